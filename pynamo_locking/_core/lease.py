@@ -1,0 +1,138 @@
+"""Lease arithmetic and the relations between durations. Everything is in seconds unless the name says ms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Union
+
+from pynamo_locking.exceptions import ConfigurationError
+
+Duration = Union[float, int, timedelta]
+
+#: A waiter's clock may run this much faster than the holder's before an eviction could come early.
+#: Quartz is a thousand times better; virtual machines under load are the reason for the width.
+RATE_MARGIN: Final = 0.05
+
+#: A lease is renewed after this part of it, which leaves room for two missed renewals.
+RENEW_AFTER: Final = 1 / 3
+
+#: Idle lock rows are left to DynamoDB's TTL this long after the last lease in them has ended.
+IDLE_TTL_S: Final = 24 * 3600
+
+
+def seconds(value: Duration, name: str) -> float:
+    """Return a duration in seconds, or raise a `ConfigurationError` that names the argument."""
+    if isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        result = float(value)
+    else:
+        raise ConfigurationError(f"{name} must be seconds (a number) or a timedelta, not {value!r}.")
+    if math.isnan(result) or result < 0:
+        raise ConfigurationError(f"{name} must not be negative, got {value!r}.")
+    return result
+
+
+@dataclass(frozen=True)
+class LockSettings:
+    """How locks behave; one object for a whole application, or one per model in ``Meta.lock_settings``.
+
+    All durations are ``float`` seconds or ``timedelta`` when given, and seconds when read.
+
+    Args:
+        wait: how long `locked()` waits for its turn by default. 0 fails at once, ``math.inf`` waits
+            for ever. 60 s, the usual setting of record waits in relational databases.
+        lease: how long an entry lives without a renewal. Longer leases survive longer pauses, shorter
+            ones let others in sooner after a crash. 60 s.
+        heartbeat: renew in the background. Without it the caller renews, or takes one long lease.
+        max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once,
+            so that nobody waits a whole lease for a process that died yesterday. ``None`` trusts no
+            wall clock: a full lease is watched. Safe for guarded data either way. 10 s.
+        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item.
+            When the queue is full, newcomers try again outside of it until their deadline. 100.
+        poll: time between two looks of the first waiter; one look is half a read unit for each 4 KB
+            of the item. Waiters further back look less often. 0.1 s.
+        poll_max: longest time between two looks, however far back. 2 s.
+        request_timeout: time to connect, and again to answer, for the lock's own requests. A lease
+            must be at least six times as long, so that two renewals can fail before it ends. 1 s.
+
+    Raises:
+        ConfigurationError: if a value is out of range, or the values contradict each other.
+    """
+
+    wait: float = 60.0
+    lease: float = 60.0
+    heartbeat: bool = True
+    max_clock_skew: float | None = 10.0
+    max_waiters: int = 100
+    poll: float = 0.1
+    poll_max: float = 2.0
+    request_timeout: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("wait", "lease", "poll", "poll_max", "request_timeout"):
+            object.__setattr__(self, name, seconds(getattr(self, name), name))
+        if self.max_clock_skew is not None:
+            object.__setattr__(self, "max_clock_skew", seconds(self.max_clock_skew, "max_clock_skew"))
+        if isinstance(self.max_waiters, bool) or not isinstance(self.max_waiters, int) or self.max_waiters < 1:
+            raise ConfigurationError(f"max_waiters must be a whole number above 0, got {self.max_waiters!r}.")
+        if not 0 < self.poll <= self.poll_max < math.inf:
+            raise ConfigurationError(
+                f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s)."
+            )
+        if not 0 < self.request_timeout < math.inf:
+            raise ConfigurationError("request_timeout must be above 0 and finite.")
+        check_lease(self.lease, self)
+
+    @property
+    def worst_request(self) -> float:
+        """The longest time one request of the lock can take: to connect, then to answer."""
+        return 2 * self.request_timeout
+
+
+def check_lease(lease: float, settings: LockSettings) -> None:
+    """Refuse a lease that could end while its own renewal is still under way."""
+    least = 3 * settings.worst_request
+    if lease == math.inf:
+        raise ConfigurationError("lease must be finite: a crashed process must let go of its lock some day.")
+    if lease < least:
+        raise ConfigurationError(
+            f"lease ({lease} s) is too short: one request can take {settings.worst_request} s "
+            f"(request_timeout to connect and again to answer), and two renewals must be able to fail. "
+            f"Use a lease of at least {least} s, or LockSettings(request_timeout=...) below {lease / 6:.3g} s."
+        )
+
+
+def is_silent_for_too_long(since: float, now: float, lease: float) -> bool:
+    """Tell whether an unchanged beat, first seen at `since`, proves that the lease is over."""
+    return now - since >= lease * (1 + RATE_MARGIN)
+
+
+def is_over_by_hint(until_ms: int, now_ms: int, max_clock_skew: float | None) -> bool:
+    """Tell whether the stored end of the lease is so old that no clock skew explains it."""
+    return max_clock_skew is not None and now_ms - until_ms > max_clock_skew * 1000
+
+
+def next_renewal(started: float, lease: float) -> float:
+    """Return when a lease whose last successful renewal began at `started` is renewed again."""
+    return started + lease * RENEW_AFTER
+
+
+def retry_delay(lease: float, jitter: float) -> float:
+    """Return how soon a failed renewal is tried again: often within the lease, never in a storm."""
+    return min(1.0, lease / 20) * (0.5 + jitter / 2)
+
+
+def backoff(attempt: int, jitter: float) -> float:
+    """Return a delay with full jitter: between 0 and 50 ms doubled at each attempt, at most 2 s.
+
+    Source: the "full jitter" of the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
+    """
+    return float(min(2.0, 0.05 * 2**attempt) * jitter)
+
+
+def row_expiry_s(now_ms: int, lease: float) -> int:
+    """Return the epoch second after which an idle lock row may be removed by DynamoDB's TTL."""
+    return int(now_ms / 1000 + lease + IDLE_TTL_S) + 1

@@ -1,0 +1,48 @@
+"""Names of lock rows: one name per key of a table, and never the same name for two keys. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+from urllib.parse import quote
+
+from pynamo_locking.exceptions import ConfigurationError
+
+#: DynamoDB's limit for a hash key, in bytes.
+MAX_NAME_BYTES: Final = 2048
+
+
+def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
+    """Return the name of the lock row of one item: ``table/hash`` or ``table/hash/range``.
+
+    Parts are percent-encoded, so that a slash inside a key is no separator. Numbers are written in
+    one form, since DynamoDB takes 1, 1.0 and 1e0 for the same key. A name that would not fit into a
+    key of its own ends in a digest after ``#``, a character no encoded part contains.
+
+    Args:
+        table: the name of the table.
+        key: type and serialized value of the hash key, then of the range key if there is one.
+    """
+    parts = [quote(table, safe=""), *(_part(kind, value) for kind, value in key)]
+    name = "/".join(parts)
+    if len(name) <= MAX_NAME_BYTES:
+        return name
+    return f"{parts[0]}/#{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def _part(kind: str, value: Any) -> str:
+    if kind == "N":
+        return canonical_number(value)
+    return quote(value, safe="")
+
+
+def canonical_number(value: str) -> str:
+    """Return the one spelling of a number key."""
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        raise ConfigurationError(f"a number key must be a number, not {value!r}.") from None
+    if not number.is_finite():
+        raise ConfigurationError(f"a number key must be finite, not {value!r}.")
+    return format(number.normalize(), "f") if number else "0"

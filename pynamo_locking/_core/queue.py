@@ -1,0 +1,165 @@
+"""The queue of one lock: who is first, who may be skipped, how often to look. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.lease import is_over_by_hint, is_silent_for_too_long
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pynamo_locking._core.lease import LockSettings
+
+#: How many evicted holders a lock document remembers, one per slot. See `LockState.was_evicted`.
+EVICTION_SLOTS: Final = 8
+
+#: The most entries removed by one request; keeps the expression far below DynamoDB's 4 KB.
+EVICT_AT_ONCE: Final = 25
+
+EXCLUSIVE: Final = "exclusive"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place in the queue of a lock, as stored.
+
+    Attributes:
+        id: the entry's name, never used twice.
+        ticket: the place in the queue; also the fencing token.
+        owner: label for people: host, process and thread unless given.
+        mode: ``"exclusive"``.
+        lease_ms: how long the entry lives without a renewal, in ms.
+        beat: number of the last renewal.
+        until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
+        writes: number of the last guarded write made under this entry.
+        read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
+    """
+
+    id: str
+    ticket: int
+    owner: str
+    mode: str
+    lease_ms: int
+    beat: int
+    until_ms: int
+    writes: int
+    read_ms: int
+
+    @property
+    def lease(self) -> float:
+        """How long the entry lives without a renewal, in seconds."""
+        return self.lease_ms / 1000
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last renewal, by the wall clocks of owner and reader: a hint."""
+        return (self.read_ms - (self.until_ms - self.lease_ms)) / 1000
+
+
+@dataclass(frozen=True)
+class LockState:
+    """A lock document at one moment: who holds it and who waits, in ticket order.
+
+    Attributes:
+        entries: all entries, by ticket.
+        next_ticket: the ticket the next one gets; 0 if there never was a lock here.
+        since: the first ticket of this document.
+        evicted: tickets of holders that were evicted or broken, by slot.
+        raw: the stored map, as DynamoDB returned it.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    next_ticket: int = 0
+    since: int = 0
+    evicted: Mapping[int, int] = field(default_factory=dict)
+    raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def holders(self) -> tuple[Entry, ...]:
+        """The entries that hold the lock now; empty when it is free."""
+        return self.entries[:1]
+
+    @property
+    def waiters(self) -> tuple[Entry, ...]:
+        """The entries that wait, first come first."""
+        return self.entries[1:]
+
+    @property
+    def exists(self) -> bool:
+        """Whether the item carries a lock document at all."""
+        return self.next_ticket > 0
+
+    def find(self, entry_id: str, ticket: int | None = None) -> Entry | None:
+        """Return the entry of that name, if it is there (and has that ticket)."""
+        found = next((entry for entry in self.entries if entry.id == entry_id), None)
+        return None if found is None or (ticket is not None and found.ticket != ticket) else found
+
+    def ahead_of(self, entry: Entry) -> tuple[Entry, ...]:
+        """Return the entries that must leave before this one holds the lock: the grant rule."""
+        return tuple(other for other in self.entries if other.ticket < entry.ticket)
+
+    def was_evicted(self, ticket: int) -> bool | None:
+        """Tell whether that ticket was evicted while it was first. None if the document forgot.
+
+        A holder's entry leaves the document in three ways: its own release, an eviction, or with the
+        whole document. Evictions leave a trace, so the holder of a lost answer can tell them apart.
+        """
+        if not self.exists or self.since > ticket:
+            return None
+        trace = self.evicted.get(ticket % EVICTION_SLOTS, 0)
+        return None if trace > ticket else trace == ticket
+
+
+FREE: Final = LockState()
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """The newest beat of an entry that was seen, and when it was first seen (our monotonic clock)."""
+
+    beat: int
+    since: float
+
+
+def observe(
+    seen: Mapping[str, Sighting], entries: Iterable[Entry], now: float
+) -> dict[str, Sighting]:
+    """Return the sightings after a read that ended at `now`.
+
+    A beat that goes back comes from an older image (eventually consistent reads) and proves nothing.
+    """
+    result = {}
+    for entry in entries:
+        last = seen.get(entry.id)
+        is_news = last is None or entry.beat > last.beat
+        result[entry.id] = Sighting(entry.beat, now) if last is None or is_news else last
+    return result
+
+
+def dead_among(
+    entries: Iterable[Entry],
+    seen: Mapping[str, Sighting],
+    now: float,
+    now_ms: int,
+    max_clock_skew: float | None,
+) -> tuple[Entry, ...]:
+    """Return the entries that may be evicted: silent for a whole lease, or long over by the hint."""
+    return tuple(
+        entry
+        for entry in entries
+        if is_over_by_hint(entry.until_ms, now_ms, max_clock_skew)
+        or (entry.id in seen and is_silent_for_too_long(seen[entry.id].since, now, entry.lease))
+    )[:EVICT_AT_ONCE]
+
+
+def poll_delay(position: int, settings: LockSettings, jitter: float) -> float:
+    """Return the time until the next look: fast at the head of the queue, slower far behind.
+
+    Args:
+        position: number of entries ahead; 1 is the first waiter.
+        settings: gives `poll` and `poll_max`.
+        jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
+    """
+    return min(settings.poll * position, settings.poll_max) * (0.5 + jitter / 2)

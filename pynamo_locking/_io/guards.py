@@ -1,0 +1,130 @@
+"""The parts of a write that name the lock and the version, as PynamoDB's conditions and actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.expressions.condition import size
+from pynamodb.expressions.operand import Path, Value
+
+from pynamo_locking._io import records
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.own import OwnEntry
+
+#: DynamoDB's limits of one expression.
+_MAX_EXPRESSION_BYTES: Final = 4096
+_MAX_OPERATORS: Final = 300
+
+
+class Stored(Value):
+    """A value that is in DynamoDB's form already."""
+
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        self.attr_type = next(iter(stored))
+        self.values = (stored,)
+
+
+def standing(own: OwnEntry, number: int) -> Condition:
+    """Our entry is in the queue, and no later write of ours has been applied.
+
+    The ticket is part of it: a late copy of the request that made the entry could bring its id back
+    after we left, under another ticket, and a late copy of a write must not find it.
+    """
+    tickets = Path([own.row.attribute, records.TICKETS, own.entry.id])
+    return (tickets == own.entry.ticket) & (_writes(own) < number)
+
+
+def counting(own: OwnEntry, number: int) -> Action:
+    """Note the number of the write in our entry."""
+    return _writes(own).set(number)
+
+
+def leaving(own: OwnEntry) -> list[Action]:
+    """Remove our entry."""
+    lock = Path([own.row.attribute])
+    return [lock[part][own.entry.id].remove() for part in (records.QUEUE, records.TICKETS)]
+
+
+def unlocked(lock: Attribute[Any]) -> Condition:
+    """Nobody is in the queue, or there is none."""
+    queue = Path([lock.attr_name, records.QUEUE])
+    return queue.does_not_exist() | (size(queue) == 0)
+
+
+def unchanged(lock: Attribute[Any], raw: Mapping[str, Any] | None) -> Condition:
+    """The whole lock document is the one that was loaded: for a Put, which would overwrite it."""
+    path = Path([lock.attr_name])
+    return path.does_not_exist() if raw is None else path == Stored({"M": raw})
+
+
+def _writes(own: OwnEntry) -> Path:
+    return Path([own.row.attribute, records.QUEUE, own.entry.id, records.WRITES])
+
+
+def both(left: Condition | None, right: Condition | None) -> Condition | None:
+    """Join conditions, either of which may be missing."""
+    if left is None or right is None:
+        return left if right is None else right
+    return left & right
+
+
+def version_attribute(item: Model) -> Attribute[Any] | None:
+    """Return the model's version attribute, if it has one."""
+    name = item._version_attribute_name
+    return None if name is None else item.get_attributes()[name]
+
+
+def version_condition(item: Model, *, wanted: bool) -> Condition | None:
+    """The stored version is the loaded one."""
+    attribute = version_attribute(item)
+    if attribute is None or not wanted:
+        return None
+    assert item._version_attribute_name is not None  # noqa: S101 - there is an attribute
+    value = getattr(item, item._version_attribute_name)
+    return attribute.does_not_exist() if value is None else attribute == value
+
+
+def save_actions(item: Model, lock: Attribute[Any], *, checks_version: bool) -> list[Action]:
+    """Return the update that leaves the declared attributes of the stored item as they are here.
+
+    A Put would write our old copy of the lock document over those who queued meanwhile.
+    The version goes up from the loaded one if that is checked, else from the stored one.
+    """
+    values = item.serialize(null_check=True)
+    version = version_attribute(item)
+    actions: list[Action] = []
+    for attribute in item.get_attributes().values():
+        name = attribute.attr_name
+        if attribute.is_hash_key or attribute.is_range_key or name == lock.attr_name:
+            continue
+        path = Path([name])
+        if version is not None and name == version.attr_name:
+            loaded = int(values[name]["N"]) if name in values else 0
+            actions.append(path.set(loaded + 1 if checks_version else (path | Value(0)) + 1))
+        elif name in values:
+            actions.append(path.set(Stored(values[name])))
+        else:
+            actions.append(path.remove())
+    return actions
+
+
+def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
+    """Refuse an update that cannot be expressed, before it is sent."""
+    expression = kwargs.get("UpdateExpression") or ""
+    parts = expression.count(",") + expression.count("=") + 1
+    if len(expression) > _MAX_EXPRESSION_BYTES or parts > 2 * _MAX_OPERATORS:
+        raise ConfigurationError(
+            f"{type(item).__name__} has {len(item.get_attributes())} attributes: saving them in one update "
+            f"takes an expression of {len(expression)} bytes, and DynamoDB allows {_MAX_EXPRESSION_BYTES} bytes "
+            f"and {_MAX_OPERATORS} operators. Keep the lock in a row of its own "
+            f"(Meta.lock_table instead of a LockAttribute), or put attributes into a map."
+        )

@@ -1,0 +1,56 @@
+"""What people do to a lock from outside: look at its queue, and break it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pynamo_locking._core.lease import backoff
+from pynamo_locking._io import requests, runtime
+from pynamo_locking._io.requests import Refused, Unavailable
+from pynamo_locking.exceptions import LockingError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.requests import Row
+
+_T = TypeVar("_T")
+
+_ATTEMPTS: Final = 4
+
+
+def state(row: Row) -> LockState:
+    """Read the lock document."""
+    try:
+        return _patiently(lambda: requests.look_at_document(row))
+    except Unavailable as error:
+        raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error) from error
+
+
+def break_entry(row: Row, ticket: int) -> bool:
+    """Remove the entry with that ticket; return whether it was there."""
+    for _ in range(_ATTEMPTS):
+        now = state(row)
+        found = tuple(entry for entry in now.entries if entry.ticket == ticket)
+        if not found:
+            return False
+        try:
+            _patiently(lambda found=found: requests.evict(row, found, traced=found[0]))  # type: ignore[misc]
+        except Refused:
+            continue  # it was renewed, or left, between the look and the removal
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.", cause=error
+            ) from error
+        return True
+    raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
+
+
+def _patiently(call: Callable[[], _T]) -> _T:
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except Unavailable:
+            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+    return call()

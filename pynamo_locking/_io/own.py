@@ -1,0 +1,207 @@
+"""Our own entry in one queue, from the grant until it is released or lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.lease import backoff
+from pynamo_locking._io import local, requests, runtime
+from pynamo_locking._io.requests import Refused, Unavailable
+from pynamo_locking.exceptions import LockLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._io.requests import Image, Row
+
+logger = logging.getLogger("pynamo_locking")
+
+_REASONS = {
+    "evicted": (
+        "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
+        "somebody else may hold the lock by now"
+    ),
+    "deleted": "the item that carries it is gone",
+    "forked": "this is a forked child process; the lock stayed with its parent",
+}
+
+_RELEASE_ATTEMPTS = 4
+
+
+class OwnEntry:
+    """Our place in the queue, with everything this process knows about it.
+
+    Args:
+        row: the item that carries the lock.
+        entry: our entry as stored when it was granted.
+        started: when the write began that created or last renewed it, on our monotonic clock. The
+            lease counts from there: from before the write, never from its answer.
+        beat: number of the last renewal that was sent; the image may show an older one.
+        image: the image that first showed us in front.
+    """
+
+    def __init__(self, row: Row, entry: Entry, started: float, beat: int, image: Image) -> None:
+        self.row = row
+        self.entry = entry
+        self.image = image
+        self.item: Any = None
+        self.depth = 1
+        self.ended = False
+        # While a request of ours is removing the entry, its absence proves no loss to the heartbeat.
+        self.leaving = False
+        self.may_delete = False
+        self.lost = runtime.current.event()
+        self.lost_reason = ""
+        self.on_lost: list[Callable[[str], object]] = []
+        self.deadline = started + entry.lease
+        self._beat = beat
+        self._writes = entry.writes
+        self._mutex = runtime.current.mutex()
+        self._renewing = runtime.current.mutex()
+        self._writing = runtime.current.mutex()
+        _alive.add(self)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends, 0 if it is over."""
+        if self.ended or self.lost.is_set():
+            return 0.0
+        return max(0.0, self.deadline - runtime.current.monotonic())
+
+    def renew(self) -> None:
+        """Prolong the lease.
+
+        Raises:
+            LockLost: our entry is gone.
+            Unavailable: no answer; the lease is what it was.
+        """
+        with self._renewing:
+            if self.ended or self.lost.is_set():
+                raise self.loss()
+            started = runtime.current.monotonic()
+            self._beat += 1
+            try:
+                requests.renew(self.row, self.entry, self._beat, want_image=False)
+            except Refused as refused:
+                state = self.row.state(refused.image)
+                if state.find(self.entry.id, self.entry.ticket) is None:
+                    if not self.leaving:
+                        self.lose_to(state)
+                    raise self.loss() from refused
+                # Our own first copy was here before: it was sent after `started`.
+            self.deadline = started + self.entry.lease
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[int]:
+        """Number the next guarded write. One at a time, so that numbers arrive in order."""
+        with self._writing:
+            if self.lost.is_set():
+                raise self.loss()
+            self._writes += 1
+            yield self._writes
+
+    @property
+    def last_write(self) -> int:
+        """The number of the last guarded write that was made ready."""
+        return self._writes
+
+    def next_write(self) -> int:
+        """Number a guarded write that is sent later, as part of a transaction."""
+        with self.writing() as number:
+            return number
+
+    def release(self) -> None:
+        """Leave the queue.
+
+        Raises:
+            LockLost: we were no longer in it.
+        """
+        if self.lost.is_set():
+            self.end()
+            raise self.loss()
+        self.leaving = True
+        for attempt in range(_RELEASE_ATTEMPTS):
+            try:
+                image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
+            except Unavailable as error:
+                logger.warning("release of %s not answered: %s", self, error)
+                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+            except Refused as refused:
+                self._was_not_there(refused, repeated=attempt > 0 or refused.repeated)
+                return
+            else:
+                self.end()
+                local.tell_waiters(self.row, image or None)
+                return
+        self.end()
+        logger.warning("gave up releasing %s; others wait until its lease is over", self)
+
+    def _was_not_there(self, refused: Refused, *, repeated: bool) -> None:
+        state = self.row.state(refused.image)
+        if (repeated and not state.was_evicted(self.entry.ticket)) or self.deleted_item(refused.image):
+            self.end()
+            return
+        self.lose_to(state)
+        self.end()
+        raise self.loss() from refused
+
+    def deleted_item(self, image: Image | None) -> bool:
+        """Tell whether the item is gone because a transaction of ours was to delete it."""
+        return self.may_delete and image is None
+
+    def end(self) -> None:
+        """Note that the entry is gone by our own doing; nothing is renewed any more."""
+        with self._mutex:
+            self.ended = True
+
+    def lose_to(self, state: LockState) -> None:
+        """Note a loss, given the document that proves it."""
+        self.lose("evicted" if state.exists else "deleted")
+
+    def lose(self, reason: str) -> None:
+        """Note a proven loss: set the event and call back, once, off this thread."""
+        with self._mutex:
+            if self.ended or self.lost.is_set():
+                return
+            self.lost_reason = reason
+            self.lost.set()
+        logger.warning("lost %s: %s", self, reason)
+        for callback in self.on_lost:
+            runtime.current.spawn(lambda call=callback: call(reason), name="pynamo-locking-on-lost")  # type: ignore[misc]
+
+    def loss(self) -> LockLost:
+        """Return the error that says what happened."""
+        reason = self.lost_reason or "deleted"
+        why = _REASONS[reason] if self.lost_reason else "it was released or its item deleted"
+        return LockLost(
+            f"ticket {self.entry.ticket} of {self.row.label} is no longer in the queue: {why}. "
+            f"Stop writing; take the lock again and read again before you go on.",
+            reason=reason,
+            ticket=self.entry.ticket,
+        )
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""
+        self._mutex, self._renewing, self._writing = (runtime.current.mutex() for _ in range(3))
+        if not self.ended:
+            self.lost_reason = "forked"
+            self.lost = runtime.current.event()
+            self.lost.set()
+
+    def __str__(self) -> str:
+        return f"lock {self.row.label} ticket {self.entry.ticket}"
+
+
+_alive: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for own in tuple(_alive):
+        own.leave_to_parent()
+
+
+runtime.after_fork(_leave_all_to_parent)

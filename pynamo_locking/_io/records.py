@@ -1,0 +1,101 @@
+"""The stored form of a lock document, and back. Attribute names live here; no decisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.queue import FREE, Entry, LockState
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NEXT = "next"
+SINCE = "since"
+QUEUE = "queue"
+TICKETS = "tickets"
+EVICTED = "evicted"
+OWNER = "owner"
+MODE = "mode"
+LEASE = "lease_ms"
+BEAT = "beat"
+UNTIL = "until_ms"
+WRITES = "writes"
+
+
+def number(value: int) -> dict[str, str]:
+    """Return a DynamoDB number."""
+    return {"N": str(value)}
+
+
+def new_entry(owner: str, mode: str, lease: float, now_ms: int) -> dict[str, Any]:
+    """Return the stored form of a fresh entry."""
+    lease_ms = int(lease * 1000)
+    return {
+        "M": {
+            OWNER: {"S": owner},
+            MODE: {"S": mode},
+            LEASE: number(lease_ms),
+            BEAT: number(0),
+            UNTIL: number(now_ms + lease_ms),
+            WRITES: number(0),
+        }
+    }
+
+
+def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
+    """Return the stored form of a lock document whose first entry is ours."""
+    return {
+        "M": {
+            SINCE: number(ticket),
+            NEXT: number(ticket + 1),
+            QUEUE: {"M": {entry_id: entry}},
+            TICKETS: {"M": {entry_id: number(ticket)}},
+            EVICTED: {"M": {}},
+        }
+    }
+
+
+def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
+    """Return the lock document in an item image; `FREE` if there is no item or no document."""
+    return state_of(((image or {}).get(attribute) or {}).get("M"))
+
+
+def state_of(raw: Mapping[str, Any] | None) -> LockState:
+    """Return the lock document stored as that map."""
+    if not raw or NEXT not in raw:
+        return FREE if raw is None else LockState(raw=raw)
+    now_ms = runtime.current.time_ms()
+    tickets = raw[TICKETS]["M"]
+    entries = [
+        _entry(name, int(tickets[name]["N"]), stored["M"], now_ms)
+        for name, stored in raw[QUEUE]["M"].items()
+        if name in tickets
+    ]
+    return LockState(
+        entries=tuple(sorted(entries, key=lambda entry: entry.ticket)),
+        next_ticket=int(raw[NEXT]["N"]),
+        since=int(raw[SINCE]["N"]),
+        evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
+        raw=raw,
+    )
+
+
+def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Entry:
+    return Entry(
+        id=name,
+        ticket=ticket,
+        owner=stored[OWNER]["S"],
+        mode=stored[MODE]["S"],
+        lease_ms=int(stored[LEASE]["N"]),
+        beat=int(stored[BEAT]["N"]),
+        until_ms=int(stored[UNTIL]["N"]),
+        writes=int(stored[WRITES]["N"]),
+        read_ms=now_ms,
+    )
+
+
+def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:
+    """Return a copy of a stored document in which the entry's last guarded write has that number."""
+    entry = {**raw[QUEUE]["M"][entry_id]["M"], WRITES: number(write)}
+    return {**raw, QUEUE: {"M": {**raw[QUEUE]["M"], entry_id: {"M": entry}}}}

@@ -1,0 +1,260 @@
+"""Every request of the lock, one named function each. All of its condition text stands here.
+
+Each is written so that a second copy of itself changes nothing: a repeated request either does
+nothing or is refused with an image in which its first effect can be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pynamo_locking._core.lease import row_expiry_s
+from pynamo_locking._core.queue import EVICTION_SLOTS, EXCLUSIVE, Entry, LockState
+from pynamo_locking._io import records, runtime, transport
+from pynamo_locking._io.records import number
+from pynamo_locking.exceptions import ConfigurationError, LockingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.connection import Connection
+
+Image = dict[str, Any]
+
+
+
+@dataclass(frozen=True)
+class Row:
+    """One item that carries a lock document, and how to reach it.
+
+    Attributes:
+        connection: the connection for lock requests.
+        table: name of the table.
+        key: the item's key, in DynamoDB's form.
+        hash_name: stored name of the hash key.
+        attribute: stored name of the lock attribute.
+        ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
+        may_create: whether entering may create the item.
+        label: the lock's name, for people.
+    """
+
+    connection: Connection
+    table: str
+    key: dict[str, Any]
+    hash_name: str
+    attribute: str
+    ttl_attribute: str | None
+    may_create: bool
+    label: str
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What makes two rows the same lock in this process."""
+        key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
+        return (self.connection.host, self.connection.region, self.table, key, self.attribute)
+
+    def state(self, image: Image | None) -> LockState:
+        """Return the lock document in an image of this item."""
+        return records.state_in(image, self.attribute)
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error
+    """The condition failed. Carries the item as it was, or None if there is no such item."""
+
+    def __init__(self, image: Image | None, *, repeated: bool) -> None:
+        super().__init__("the condition failed")
+        self.image = image
+        self.repeated = repeated
+
+
+class Unavailable(Exception):  # noqa: N818 - an answer, not an error
+    """No usable answer; the same request may succeed later. Its cause is botocore's exception."""
+
+
+@dataclass(frozen=True)
+class NewEntry:
+    """What a newcomer writes into the queue."""
+
+    id: str
+    owner: str
+    lease: float
+    mode: str = EXCLUSIVE
+
+    def stored(self, now_ms: int) -> dict[str, Any]:
+        """Return the stored form."""
+        return records.new_entry(self.owner, self.mode, self.lease, now_ms)
+
+
+def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
+    """Join the queue and take the next ticket, in one atomic write.
+
+    Refused if there is no document yet, if we are in it already, or if `capacity` entries are.
+    """
+    now_ms = runtime.current.time_ms()
+    return _update(
+        row,
+        set_="#l.#q.#me = :entry, #l.#t.#me = #l.#n, #l.#n = #l.#n + :one",
+        condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
+        names={"#n": records.NEXT, "#me": entry.id},
+        values={":entry": entry.stored(now_ms), ":one": number(1), ":max": number(capacity)},
+        expiry=_expiry(row, entry.lease),
+    )
+
+
+def enter_first(row: Row, entry: NewEntry) -> Image:
+    """Create the document with us in it. Tickets start at the epoch in ms, so they never go back.
+
+    Refused if somebody else made it first, or if the item has to exist and does not.
+    """
+    now_ms = runtime.current.time_ms()
+    exists = "" if row.may_create else " AND attribute_exists(#h)"
+    return _update(
+        row,
+        set_="#l = :map",
+        condition="attribute_not_exists(#l.#n)" + exists,
+        names={"#n": records.NEXT} | ({} if row.may_create else {"#h": row.hash_name}),
+        values={":map": records.new_document(entry.id, entry.stored(now_ms), now_ms)},
+        expiry=_expiry(row, entry.lease),
+        used=("#l",),
+    )
+
+
+def look(row: Row, *, consistent: bool) -> Image | None:
+    """Read the item, or None if it is gone."""
+    answer = _call(row, "GetItem", {"ConsistentRead": consistent})
+    image: Image | None = answer.get("Item")
+    return image
+
+
+def look_at_document(row: Row) -> LockState:
+    """Read the lock document alone, consistently."""
+    arguments = {
+        "ConsistentRead": True,
+        "ProjectionExpression": "#l",
+        "ExpressionAttributeNames": {"#l": row.attribute},
+    }
+    return row.state(_call(row, "GetItem", arguments).get("Item"))
+
+
+def renew(row: Row, entry: Entry, beat: int, *, want_image: bool) -> Image:
+    """Prolong our lease. Beats only grow, so a late copy cannot take a newer renewal back."""
+    until_ms = runtime.current.time_ms() + entry.lease_ms
+    return _update(
+        row,
+        set_="#l.#q.#me.#b = :beat, #l.#q.#me.#u = :until",
+        condition="#l.#t.#me = :ticket AND #l.#q.#me.#b < :beat",
+        names={"#me": entry.id, "#b": records.BEAT, "#u": records.UNTIL},
+        values={":beat": number(beat), ":until": number(until_ms), ":ticket": number(entry.ticket)},
+        expiry=_expiry(row, entry.lease),
+        want_image=want_image,
+    )
+
+
+def release(row: Row, entry_id: str, *, want_image: bool) -> Image:
+    """Leave the queue. Names the entry alone, so that it also removes one whose ticket never arrived."""
+    return _update(
+        row,
+        remove="#l.#q.#me, #l.#t.#me",
+        condition="attribute_exists(#l.#t.#me)",
+        names={"#me": entry_id},
+        want_image=want_image,
+    )
+
+
+def evict(row: Row, entries: tuple[Entry, ...], traced: Entry | None) -> Image:
+    """Remove dead entries if none of them was renewed since we looked.
+
+    Args:
+        row: where.
+        entries: the dead ones, as seen.
+        traced: the one among them that may have been the holder; the document remembers it.
+    """
+    names, values, removed, conditions = {"#b": records.BEAT}, {}, [], []
+    for i, entry in enumerate(entries):
+        names[f"#e{i}"] = entry.id
+        values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
+        removed.append(f"#l.#q.#e{i}, #l.#t.#e{i}")
+        conditions.append(f"#l.#q.#e{i}.#b = :b{i} AND #l.#t.#e{i} = :t{i}")
+    set_ = ""
+    if traced is not None:
+        set_ = "#l.#evicted.#slot = :traced"
+        names |= {"#evicted": records.EVICTED, "#slot": str(traced.ticket % EVICTION_SLOTS)}
+        values[":traced"] = number(traced.ticket)
+    return _update(
+        row,
+        set_=set_,
+        remove=", ".join(removed),
+        condition=" AND ".join(conditions),
+        names=names,
+        values=values,
+    )
+
+
+def _expiry(row: Row, lease: float) -> int | None:
+    return None if row.ttl_attribute is None else row_expiry_s(runtime.current.time_ms(), lease)
+
+
+def _update(
+    row: Row,
+    *,
+    condition: str,
+    names: Mapping[str, str],
+    set_: str = "",
+    remove: str = "",
+    values: Mapping[str, Any] | None = None,
+    expiry: int | None = None,
+    want_image: bool = True,
+    used: tuple[str, ...] = ("#l", "#q", "#t"),
+) -> Image:
+    known = {"#l": row.attribute, "#q": records.QUEUE, "#t": records.TICKETS}
+    all_names = {name: known[name] for name in used} | dict(names)
+    all_values = dict(values or {})
+    if expiry is not None and row.ttl_attribute is not None:
+        set_ += ", #ttl = :ttl"
+        all_names["#ttl"] = row.ttl_attribute
+        all_values[":ttl"] = number(expiry)
+    arguments = {
+        "UpdateExpression": " ".join(
+            part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part
+        ),
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": all_names,
+        "ReturnValues": "ALL_NEW" if want_image else "NONE",
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    if all_values:
+        arguments["ExpressionAttributeValues"] = all_values
+    image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    return image
+
+
+def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return row.connection.dispatch(operation, {"TableName": row.table, "Key": row.key, **arguments})
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        if transport.code_of(error) == transport.CONDITION_FAILED:
+            raise Refused(transport.image_of(error), repeated=transport.was_repeated(error)) from error
+        if transport.is_transient(error):
+            raise Unavailable(str(error)) from error
+        _refuse(row, error)
+
+
+def _refuse(row: Row, error: Exception) -> NoReturn:
+    """Turn an error that no repetition mends into one that says what to do."""
+    code, message = transport.code_of(error), transport.message_of(error)
+    if code == "ResourceNotFoundException":
+        raise ConfigurationError(
+            f"cannot lock {row.label}: there is no table {row.table!r}. "
+            f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
+            cause=error,
+        ) from error
+    if code == "ValidationException" and "size" in message.lower() and "item" in message.lower():
+        raise ConfigurationError(
+            f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
+            f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
+            f"(Meta.lock_table instead of a LockAttribute). DynamoDB said: {message}",
+            cause=error,
+        ) from error
+    kind = ConfigurationError if code == "ValidationException" else LockingError
+    raise kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error) from error

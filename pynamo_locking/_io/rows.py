@@ -1,0 +1,88 @@
+"""Where the lock of a model's item is stored: keys checked and serialized before any request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.attributes import TTLAttribute
+
+from pynamo_locking._core.naming import canonical_number, row_name
+from pynamo_locking._io.requests import Row
+from pynamo_locking._io.transport import lock_connection
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pynamodb.attributes import Attribute
+    from pynamodb.models import Model
+
+#: DynamoDB's limits for key values.
+_MAX_BYTES: Final = {"hash": 2048, "range": 1024}
+
+
+def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
+    """Return an item's key in DynamoDB's form.
+
+    Raises:
+        ConfigurationError: if the values do not fit the model's key attributes.
+    """
+    hash_attribute, range_attribute = model._hash_key_attribute(), model._range_key_attribute()
+    if hash_attribute is None:
+        raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
+    key = {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
+    if range_attribute is None and range_key is not None:
+        raise ConfigurationError(f"{model.__name__} has no range key, but one was given: {range_key!r}.")
+    if range_attribute is not None:
+        key[range_attribute.attr_name] = _value(model, range_attribute, range_key, "range")
+    return key
+
+
+def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str) -> dict[str, Any]:
+    def wrong(why: str) -> ConfigurationError:
+        return ConfigurationError(f"{value!r} cannot be the {kind} key of a {model.__name__}: {why}.")
+
+    if value is None:
+        raise wrong("a value is needed")
+    try:
+        stored = attribute.serialize(value)
+    except Exception as error:
+        raise wrong(f"{type(attribute).__name__} does not accept it ({error})") from error
+    if attribute.attr_type == "N":
+        if isinstance(value, bool) or not isinstance(stored, str):
+            raise wrong("it must be a number")
+        return {"N": canonical_number(stored)}
+    if not isinstance(stored, bytes if attribute.attr_type == "B" else str):
+        raise wrong(f"it must be a {'bytes value' if attribute.attr_type == 'B' else 'string'}")
+    size = len(stored.encode() if isinstance(stored, str) else stored)
+    if not 0 < size <= _MAX_BYTES[kind]:
+        raise wrong(f"DynamoDB allows 1 to {_MAX_BYTES[kind]} bytes, and it has {size}")
+    return {attribute.attr_type: stored}
+
+
+def row_of(
+    model: type[Model],
+    key: dict[str, Any],
+    attribute: Attribute[Any],
+    *,
+    may_create: bool,
+    request_timeout: float,
+    label: str = "",
+) -> Row:
+    """Return the row that is the model's item of that key, with its lock in that attribute."""
+    ttl = model._ttl_attribute() if may_create else None
+    connection = model._get_connection()
+    return Row(
+        connection=lock_connection(connection.connection, request_timeout),
+        table=connection.table_name,
+        key=key,
+        hash_name=model._hash_key_attribute().attr_name,
+        attribute=attribute.attr_name,
+        ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
+        may_create=may_create,
+        label=label or name_of(model, key),
+    )
+
+
+def name_of(model: type[Model], key: dict[str, Any]) -> str:
+    """Return the collision-free name of an item: of its lock row, and in messages."""
+    parts = [next(iter(value.items())) for value in key.values()]
+    return row_name(model.Meta.table_name, tuple(parts))

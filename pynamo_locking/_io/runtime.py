@@ -1,0 +1,96 @@
+"""The seam to the outside world: clocks, threads, events, randomness.
+
+Everything in the package that depends on them asks `runtime.current`, so a test can put a virtual
+world in its place with `install`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _monotonic_source() -> Callable[[], float]:
+    """Choose a clock that also runs while the machine is suspended, where there is one.
+
+    ``CLOCK_MONOTONIC`` stands still during suspend on Linux, ``time.monotonic`` on macOS: a holder
+    that slept over its lease would believe it fresh.
+    """
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        boottime = time.CLOCK_BOOTTIME
+        return lambda: time.clock_gettime(boottime)
+    if sys.platform == "darwin":
+        return lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic
+
+
+class Runtime:
+    """The real world."""
+
+    def __init__(self) -> None:
+        self.monotonic = _monotonic_source()
+
+    def time_ms(self) -> int:
+        """Return wall clock time in ms since the epoch. Only ever a hint."""
+        return time.time_ns() // 1_000_000
+
+    def jitter(self) -> float:
+        """Return a random number in [0, 1)."""
+        return random.random()  # noqa: S311 - spreads load; not a secret
+
+    def token(self) -> str:
+        """Return a name that is never used twice: 80 random bits."""
+        return secrets.token_hex(10)
+
+    def event(self) -> threading.Event:
+        """Return a new event."""
+        return threading.Event()
+
+    def mutex(self) -> threading.Lock:
+        """Return a new mutex."""
+        return threading.Lock()
+
+    def condition(self) -> threading.Condition:
+        """Return a new condition variable."""
+        return threading.Condition()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
+        """Wait, with the condition held, for a notification or `timeout` seconds."""
+        # threading refuses timeouts beyond some 292 years
+        return condition.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+    def spawn(self, target: Callable[[], None], name: str) -> None:
+        """Start a daemon thread."""
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def owner(self) -> str:
+        """Return the label that names this process and thread to people."""
+        return f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
+
+
+current = Runtime()
+
+
+def install(world: Runtime) -> None:
+    """Replace the world, for tests."""
+    global current  # noqa: PLW0603 - the one seam
+    current = world
+
+
+def after_fork(callback: Callable[[], None]) -> None:
+    """Call back in every child process right after a fork, where the platform forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=callback)

@@ -1,0 +1,145 @@
+"""Connections of the lock's own requests, and what an exception of botocore says about the outcome."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from pynamodb.connection import Connection
+
+#: What a request through PynamoDB can raise.
+BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
+
+CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+TRANSACTION_CANCELED: Final = "TransactionCanceledException"
+
+#: Refused for now, not applied, worth another try.
+_BUSY: Final = frozenset({
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "TransactionConflictException",
+    "TransactionInProgressException",
+})
+_CANCELLED_BUSY: Final = frozenset(
+    {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
+)
+#: The server failed; the write may have been applied.
+_BROKEN: Final = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable"})
+
+_HTTP_SERVER_ERROR: Final = 500
+
+
+def code_of(error: BaseException) -> str:
+    """Return DynamoDB's error code, or an empty string where there was no response."""
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def message_of(error: BaseException) -> str:
+    """Return DynamoDB's error message, or the exception's own."""
+    return str(_response(error).get("Error", {}).get("Message", "")) or str(error)
+
+
+def _response(error: BaseException) -> dict[str, Any]:
+    return getattr(error, "response", None) or {}
+
+
+def _original(error: BaseException) -> BaseException:
+    """Return botocore's own exception: PynamoDB's copy drops the item and the count of attempts."""
+    return error.__cause__ if isinstance(error.__cause__, ClientError) else error
+
+
+def image_of(error: BaseException) -> dict[str, Any] | None:
+    """Return the item that came with a failed condition, or None if there is no such item."""
+    image: dict[str, Any] | None = _response(_original(error)).get("Item")
+    return image
+
+
+def reasons_of(error: BaseException) -> list[dict[str, Any]]:
+    """Return why a transaction was cancelled, one reason an action; empty if it was not."""
+    return list(_response(_original(error)).get("CancellationReasons", []))
+
+
+def is_conflict(reasons: list[dict[str, Any]]) -> bool:
+    """Tell whether a transaction only met another one, or a limit, and may pass later."""
+    codes = {reason.get("Code") for reason in reasons} - {"None", None}
+    return bool(codes) and codes <= _CANCELLED_BUSY
+
+
+def was_repeated(error: BaseException) -> bool:
+    """Tell whether botocore sent the request more than once."""
+    metadata = _response(_original(error)).get("ResponseMetadata", {})
+    return bool(metadata.get("RetryAttempts", 0))
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same request may succeed later."""
+    return code_of(error) in _BUSY or isinstance(error, HTTPClientError) or _server_failed(error)
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Tell whether the request may have been applied all the same."""
+    if isinstance(error, HTTPClientError):
+        # Without a connection there was no request; everything else may have happened on the way back.
+        return not isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
+    return _server_failed(error) or (was_repeated(error) and code_of(error) in _BUSY)
+
+
+def _server_failed(error: BaseException) -> bool:
+    status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return code_of(error) in _BROKEN or status >= _HTTP_SERVER_ERROR
+
+
+_lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = (
+    weakref.WeakKeyDictionary()
+)
+_guard = runtime.current.mutex()
+
+#: PynamoDB keeps ten connections; a process with many waiters would throw the others away again.
+_POOL_SIZE: Final = 50
+
+
+def lock_connection(connection: Connection, request_timeout: float) -> Connection:
+    """Return a twin of a model's connection for lock requests: short timeouts, no hidden retries.
+
+    The library repeats its own requests, each of which recognises its earlier attempt. A retry inside
+    botocore would hold up a heartbeat for minutes with PynamoDB's defaults.
+    """
+    with _guard:
+        twins = _lock_connections.setdefault(connection, {})
+        if request_timeout not in twins:
+            twins[request_timeout] = _twin(connection, request_timeout)
+        return twins[request_timeout]
+
+
+def _twin(connection: Connection, request_timeout: float) -> Connection:
+    twin = copy.copy(connection)
+    twin._client = None
+    twin._connect_timeout_seconds = request_timeout
+    twin._read_timeout_seconds = request_timeout
+    twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
+    twin._max_pool_connections = max(_POOL_SIZE, connection._max_pool_connections)
+    return twin
+
+
+def _forget_after_fork() -> None:
+    """Leave the parent's mutex and sockets alone in a child process."""
+    global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _guard = runtime.current.mutex()
+    _lock_connections.clear()
+
+
+runtime.after_fork(_forget_after_fork)

@@ -1,0 +1,299 @@
+"""Taking a lock: enter the queue, wait for the turn, clean up on any way out."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from pynamo_locking._core.lease import RATE_MARGIN, LockSettings, backoff, next_renewal
+from pynamo_locking._core.queue import FREE, Entry, LockState, Sighting, dead_among, observe, poll_delay
+from pynamo_locking._io import local, requests, runtime
+from pynamo_locking._io.own import OwnEntry
+from pynamo_locking._io.requests import NewEntry, Refused, Unavailable
+from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
+
+if TYPE_CHECKING:
+    from pynamo_locking._io.requests import Image, Row
+
+logger = logging.getLogger("pynamo_locking")
+
+#: Unanswered requests in a row before a lock that does not wait gives up.
+_ATTEMPTS_WITHOUT_WAIT: Final = 4
+
+#: Attempts to remove our entry on the way out; after that its lease has to end by itself.
+_ATTEMPTS_TO_LEAVE: Final = 4
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a lock is to be taken; durations in seconds."""
+
+    wait: float
+    lease: float
+    heartbeat: bool
+    owner: str
+    settings: LockSettings
+    not_found: type[Exception]
+
+
+class Acquisition:
+    """One attempt to take a lock."""
+
+    def __init__(self, row: Row, wish: Wish) -> None:
+        self._row = row
+        self._wish = wish
+        self._deadline = runtime.current.monotonic() + wish.wait
+        self._seen: dict[str, Sighting] = {}
+        self._state = FREE
+        self._failure: Unavailable | None = None
+        self._new = self._name_entry()
+        self._entry: Entry | None = None
+        self._started = 0.0
+        self._beat = 0
+
+    def run(self) -> OwnEntry:
+        """Take the lock, or leave nothing behind.
+
+        Raises:
+            LockTimeout: not our turn within `wait`.
+            ItemNotFound: the item does not exist, or was deleted while we waited.
+            ConfigurationError: DynamoDB refuses such requests.
+        """
+        mailbox = local.open_mailbox(self._row)
+        try:
+            while True:
+                image = self._enter()
+                own = self._wait_for_turn(image, mailbox)
+                if own is not None:
+                    return own
+                logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
+                self._new = self._name_entry()
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            local.close_mailbox(self._row, mailbox)
+
+    def _name_entry(self) -> NewEntry:
+        return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease)
+
+    # Entering
+
+    def _enter(self) -> Image:
+        """Join the queue under `self._new`, as often as it takes."""
+        self._entry, self._started, self._beat = None, 0.0, 0
+        attempt = 0
+        while True:
+            try:
+                # The lease counts from before the first copy that may have been applied.
+                self._started = self._started or runtime.current.monotonic()
+                image = self._enter_once()
+            except Unavailable as error:
+                self._not_answered(error, attempt)
+            else:
+                if image is not None:
+                    return image
+                self._back_off(attempt)
+            attempt += 1
+
+    def _enter_once(self) -> Image | None:
+        """Return the image with us in it, or None if the queue is full."""
+        capacity = 1 if self._wish.wait == 0 else self._wish.settings.max_waiters + 1
+        try:
+            return requests.enter(self._row, self._new, capacity)
+        except Refused as refused:
+            state = self._row.state(refused.image)
+            if state.find(self._new.id) is not None:  # an earlier copy of this very request
+                return refused.image
+            if state.exists:
+                return self._make_room(state)
+            if refused.image is None and not self._row.may_create:
+                self._no_such_item()
+        try:
+            return requests.enter_first(self._row, self._new)
+        except Refused as refused:
+            if refused.image is None:
+                self._no_such_item()
+            is_in = self._row.state(refused.image).find(self._new.id) is not None
+            # Somebody else made the document in between: join it.
+            return refused.image if is_in else self._enter_once()
+
+    def _make_room(self, state: LockState) -> Image | None:
+        """The queue is full. Evict the dead in it; whoever has no time to wait learns who is ahead."""
+        self._state = state
+        dead = self._watch(state.entries)
+        if dead and self._evict(dead) is not None:
+            return self._enter_once()
+        if self._wish.wait == 0:
+            self._time_out()
+        return None
+
+    # Waiting
+
+    def _wait_for_turn(self, image: Image | None, mailbox: local.Mailbox) -> OwnEntry | None:
+        """Return our granted entry, or None if it vanished from the queue."""
+        attempt = 0
+        while True:
+            image = self._with_us(image)
+            if image is None:
+                return None
+            assert self._entry is not None  # noqa: S101 - set by _with_us
+            ahead = self._state.ahead_of(self._entry)
+            if not ahead:
+                return self._grant(image)
+            dead = self._watch(ahead)
+            try:
+                image = self._evict(dead) if dead else None
+                if image is None:
+                    image = self._next_image(len(ahead), mailbox)
+                attempt = 0
+            except Unavailable as error:
+                self._not_answered(error, attempt)
+                attempt += 1
+
+    def _with_us(self, image: Image | None) -> Image | None:
+        """Return an image that has our entry, or None if a consistent read proves that it is gone."""
+        for consistent in (False, True):
+            if consistent:
+                image = self._look_for_certain()
+            self._state = self._row.state(image)
+            found = self._state.find(self._new.id)
+            # A late copy of our enter request may have revived the id under another ticket.
+            if found is not None and (self._entry is None or found.ticket == self._entry.ticket):
+                self._entry = found
+                return image
+        if image is None and not self._row.may_create:
+            self._no_such_item()
+        return None
+
+    def _look_for_certain(self) -> Image | None:
+        attempt = 0
+        while True:
+            try:
+                return requests.look(self._row, consistent=True)
+            except Unavailable as error:
+                self._not_answered(error, attempt)
+                attempt += 1
+
+    def _next_image(self, position: int, mailbox: local.Mailbox) -> Image | None:
+        """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
+        left = self._deadline - runtime.current.monotonic()
+        if left <= 0:
+            self._time_out()
+        delay = poll_delay(position, self._wish.settings, runtime.current.jitter())
+        told = mailbox.wait(min(delay, left))
+        if runtime.current.monotonic() >= next_renewal(self._started, self._wish.lease):
+            return self._renew()
+        if told is not None:
+            return told
+        # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof.
+        return requests.look(self._row, consistent=False)
+
+    def _renew(self) -> Image | None:
+        assert self._entry is not None  # noqa: S101 - we are in the queue
+        started = runtime.current.monotonic()
+        self._beat += 1
+        try:
+            image = requests.renew(self._row, self._entry, self._beat, want_image=True)
+        except Refused as refused:
+            if self._row.state(refused.image).find(self._new.id, self._entry.ticket) is None:
+                return requests.look(self._row, consistent=True)
+            return refused.image
+        self._started = started
+        return image
+
+    def _watch(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Note what was just read, and return the entries that are dead."""
+        now = runtime.current.monotonic()
+        self._seen = observe(self._seen, entries, now)
+        skew = self._wish.settings.max_clock_skew
+        return dead_among(entries, self._seen, now, runtime.current.time_ms(), skew)
+
+    def _evict(self, dead: tuple[Entry, ...]) -> Image | None:
+        return evict_dead(self._row, self._state, dead)
+
+    def _grant(self, image: Image) -> OwnEntry | None:
+        """It is our turn. Without a heartbeat the lease starts anew now, if waiting has used it up."""
+        used = runtime.current.monotonic() - self._started
+        if not self._wish.heartbeat and used > self._wish.lease * RATE_MARGIN:
+            renewed = self._renew_for_certain()
+            if renewed is None:
+                return None
+            image = renewed
+        assert self._entry is not None  # noqa: S101 - set by _with_us
+        return OwnEntry(self._row, self._entry, self._started, self._beat, image)
+
+    def _renew_for_certain(self) -> Image | None:
+        attempt = 0
+        while True:
+            try:
+                return self._with_us(self._renew())
+            except Unavailable as error:
+                self._not_answered(error, attempt)
+                attempt += 1
+
+    # Giving up
+
+    def _not_answered(self, error: Unavailable, attempt: int) -> None:
+        logger.warning("request for %s not answered: %s", self._row.label, error)
+        self._failure = error
+        if self._wish.wait == 0 and attempt + 1 >= _ATTEMPTS_WITHOUT_WAIT:
+            self._time_out()
+        self._back_off(attempt)
+
+    def _back_off(self, attempt: int) -> None:
+        left = self._deadline - runtime.current.monotonic() if self._wish.wait else math.inf
+        if left <= 0:
+            self._time_out()
+        runtime.current.sleep(min(left, backoff(attempt, runtime.current.jitter())))
+
+    def _time_out(self) -> NoReturn:
+        ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
+        if ahead:
+            first = ahead[0]
+            reason = f"{len(ahead)} ahead; held by {first.owner} (ticket {first.ticket})"
+        else:
+            reason = f"no answer from DynamoDB: {self._failure}"
+        raise LockTimeout(
+            f"did not get the lock {self._row.label} within {self._wish.wait:g} s: {reason}. "
+            f"Nothing is held; trying again is safe.",
+            queue=self._state if self._state.exists else None,
+            cause=self._failure,
+        ) from self._failure
+
+    def _no_such_item(self) -> NoReturn:
+        raise also(ItemNotFound, self._wish.not_found)(
+            f"cannot lock {self._row.label}: there is no such item. Save it first, "
+            f"or lock a name of your own with a NamedLock."
+        )
+
+    def _leave(self) -> None:
+        """Remove our entry, whether or not we know that it is there."""
+        if not self._started:
+            return
+        for attempt in range(_ATTEMPTS_TO_LEAVE):
+            try:
+                image = requests.release(self._row, self._new.id, want_image=local.has_waiters(self._row))
+            except Refused:
+                return
+            except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
+                logger.warning("removal from %s not answered: %s", self._row.label, error)
+                if not isinstance(error, Unavailable):
+                    return
+                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+            else:
+                local.tell_waiters(self._row, image or None)
+                return
+
+
+def evict_dead(row: Row, state: LockState, dead: tuple[Entry, ...]) -> Image | None:
+    """Remove dead entries; return the new image, or None if one of them proved to be alive."""
+    first = state.entries[0]
+    traced = first if any(entry.id == first.id for entry in dead) else None
+    logger.warning("evicting %d dead entries from %s, first owner %s", len(dead), row.label, dead[0].owner)
+    try:
+        return requests.evict(row, dead, traced)
+    except Refused:
+        return None

@@ -1,0 +1,171 @@
+"""Every error a caller can catch.
+
+::
+
+    LockingError
+    ├── Conflict                    the write was refused; nothing changed
+    │   └── ItemLocked              somebody else holds the item's lock: .holder .ticket
+    ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
+    ├── LockLost                    was held, is no more: .reason .ticket; stop writing
+    ├── OutcomeUnknown              the write may have been applied: .write_id
+    ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
+    └── ConfigurationError(ValueError)   wrong arguments, tables or settings; says what to do
+
+The leaf decides what the caller may do: after `Conflict` and `LockTimeout` a retry is safe, after
+`LockLost` nothing more may be written, after `OutcomeUnknown` look before you retry.
+
+Errors raised by `save`, `update`, `delete` and `TransactWrite` are in addition PynamoDB's own
+`PutError`, `UpdateError`, `DeleteError` or `TransactWriteError`, so that existing handlers catch them.
+All of them pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.queue import LockState
+
+_Error = TypeVar("_Error", bound="LockingError")
+
+
+class LockingError(Exception):
+    """Base class of everything this package raises.
+
+    Attributes:
+        cause: the exception of botocore or PynamoDB behind this one, or None.
+    """
+
+    cause: Exception | None
+
+    def __init__(self, message: str, *, cause: Exception | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+    @property
+    def cause_response_code(self) -> str | None:
+        """DynamoDB's error code, or None where there was no response at all.
+
+        PynamoDB's own property fails with an AttributeError on transport errors; this one does not.
+        """
+        return self._error_field("Code")
+
+    @property
+    def cause_response_message(self) -> str | None:
+        """DynamoDB's error message, or None where there was no response at all."""
+        return self._error_field("Message")
+
+    def _error_field(self, name: str) -> str | None:
+        response: dict[str, dict[str, str]] = getattr(self.cause, "response", None) or {}
+        return response.get("Error", {}).get(name)
+
+
+class Conflict(LockingError):
+    """The write was refused and nothing changed; read again and retry if you still want to."""
+
+
+class ItemLocked(Conflict):
+    """A write from outside the lock was refused, because somebody else holds it.
+
+    Attributes:
+        holder: the owner label of the holder.
+        ticket: the holder's ticket.
+    """
+
+    holder: str | None
+    ticket: int | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        holder: str | None = None,
+        ticket: int | None = None,
+        cause: Exception | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.holder = holder
+        self.ticket = ticket
+
+
+class LockTimeout(LockingError, TimeoutError):
+    """The lock was not acquired in time. Nothing is held and no entry of ours is left in the queue.
+
+    Attributes:
+        queue: the queue as last seen, or None if no answer came from DynamoDB at all.
+    """
+
+    queue: LockState | None
+
+    def __init__(
+        self, message: str, *, queue: LockState | None = None, cause: Exception | None = None
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.queue = queue
+
+
+class LockLost(LockingError):
+    """The lock was held and is no more. Stop writing: somebody else may hold it by now.
+
+    Attributes:
+        reason: ``"evicted"`` (no renewal arrived for a whole lease, or an operator broke the lock),
+            ``"deleted"`` (the item that carried the lock is gone) or ``"forked"`` (this is a child
+            process; the lock stayed with its parent).
+        ticket: the ticket that was lost.
+    """
+
+    reason: str
+    ticket: int | None
+
+    def __init__(
+        self, message: str, *, reason: str = "", ticket: int | None = None, cause: Exception | None = None
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.reason = reason
+        self.ticket = ticket
+
+
+class OutcomeUnknown(LockingError):
+    """No answer came and none can be derived: the write may or may not have been applied.
+
+    Attributes:
+        write_id: names the write in the logs and in the stored entry.
+    """
+
+    write_id: str | None
+
+    def __init__(
+        self, message: str, *, write_id: str | None = None, cause: Exception | None = None
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.write_id = write_id
+
+
+class ItemNotFound(LockingError):
+    """The item to lock does not exist. Also an instance of the model's own ``DoesNotExist``."""
+
+
+class ConfigurationError(LockingError, ValueError):
+    """Arguments, settings, models or tables that cannot work. The message says what to change."""
+
+
+def also(kind: type[_Error], pynamodb_error: type[Exception]) -> type[_Error]:
+    """Return the class that is both `kind` and the given error of PynamoDB."""
+    return _combined(kind, pynamodb_error)
+
+
+@functools.cache
+def _combined(kind: type[Any], other: type[Any]) -> type[Any]:
+    namespace = {"__module__": __name__, "__doc__": kind.__doc__, "__reduce__": _reduce}
+    return type(f"{kind.__name__}As{other.__name__}", (kind, other), namespace)
+
+
+def _reduce(self: Exception) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    return _restore, (*type(self).__bases__, self.args), self.__dict__
+
+
+def _restore(kind: type[Any], other: type[Any], args: tuple[Any, ...]) -> Any:
+    return _combined(kind, other)(*args)
