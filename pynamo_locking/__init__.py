@@ -3,6 +3,7 @@
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.queue import Entry, LockState
 from pynamo_locking.attributes import LockAttribute
+from pynamo_locking.contexts import locked_all
 from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
@@ -13,8 +14,9 @@ from pynamo_locking.exceptions import (
     LockTimeout,
     OutcomeUnknown,
 )
-from pynamo_locking.locks import Lock, locked_all
-from pynamo_locking.models import LockableMixin, LockableModel, NamedLock
+from pynamo_locking.locks import Lock
+from pynamo_locking.models import LockableMixin, LockableModel
+from pynamo_locking.named import NamedLock
 from pynamo_locking.transactions import TransactWrite
 
 __all__ = [

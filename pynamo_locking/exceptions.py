@@ -21,7 +21,6 @@ All of them pickle.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -100,9 +99,7 @@ class LockTimeout(LockingError, TimeoutError):
 
     queue: LockState | None
 
-    def __init__(
-        self, message: str, *, queue: LockState | None = None, cause: Exception | None = None
-    ) -> None:
+    def __init__(self, message: str, *, queue: LockState | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.queue = queue
 
@@ -137,9 +134,7 @@ class OutcomeUnknown(LockingError):
 
     write_id: str | None
 
-    def __init__(
-        self, message: str, *, write_id: str | None = None, cause: Exception | None = None
-    ) -> None:
+    def __init__(self, message: str, *, write_id: str | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.write_id = write_id
 
@@ -154,18 +149,19 @@ class ConfigurationError(LockingError, ValueError):
 
 def also(kind: type[_Error], pynamodb_error: type[Exception]) -> type[_Error]:
     """Return the class that is both `kind` and the given error of PynamoDB."""
-    return _combined(kind, pynamodb_error)
+    key = (kind, pynamodb_error)
+    if key not in _combined:
+        namespace = {"__module__": __name__, "__doc__": kind.__doc__, "__reduce__": _reduce}
+        _combined[key] = type(f"{kind.__name__}As{pynamodb_error.__name__}", key, namespace)
+    return _combined[key]
 
 
-@functools.cache
-def _combined(kind: type[Any], other: type[Any]) -> type[Any]:
-    namespace = {"__module__": __name__, "__doc__": kind.__doc__, "__reduce__": _reduce}
-    return type(f"{kind.__name__}As{other.__name__}", (kind, other), namespace)
+_combined: dict[tuple[type[Any], type[Any]], type[Any]] = {}
 
 
 def _reduce(self: Exception) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     return _restore, (*type(self).__bases__, self.args), self.__dict__
 
 
-def _restore(kind: type[Any], other: type[Any], args: tuple[Any, ...]) -> Any:
-    return _combined(kind, other)(*args)
+def _restore(kind: type[LockingError], other: type[Exception], args: tuple[Any, ...]) -> LockingError:
+    return also(kind, other)(*args)

@@ -1,8 +1,7 @@
-"""The public lock: one object for a lock in an item, a lock in a row of its own, and several at once."""
+"""The public lock: one object, whether the lock is in an item or in a row of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -19,7 +18,7 @@ from pynamo_locking._io.writes import OWN_ENTRY
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from threading import Event
     from types import TracebackType
 
@@ -306,7 +305,7 @@ class Lock(Generic[M]):
         return f"<Lock {self.name} ticket {self.ticket}, {self.remaining:.1f} s left>"
 
 
-def make_wish(  # noqa: PLR0913 - the public arguments of `locked()`, each checked once
+def make_wish(
     model: type[Model],
     *,
     wait: Duration | None,
@@ -333,35 +332,3 @@ def make_wish(  # noqa: PLR0913 - the public arguments of `locked()`, each check
 
 def _with_wait(wish: Wish, wait: float) -> Wish:
     return Wish(wait, wish.lease, wish.heartbeat, wish.owner, wish.settings, wish.not_found)
-
-
-@contextlib.contextmanager
-def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tuple[Lock[Any], ...]]:
-    """Take several locks, all or none.
-
-    They are taken in one canonical order whatever the order of the arguments, so that two callers
-    never wait for each other in a circle.
-
-    Args:
-        *locks: locks made by `Model.lock()` and `NamedLock.lock()`; naming the same one twice is fine.
-        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the
-            locks by default.
-
-    Yields:
-        The locks, held, in the order of the arguments.
-
-    Raises:
-        LockTimeout: not all of them in time; none is held.
-        LockLost: on leaving, if one of them was lost meanwhile.
-        ItemNotFound, ConfigurationError: as `Lock.acquire`.
-
-    Cost: that of each lock.
-    """
-    limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
-    deadline = runtime.current.monotonic() + limit
-    with contextlib.ExitStack() as held:
-        for lock in sorted(locks, key=lambda lock: repr(lock._target.row.identity)):
-            left = max(0.0, deadline - runtime.current.monotonic())
-            lock.acquire(wait=left)
-            held.push(lock.__exit__)
-        yield locks

@@ -13,7 +13,7 @@ from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime, transport, writes
 from pynamo_locking._io.items import EmbeddedItem, GuardedItem
 from pynamo_locking.exceptions import OutcomeUnknown, also
-from pynamo_locking.models import LockableMixin
+from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
@@ -64,7 +64,7 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
-        written = model._as_locked_item() if isinstance(model, LockableMixin) else None
+        written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
         if isinstance(written, EmbeddedItem):
             self._save_embedded(written, condition, checks_version=add_version_condition)
         elif isinstance(written, GuardedItem):
@@ -77,9 +77,7 @@ class TransactWrite(PynamoTransactWrite):
             self._put_items.append(model._get_connection().get_operation_kwargs(*keys, **kwargs))
         self._models_for_version_attribute_update.append(model)
 
-    def _save_embedded(
-        self, written: EmbeddedItem, condition: Condition | None, *, checks_version: bool
-    ) -> None:
+    def _save_embedded(self, written: EmbeddedItem, condition: Condition | None, *, checks_version: bool) -> None:
         guard, actions = written.guard()
         kwargs = written.planned_save(condition, checks_version=checks_version).kwargs(guard, actions)
         self._update_items.append(kwargs)
@@ -96,7 +94,7 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Update an item. See PynamoDB's `TransactWrite.update`."""
-        written = model._as_locked_item() if isinstance(model, LockableMixin) else None
+        written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
         if isinstance(written, GuardedItem):
             action = written.update_action(actions, condition, checks_version=add_version_condition)
             self._update_items.append(action["Update"])
@@ -108,11 +106,9 @@ class TransactWrite(PynamoTransactWrite):
             self._note(self._update_items[-1], written)
 
     @override
-    def delete(
-        self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True
-    ) -> None:
+    def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Delete an item. See PynamoDB's `TransactWrite.delete`."""
-        written = model._as_locked_item() if isinstance(model, LockableMixin) else None
+        written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
         if isinstance(written, GuardedItem):
             action = written.delete_action(condition, checks_version=add_version_condition)
             self._delete_items.append(action["Delete"])
@@ -141,7 +137,8 @@ class TransactWrite(PynamoTransactWrite):
             try:
                 return super()._commit()
             except TransactWriteError as error:
-                assert error.cause is not None  # noqa: S101 - PynamoDB always names it
+                if error.cause is None:  # PynamoDB names one for every request that was sent
+                    raise
                 reasons = transport.reasons_of(error.cause)
                 if reasons:
                     repeated = repeated or transport.was_repeated(error.cause)

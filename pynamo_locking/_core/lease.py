@@ -9,7 +9,7 @@ from typing import Final, Union
 
 from pynamo_locking.exceptions import ConfigurationError
 
-Duration = Union[float, int, timedelta]
+Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
 
 #: A waiter's clock may run this much faster than the holder's before an eviction could come early.
 #: Quartz is a thousand times better; virtual machines under load are the reason for the width.
@@ -26,13 +26,17 @@ def seconds(value: Duration, name: str) -> float:
     """Return a duration in seconds, or raise a `ConfigurationError` that names the argument."""
     if isinstance(value, timedelta):
         result = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif _is_number(value):
         result = float(value)
     else:
         raise ConfigurationError(f"{name} must be seconds (a number) or a timedelta, not {value!r}.")
     if math.isnan(result) or result < 0:
         raise ConfigurationError(f"{name} must not be negative, got {value!r}.")
     return result
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,10 @@ class LockSettings:
             object.__setattr__(self, name, seconds(getattr(self, name), name))
         if self.max_clock_skew is not None:
             object.__setattr__(self, "max_clock_skew", seconds(self.max_clock_skew, "max_clock_skew"))
-        if isinstance(self.max_waiters, bool) or not isinstance(self.max_waiters, int) or self.max_waiters < 1:
+        if not _is_number(self.max_waiters) or self.max_waiters < 1 or self.max_waiters % 1:
             raise ConfigurationError(f"max_waiters must be a whole number above 0, got {self.max_waiters!r}.")
         if not 0 < self.poll <= self.poll_max < math.inf:
-            raise ConfigurationError(
-                f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s)."
-            )
+            raise ConfigurationError(f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s).")
         if not 0 < self.request_timeout < math.inf:
             raise ConfigurationError("request_timeout must be above 0 and finite.")
         check_lease(self.lease, self)
@@ -96,7 +98,7 @@ def check_lease(lease: float, settings: LockSettings) -> None:
     """Refuse a lease that could end while its own renewal is still under way."""
     least = 3 * settings.worst_request
     if lease == math.inf:
-        raise ConfigurationError("lease must be finite: a crashed process must let go of its lock some day.")
+        raise ConfigurationError("lease must be finite: a crashed process must let go some day.")
     if lease < least:
         raise ConfigurationError(
             f"lease ({lease} s) is too short: one request can take {settings.worst_request} s "

@@ -30,9 +30,7 @@ class Kind(Enum):
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
-def judge(  # noqa: PLR0911 - one line per row of the table is the clearest form
-    state: LockState, entry_id: str, ticket: int, number: int, *, kind: Kind, repeated: bool
-) -> Outcome:
+def judge(state: LockState, entry_id: str, ticket: int, number: int, *, kind: Kind, repeated: bool) -> Outcome:
     """Return what became of guarded write `number` of an entry, given the image it was refused with.
 
     Args:

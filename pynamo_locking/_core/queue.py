@@ -123,9 +123,7 @@ class Sighting:
     since: float
 
 
-def observe(
-    seen: Mapping[str, Sighting], entries: Iterable[Entry], now: float
-) -> dict[str, Sighting]:
+def observe(seen: Mapping[str, Sighting], entries: Iterable[Entry], now: float) -> dict[str, Sighting]:
     """Return the sightings after a read that ended at `now`.
 
     A beat that goes back comes from an older image (eventually consistent reads) and proves nothing.

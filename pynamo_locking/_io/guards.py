@@ -40,7 +40,8 @@ def standing(own: OwnEntry, number: int) -> Condition:
     after we left, under another ticket, and a late copy of a write must not find it.
     """
     tickets = Path([own.row.attribute, records.TICKETS, own.entry.id])
-    return (tickets == own.entry.ticket) & (_writes(own) < number)
+    standing: Condition = (tickets == own.entry.ticket) & (_writes(own) < number)
+    return standing
 
 
 def counting(own: OwnEntry, number: int) -> Action:
@@ -57,7 +58,8 @@ def leaving(own: OwnEntry) -> list[Action]:
 def unlocked(lock: Attribute[Any]) -> Condition:
     """Nobody is in the queue, or there is none."""
     queue = Path([lock.attr_name, records.QUEUE])
-    return queue.does_not_exist() | (size(queue) == 0)
+    free: Condition = queue.does_not_exist() | (size(queue) == 0)
+    return free
 
 
 def unchanged(lock: Attribute[Any], raw: Mapping[str, Any] | None) -> Condition:
@@ -74,7 +76,8 @@ def both(left: Condition | None, right: Condition | None) -> Condition | None:
     """Join conditions, either of which may be missing."""
     if left is None or right is None:
         return left if right is None else right
-    return left & right
+    joined: Condition = left & right
+    return joined
 
 
 def version_attribute(item: Model) -> Attribute[Any] | None:

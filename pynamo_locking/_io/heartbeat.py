@@ -10,13 +10,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.lease import next_renewal, retry_delay
 from pynamo_locking._io import runtime
-from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import LockLost
+
+if TYPE_CHECKING:
+    from pynamo_locking._io.own import OwnEntry
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -126,7 +128,7 @@ heart = Heart()
 
 
 def _start_anew_after_fork() -> None:
-    heart.__init__()  # type: ignore[misc]  # noqa: PLC2801 - the child starts with no threads and no entries
+    heart.__init__()  # type: ignore[misc]
 
 
 runtime.after_fork(_start_anew_after_fork)

@@ -41,7 +41,8 @@ def break_entry(row: Row, ticket: int) -> bool:
             continue  # it was renewed, or left, between the look and the removal
         except Unavailable as error:
             raise OutcomeUnknown(
-                f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.", cause=error
+                f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.",
+                cause=error,
             ) from error
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")

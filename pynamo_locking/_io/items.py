@@ -73,7 +73,7 @@ class EmbeddedItem:
         data = self._send(Write(self.item, UPDATE, checked, counted, return_values="ALL_NEW"))
         image = data["Attributes"]
         stored_class = self.item._get_discriminator_class(image)
-        if stored_class and stored_class != type(self.item):
+        if stored_class and stored_class is not type(self.item):
             raise ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
         self.item.deserialize(image)
         return data
@@ -162,8 +162,8 @@ class GuardedItem:
         """Return the Put of a transaction."""
         # The public builder, get_save_kwargs_from_instance, has no way to leave the version out.
         keys, kwargs = self.item._get_save_args(condition, add_version_condition=checks_version)
-        connection = self.item._get_connection()
-        return {"Put": connection.get_operation_kwargs(*keys, key=ITEM, **kwargs)}
+        kwargs["key"] = ITEM
+        return {"Put": self.item._get_connection().get_operation_kwargs(*keys, **kwargs)}
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
         """Apply actions and load the item again: a transaction returns no values."""
@@ -193,9 +193,7 @@ class GuardedItem:
 
     def delete_action(self, condition: Condition | None, *, checks_version: bool) -> dict[str, Any]:
         """Return the Delete of a transaction."""
-        kwargs = Model.get_delete_kwargs_from_instance(
-            self.item, condition, add_version_condition=checks_version
-        )
+        kwargs = Model.get_delete_kwargs_from_instance(self.item, condition, add_version_condition=checks_version)
         return {"Delete": kwargs}
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Image = dict[str, Any]
 
 
-
 @dataclass(frozen=True)
 class Row:
     """One item that carries a lock document, and how to reach it.
@@ -170,7 +169,8 @@ def evict(row: Row, entries: tuple[Entry, ...], traced: Entry | None) -> Image:
         entries: the dead ones, as seen.
         traced: the one among them that may have been the holder; the document remembers it.
     """
-    names, values, removed, conditions = {"#b": records.BEAT}, {}, [], []
+    names, values = {"#b": records.BEAT}, dict[str, Any]()
+    removed, conditions = list[str](), list[str]()
     for i, entry in enumerate(entries):
         names[f"#e{i}"] = entry.id
         values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
@@ -195,7 +195,7 @@ def _expiry(row: Row, lease: float) -> int | None:
     return None if row.ttl_attribute is None else row_expiry_s(runtime.current.time_ms(), lease)
 
 
-def _update(
+def _update(  # noqa: PLR0913 - the parts of one expression
     row: Row,
     *,
     condition: str,
@@ -215,9 +215,7 @@ def _update(
         all_names["#ttl"] = row.ttl_attribute
         all_values[":ttl"] = number(expiry)
     arguments = {
-        "UpdateExpression": " ".join(
-            part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part
-        ),
+        "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
         "ConditionExpression": condition,
         "ExpressionAttributeNames": all_names,
         "ReturnValues": "ALL_NEW" if want_image else "NONE",

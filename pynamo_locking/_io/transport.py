@@ -26,24 +26,24 @@ CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 TRANSACTION_CANCELED: Final = "TransactionCanceledException"
 
 #: Refused for now, not applied, worth another try.
-_BUSY: Final = frozenset({
-    "ProvisionedThroughputExceededException",
-    "RequestLimitExceeded",
-    "Throttling",
-    "ThrottlingException",
-    "TransactionConflictException",
-    "TransactionInProgressException",
-})
-_CANCELLED_BUSY: Final = frozenset(
-    {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
+_BUSY: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
 )
+_CANCELLED_BUSY: Final = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 #: The server failed; the write may have been applied.
 _BROKEN: Final = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable"})
 
 _HTTP_SERVER_ERROR: Final = 500
 
 
-def code_of(error: BaseException) -> str:
+def code_of(error: BaseException | None) -> str:
     """Return DynamoDB's error code, or an empty string where there was no response."""
     return str(_response(error).get("Error", {}).get("Code", ""))
 
@@ -53,7 +53,7 @@ def message_of(error: BaseException) -> str:
     return str(_response(error).get("Error", {}).get("Message", "")) or str(error)
 
 
-def _response(error: BaseException) -> dict[str, Any]:
+def _response(error: BaseException | None) -> dict[str, Any]:
     return getattr(error, "response", None) or {}
 
 
@@ -103,9 +103,7 @@ def _server_failed(error: BaseException) -> bool:
     return code_of(error) in _BROKEN or status >= _HTTP_SERVER_ERROR
 
 
-_lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = (
-    weakref.WeakKeyDictionary()
-)
+_lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
 _guard = runtime.current.mutex()
 
 #: PynamoDB keeps ten connections; a process with many waiters would throw the others away again.

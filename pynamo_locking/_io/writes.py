@@ -18,7 +18,6 @@ from pynamo_locking._core.outcome import Kind, Outcome, judge
 from pynamo_locking._core.queue import LockState, dead_among
 from pynamo_locking._io import guards, local, requests, runtime, transport
 from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.waiting import evict_dead
 from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, also
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
+    from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
 
 #: Where an item that came out of a lock remembers the entry it was read under.
@@ -165,7 +165,12 @@ def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> d
 
 
 def _settle(
-    own: OwnEntry, write: Write, number: int, image: Image | None, error: Exception, repeated: bool  # noqa: FBT001
+    own: OwnEntry,
+    write: Write,
+    number: int,
+    image: Image | None,
+    error: Exception,
+    repeated: bool,  # noqa: FBT001
 ) -> None:
     """Return if a refused write was applied by its earlier copy, raise what happened otherwise."""
     state = own.row.state(image)

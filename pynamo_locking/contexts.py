@@ -1,0 +1,92 @@
+"""What can be done with locks in one ``with`` statement: edit an item, take several locks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar, override
+
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._core.outcome import Kind
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from pynamo_locking.guarded import GuardedMixin
+    from pynamo_locking.locks import Lock
+
+M = TypeVar("M", bound="GuardedMixin")
+
+
+class Edit(contextlib.AbstractContextManager[M], Generic[M]):
+    """The context manager of `LockableModel.edit`."""
+
+    def __init__(self, lock: Lock[M]) -> None:
+        self.lock = lock
+
+    @override
+    def __enter__(self) -> M:
+        self.lock.acquire()
+        try:
+            return self.lock.item
+        except BaseException:
+            self.lock.release()
+            raise
+
+    @override
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._save()
+        except BaseException as failure:
+            self.lock.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self.lock.__exit__(kind, error, traceback)
+
+    def _save(self) -> None:
+        if not self.lock.is_in_queue:  # the block deleted the item, and the lock with it
+            return
+        kind = Kind.FINISH if self.lock.is_last_take else Kind.KEEP
+        written = self.lock.item._as_locked_item()
+        assert written is not None  # noqa: S101 - the lock is held
+        written.save(None, checks_version=True, kind=kind)
+
+
+@contextlib.contextmanager
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tuple[Lock[Any], ...]]:
+    """Take several locks, all or none.
+
+    They are taken in one canonical order whatever the order of the arguments, so that two callers
+    never wait for each other in a circle.
+
+    Args:
+        *locks: locks made by `Model.lock()` and `NamedLock.lock()`; naming the same one twice is fine.
+        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the
+            locks by default.
+
+    Yields:
+        The locks, held, in the order of the arguments.
+
+    Raises:
+        LockTimeout: not all of them in time; none is held.
+        LockLost: on leaving, if one of them was lost meanwhile.
+        ItemNotFound, ConfigurationError: as `Lock.acquire`.
+
+    Cost: that of each lock.
+    """
+    limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    deadline = runtime.current.monotonic() + limit
+    with contextlib.ExitStack() as held:
+        for lock in sorted(locks, key=lambda lock: repr(lock._target.row.identity)):
+            left = max(0.0, deadline - runtime.current.monotonic())
+            lock.acquire(wait=left)
+            held.push(lock.__exit__)
+        yield locks
