@@ -1,0 +1,54 @@
+"""Fixtures for every test: the DynamoDB engines.
+
+``engine``       each engine in turn
+``real_engine``  those that take concurrent requests as DynamoDB does (not moto)
+``dynoxide``     the cheapest of them
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engines import Engine, Servers, running
+from tests.engines.engine import AWS_PREFIX_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ON_AWS = bool(os.environ.get(AWS_PREFIX_VARIABLE))
+REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
+ALL = ["aws"] if ON_AWS else ["moto", *REAL]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """The servers of this run, each started by the first test that needs it."""
+    servers = Servers()
+    try:
+        yield servers
+    finally:
+        servers.close()
+
+
+@pytest.fixture(params=ALL)
+def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
+    """Each engine in turn."""
+    with running(request.param, servers) as engine:
+        yield engine
+
+
+@pytest.fixture(params=REAL)
+def real_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
+    """Each engine that handles concurrent requests as DynamoDB does."""
+    with running(request.param, servers) as engine:
+        yield engine
+
+
+@pytest.fixture(params=REAL[:1])
+def dynoxide(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
+    """The real engine that is cheapest to use."""
+    with running(request.param, servers) as engine:
+        yield engine

@@ -1,0 +1,216 @@
+"""One DynamoDB engine, as a test sees it: clients, and tables that vanish when the test ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+import botocore.config
+import botocore.exceptions
+import botocore.session
+import pytest
+from moto import mock_aws  # before any session is made, so that each has moto's hook
+from pynamodb.models import Model
+
+from tests.engines.servers import Servers, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+M = TypeVar("M", bound=Model)
+
+#: When set, the tests run against AWS instead of the engines, on tables that begin with this text.
+AWS_PREFIX_VARIABLE: Final = "PYNAMO_LOCKING_AWS_TABLE_PREFIX"
+DUMMY: Final = "dummy"
+DUMMY_ENVIRONMENT: Final = {
+    "AWS_ACCESS_KEY_ID": DUMMY,
+    "AWS_SECRET_ACCESS_KEY": DUMMY,
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+COUNTER: Final = itertools.count(1)
+MISSING: Final = object()
+
+
+class Engine:
+    """A DynamoDB to test against.
+
+    ``host`` is None for moto, which answers inside this process, and for AWS.
+    """
+
+    def __init__(
+        self, name: str, host: str | None, region: str, prefix: str, session: botocore.session.Session
+    ) -> None:
+        self.name = name
+        self.host = host
+        self.region = region
+        self._prefix = prefix
+        self._session = session
+        self._clients: dict[tuple[int, float], Any] = {}
+        self._cleanup = ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.name} {self.host or 'in process'}>"
+
+    @property
+    def is_moto(self) -> bool:
+        return self.name == "moto"
+
+    @property
+    def is_aws(self) -> bool:
+        return self.name == "aws"
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """Keyword arguments for clients and connections made by a test; empty on AWS, which finds its own."""
+        return {} if self.is_aws else {"aws_access_key_id": DUMMY, "aws_secret_access_key": DUMMY}
+
+    def client(self, *, attempts: int = 1, read_timeout: float = 10) -> Any:
+        """A plain low-level client, which does not retry unless told to; the same one for the same
+        arguments.
+        """
+        key = (attempts, read_timeout)
+        if key not in self._clients:
+            config = botocore.config.Config(
+                retries={"total_max_attempts": attempts, "mode": "standard"},
+                parameter_validation=False,
+                connect_timeout=2,
+                read_timeout=read_timeout,
+                max_pool_connections=32,
+            )
+            create_client: Any = self._session.create_client
+            self._clients[key] = create_client(
+                "dynamodb", region_name=self.region, endpoint_url=self.host, config=config, **self.credentials
+            )
+        return self._clients[key]
+
+    def new_name(self, name: str = "table") -> str:
+        """A table name never used before in this run.
+
+        The table is deleted when the test ends, if somebody created it.
+        """
+        unique = f"{self._prefix}{next(COUNTER)}-{name}"
+        self._cleanup.callback(self._drop, unique)
+        return unique
+
+    def create_table(self, hash_type: str = "S", range_type: str | None = None) -> str:
+        """A new table with the key ``pk`` (and ``sk``), made by a low-level request; its name."""
+        name = self.new_name()
+        types = {"pk": hash_type} if range_type is None else {"pk": hash_type, "sk": range_type}
+        client = self.client()
+        client.create_table(
+            TableName=name,
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind} for key, kind in types.items()],
+            KeySchema=[
+                {"AttributeName": key, "KeyType": role} for key, role in zip(types, ("HASH", "RANGE"), strict=False)
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        if self.is_aws:
+            client.get_waiter("table_exists").wait(TableName=name)
+        return name
+
+    @overload
+    def bind(self, model: type[M], /) -> type[M]: ...
+    @overload
+    def bind(self, first: type[Model], second: type[Model], /, *more: type[Model]) -> tuple[type[Model], ...]: ...
+    def bind(self, *models: type[Model]) -> Any:
+        """Give each model a fresh table here; return the model, or the tuple of them. Undone when the
+        test ends.
+        """
+        for model in models:
+            self._bind(model)
+        return models[0] if len(models) == 1 else models
+
+    def _bind(self, model: type[Model]) -> None:
+        meta: Any = model.Meta
+        values: dict[str, Any] = {
+            "table_name": self.new_name(getattr(meta, "table_name", None) or model.__name__),
+            "host": self.host,
+            "region": self.region,
+            "connect_timeout_seconds": 2,
+            "read_timeout_seconds": 5,
+            **self.credentials,
+        }
+        for name, value in values.items():
+            self._cleanup.callback(_restore, meta, name, vars(meta).get(name, MISSING))
+            setattr(meta, name, value)
+        self._cleanup.callback(setattr, model, "_connection", None)
+        model._connection = None
+        # Loading botocore's model of DynamoDB takes 0.1 s per session; PynamoDB would make one for each
+        # model.
+        connection: Any = model._get_connection().connection
+        connection._local.session = self._session
+        self._cleanup.callback(connection.client.close)
+        model.create_table(wait=True, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
+
+    def _drop(self, table: str) -> None:
+        client = self.client()
+        try:
+            if self.is_aws:
+                client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"MaxAttempts": 2})
+            client.delete_table(TableName=table)
+        except (client.exceptions.ResourceNotFoundException, botocore.exceptions.WaiterError):
+            return
+
+    def close(self) -> None:
+        """Delete the tables, close the clients, put the models' ``Meta`` back."""
+        try:
+            self._cleanup.close()
+        finally:
+            for client in self._clients.values():
+                client.close()
+
+
+def _restore(meta: Any, name: str, value: object) -> None:
+    if value is MISSING:
+        delattr(meta, name)
+    else:
+        setattr(meta, name, value)
+
+
+_SESSIONS: Final[dict[str, botocore.session.Session]] = {}
+
+
+def _session(name: str) -> botocore.session.Session:
+    if name not in _SESSIONS:
+        session = botocore.session.get_session()
+        if name != "aws":
+            session.set_credentials(DUMMY, DUMMY)
+        _SESSIONS[name] = session
+    return _SESSIONS[name]
+
+
+def _url(servers: Servers, name: str) -> str:
+    try:
+        return servers[name].url
+    except StartError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+@contextmanager
+def running(name: str, servers: Servers) -> Iterator[Engine]:
+    """The engine of this name, for one test."""
+    with ExitStack() as stack:
+        if name == "aws":
+            session = _session(name)
+            region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
+            prefix = f"{os.environ[AWS_PREFIX_VARIABLE]}{os.urandom(4).hex()}-"
+            engine = Engine(name, None, region, prefix, session)
+        else:
+            environment = stack.enter_context(pytest.MonkeyPatch.context())
+            for variable, value in DUMMY_ENVIRONMENT.items():
+                environment.setenv(variable, value)
+            environment.delenv("AWS_PROFILE", raising=False)
+            if name == "moto":
+                stack.enter_context(mock_aws())
+                host = None
+            else:
+                host = _url(servers, name)
+            engine = Engine(name, host, "us-east-1", "test-", _session("local"))
+        stack.callback(engine.close)
+        yield engine

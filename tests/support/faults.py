@@ -1,0 +1,204 @@
+"""Lose DynamoDB requests and responses on purpose, and count them.
+
+The seam is botocore's ``Endpoint._do_get_response``: one call is one HTTP attempt, inside botocore's own
+retry loop, and moto's answers pass through it too. It is replaced for all clients of the process, also
+those made earlier, while one of these is open:
+
+    with lost_responses("UpdateItem"):                     # applied, but the caller never hears of it
+    with lost_requests("PutItem", times=2):                # never reaches the engine
+    with count_requests() as counted: ...; counted.total
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import botocore.endpoint
+from botocore.exceptions import ConnectionClosedError
+from pynamodb.connection import Connection, TableConnection
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSPreparedRequest
+
+#: What is sent, as decoded JSON.
+Body = dict[str, Any]
+#: What ``_do_get_response`` returns: ((response, parsed), None) or (None, exception).
+Answer = tuple[Any, Exception | None]
+Forward = Callable[[], Answer]
+
+
+class Tap(Protocol):
+    """Sees every HTTP attempt; calls ``forward()`` to let it through."""
+
+    def __call__(self, endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer: ...
+
+
+class Faults:
+    """The requests that a ``lost_...`` context has dropped so far."""
+
+    def __init__(
+        self,
+        operation: str,
+        times: int,
+        connection: Connection | TableConnection | None,
+        where: Callable[[Body], bool],
+    ) -> None:
+        self.bodies: list[Body] = []
+        self._operation = operation
+        self._left = times
+        self._client = None if connection is None else _client_of(connection)
+        self._where = where
+        self._lock = threading.Lock()
+
+    @property
+    def hits(self) -> int:
+        return len(self.bodies)
+
+    def takes(self, endpoint: object, request: AWSPreparedRequest, operation: str) -> bool:
+        """Whether this request is to be hit; counts it if so."""
+        if operation != self._operation or (self._client is not None and self._client._endpoint is not endpoint):
+            return False
+        body = _body(request)
+        with self._lock:
+            if self._left <= 0 or not self._where(body):
+                return False
+            self._left -= 1
+            self.bodies.append(body)
+            return True
+
+
+class Requests:
+    """HTTP attempts seen so far."""
+
+    def __init__(self) -> None:
+        self.by_operation: Counter[str] = Counter()
+        self.bodies: list[tuple[str, Body]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def total(self) -> int:
+        return self.by_operation.total()
+
+    def add(self, operation: str, body: Body) -> None:
+        with self._lock:
+            self.by_operation[operation] += 1
+            self.bodies.append((operation, body))
+
+
+@contextmanager
+def lost_responses(
+    operation: str,
+    times: int = 1,
+    *,
+    connection: Connection | TableConnection | None = None,
+    where: Callable[[Body], bool] = lambda body: True,
+) -> Iterator[Faults]:
+    """The engine serves the next ``times`` requests of this operation; botocore gets a
+    ConnectionClosedError instead of the answer.
+    """
+    faults = Faults(operation, times, connection, where)
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if not faults.takes(endpoint, request, operation):
+            return forward()
+        _, error = forward()
+        return None, error or ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with _tapped(tap):
+        yield faults
+
+
+@contextmanager
+def lost_requests(
+    operation: str,
+    times: int = 1,
+    *,
+    connection: Connection | TableConnection | None = None,
+    where: Callable[[Body], bool] = lambda body: True,
+) -> Iterator[Faults]:
+    """The next ``times`` requests of this operation fail with a ConnectionClosedError before the engine
+    sees them.
+    """
+    faults = Faults(operation, times, connection, where)
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if not faults.takes(endpoint, request, operation):
+            return forward()
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with _tapped(tap):
+        yield faults
+
+
+@contextmanager
+def count_requests() -> Iterator[Requests]:
+    """Count every HTTP attempt of every client, lost ones too."""
+    requests = Requests()
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        requests.add(operation, _body(request))
+        return forward()
+
+    with _tapped(tap, outermost=True):
+        yield requests
+
+
+_ENDPOINT: Final[Any] = botocore.endpoint.Endpoint
+_ORIGINAL: Final = _ENDPOINT._do_get_response
+_LOCK: Final = threading.Lock()
+#: The open taps, outermost first. Replaced as a whole, so that a request in another thread sees one list or
+#: the other.
+_taps: list[tuple[Tap, ...]] = [()]
+
+
+@contextmanager
+def _tapped(tap: Tap, *, outermost: bool = False) -> Iterator[None]:
+    with _LOCK:
+        _taps[0] = (tap, *_taps[0]) if outermost else (*_taps[0], tap)
+        _ENDPOINT._do_get_response = _do_get_response
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _taps[0] = tuple(other for other in _taps[0] if other is not tap)
+            if not _taps[0]:
+                _ENDPOINT._do_get_response = _ORIGINAL
+
+
+def _do_get_response(endpoint: object, request: AWSPreparedRequest, operation_model: Any, context: Any) -> Answer:
+    def forward() -> Answer:
+        answer: Answer = _ORIGINAL(endpoint, request, operation_model, context)
+        return answer
+
+    operation = _operation(request)
+    if operation is None:
+        return forward()
+    for tap in reversed(_taps[0]):
+        forward = _through(tap, endpoint, request, operation, forward)
+    return forward()
+
+
+def _through(tap: Tap, endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Forward:
+    return lambda: tap(endpoint, request, operation, forward)
+
+
+def _operation(request: AWSPreparedRequest) -> str | None:
+    target: Any = request.headers.get("X-Amz-Target", "")
+    text: str = target.decode() if isinstance(target, bytes) else target
+    version, _, operation = text.partition(".")
+    return operation if version.startswith("DynamoDB_") else None
+
+
+def _body(request: AWSPreparedRequest) -> Body:
+    content: Any = request.body or b"{}"
+    body: Body = json.loads(content)
+    return body
+
+
+def _client_of(connection: Connection | TableConnection) -> Any:
+    return (connection.connection if isinstance(connection, TableConnection) else connection).client
