@@ -96,7 +96,7 @@ class LockSettings:
 
 def check_lease(lease: float, settings: LockSettings) -> None:
     """Refuse a lease that could end while its own renewal is still under way."""
-    least = 3 * settings.worst_request
+    least = round(3 * settings.worst_request, 9)  # 3 * 0.4 is a little more than 1.2
     if lease == math.inf:
         raise ConfigurationError("lease must be finite: a crashed process must let go some day.")
     if lease < least:

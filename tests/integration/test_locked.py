@@ -1,0 +1,515 @@
+"""Taking, keeping and giving back locks, on every engine."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemNotFound,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    locked_all,
+)
+from pynamo_locking._io import requests
+from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+
+
+@pytest.fixture
+def account(engine):
+    """An account with 100 in it."""
+    engine.bind(Account)
+    Account("a", balance=100).save()
+    return Account
+
+
+def test_the_item_is_the_image_that_came_with_the_lock(account):
+    """`lock.item` is the stored item, and the lock shows its holder."""
+    with account.locked("a", owner="me") as lock:
+        assert lock.is_held
+        assert 0 < lock.remaining <= 60
+        assert lock.item.balance == 100
+        assert lock.item is lock.item
+        (holder,) = account.lock_state("a").holders
+        assert (holder.owner, holder.ticket, holder.lease, holder.mode) == ("me", lock.ticket, 60.0, "exclusive")
+        assert lock.item.lock.holders[0].ticket == lock.ticket
+    assert not lock.is_held
+    assert account.lock_state("a").entries == ()
+
+
+def test_tickets_only_grow(account):
+    """Every holder has a larger ticket than every earlier one, also after the item was made anew."""
+    tickets = []
+    for _ in range(3):
+        with account.locked("a") as lock:
+            tickets.append(lock.ticket)
+    account.get("a").delete()
+    account("a").save()
+    with account.locked("a") as lock:
+        tickets.append(lock.ticket)
+    assert tickets == sorted(set(tickets))
+
+
+def test_waiters_are_served_in_the_order_of_their_entries(account):
+    """First come, first served, whoever looks first after a release."""
+    served, threads = [], []
+
+    def wait_for_it(name):
+        with account.locked("a") as lock:
+            served.append((name, lock.ticket))
+
+    with held_elsewhere(account.lock("a")):
+        for name in range(5):
+            threads.append(threading.Thread(target=wait_for_it, args=(name,)))
+            threads[-1].start()
+            while len(account.lock_state("a").waiters) <= name:
+                pass
+        assert [entry.ticket for entry in account.lock_state("a").waiters] == sorted(
+            entry.ticket for entry in account.lock_state("a").waiters
+        )
+    for thread in threads:
+        thread.join()
+    assert [name for name, _ in served] == [0, 1, 2, 3, 4]
+    assert [ticket for _, ticket in served] == sorted(ticket for _, ticket in served)
+    assert account.lock_state("a").entries == ()
+
+
+def test_no_wait_fails_at_once_and_leaves_nothing(account):
+    """`wait=0` names who holds the lock, and enters no queue."""
+    with held_elsewhere(account.lock("a", owner="somebody")) as other:
+        with pytest.raises(LockTimeout, match="held by somebody") as caught:
+            account.locked("a", wait=0).acquire()
+        assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
+        assert caught.value.queue.holders[0].owner == "somebody"
+        assert isinstance(caught.value, TimeoutError)
+
+
+def test_a_bounded_wait_ends_and_leaves_nothing(account):
+    """After `wait` seconds the entry is gone again."""
+    with held_elsewhere(account.lock("a")) as other:
+        with pytest.raises(LockTimeout, match="1 ahead"):
+            account.locked("a", wait=timedelta(milliseconds=60)).acquire()
+        assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
+
+
+def test_an_infinite_wait_ends_with_the_turn(account):
+    """`math.inf` waits until it is our turn."""
+    entered = threading.Event()
+
+    def wait_for_ever():
+        with account.locked("a", wait=math.inf):
+            entered.set()
+
+    with held_elsewhere(account.lock("a")):
+        thread = threading.Thread(target=wait_for_ever)
+        thread.start()
+        while not account.lock_state("a").waiters:
+            pass
+        assert not entered.is_set()
+    thread.join()
+    assert entered.is_set()
+
+
+def test_an_exception_in_the_block_gives_the_lock_back(account):
+    """Leaving by an exception removes the entry and lets the exception through."""
+    with pytest.raises(ZeroDivisionError), account.locked("a"):
+        _ = 1 / 0
+    assert account.lock_state("a").entries == ()
+
+
+def test_the_same_context_enters_again_with_the_same_ticket(account):
+    """Re-entry counts; the last release removes the entry."""
+    with account.locked("a") as outer:
+        with account.locked("a", wait=0) as inner:
+            assert inner.ticket == outer.ticket
+            assert inner.item is outer.item
+        assert outer.is_held
+        assert not inner.is_held
+        assert len(account.lock_state("a").entries) == 1
+    assert account.lock_state("a").entries == ()
+
+
+def test_one_lock_object_counts_its_takes(account):
+    """acquire() twice needs release() twice, and the object can be used again."""
+    lock = account.lock("a")
+    lock.acquire().acquire()
+    lock.release()
+    assert lock.is_held
+    lock.release()
+    assert not lock.is_held
+    first = lock.ticket
+    with lock:
+        assert lock.ticket > first
+    with pytest.raises(ConfigurationError, match="not held"):
+        lock.release()
+
+
+def test_another_context_does_not_hold_the_lock(account):
+    """A thread of the same process waits like everybody else; a copied context is the same holder."""
+    with account.locked("a") as lock:
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: account.locked("a", wait=0).acquire())
+        context = contextvars.copy_context()
+        again = context.run(lambda: account.locked("a", wait=0).acquire())
+        assert again.ticket == lock.ticket
+        context.run(again.release)
+
+
+def test_a_lock_object_is_for_one_context(account):
+    """Using one Lock object from two threads is refused with a reason."""
+    with account.locked("a") as lock, pytest.raises(ConfigurationError, match="another thread"):
+        in_thread(lock.acquire)
+
+
+def test_a_dead_entry_is_skipped_at_once_by_its_hint(account):
+    """Nobody waits for a process that died long ago, not even with `wait=0`."""
+    with shifted_clock() as clock:
+        dead = abandoned(account.lock("a", lease=6))
+        clock.shift += 6 + 10.1
+        with account.locked("a", wait=0) as lock:
+            assert lock.ticket > dead.ticket
+        state = account.lock_state("a")
+        assert state.was_evicted(dead.ticket) is True
+        assert state.was_evicted(lock.ticket) is False
+
+
+def test_a_hint_within_the_clock_skew_proves_nothing(account):
+    """An entry whose end lies less than the clock skew back is not evicted by its hint."""
+    with shifted_clock() as clock:
+        abandoned(account.lock("a", lease=6))
+        clock.shift += 6 + 9.5
+        with pytest.raises(LockTimeout):
+            account.locked("a", wait=0).acquire()
+
+
+def test_without_the_hint_a_whole_lease_is_watched(account):
+    """With `max_clock_skew=None` only an unchanged beat counts, from our own first look."""
+    settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1)
+    with shifted_clock() as clock:
+        dead = abandoned(account.lock("a", lease=6, settings=settings))
+        clock.shift += 3600
+        waiter = account.lock("a", wait=1000, lease=30, settings=settings)
+        thread = threading.Thread(target=waiter.acquire)
+        thread.start()
+        while len(account.lock_state("a").entries) < 2:
+            pass
+        clock.shift += 6 * 1.05
+        thread.join()
+        assert waiter.ticket > dead.ticket
+        assert account.lock_state("a").holders[0].ticket == waiter.ticket
+
+
+def test_a_renewed_entry_is_not_evicted(account):
+    """Each beat that a waiter sees starts the lease anew for it."""
+    settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1)
+    looks = threading.Semaphore(0)
+    with shifted_clock() as clock:
+        holder = account.lock("a", lease=6, heartbeat=False, settings=settings)
+        holder.acquire()
+        waiter = account.lock("a", wait=1000, lease=6000, settings=settings)
+        thread = threading.Thread(target=waiter.acquire)
+        with _counted_looks(looks):
+            thread.start()
+            for _ in range(4):
+                for _ in range(2):
+                    looks.acquire()  # the second look began after the beat was stored
+                clock.shift += 4
+                holder.renew()
+        assert account.lock_state("a").holders[0].ticket == holder.ticket
+        holder.release()
+        thread.join()
+    assert waiter.ticket > holder.ticket
+
+
+@contextmanager
+def _counted_looks(looks):
+    original = requests.look
+
+    def look(*arguments, **options):
+        image = original(*arguments, **options)
+        looks.release()
+        return image
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "look", look)
+        yield
+
+
+def test_renew_and_ensure_prolong_the_lease(account):
+    """Without a heartbeat, the caller renews; `ensure` renews only when too little is left."""
+    with shifted_clock() as clock, account.locked("a", lease=12, heartbeat=False) as lock:
+        clock.shift += 8
+        assert 3 < lock.remaining <= 4
+        lock.ensure(2)
+        assert lock.remaining <= 4
+        lock.ensure(5)
+        assert lock.remaining > 11
+        clock.shift += 8
+        lock.renew()
+        assert lock.remaining > 11
+        with pytest.raises(ConfigurationError, match="can never hold"):
+            lock.ensure(12)
+
+
+def test_loss_is_proven_by_the_next_renewal(account):
+    """A broken lock sets `lost`, calls back with the reason, and ends the block with `LockLost`."""
+    reasons, called = [], threading.Event()
+
+    def on_lost(reason):
+        reasons.append(reason)
+        called.set()
+
+    with pytest.raises(LockLost) as caught, account.locked("a", heartbeat=False, on_lost=on_lost) as lock:
+        assert account.break_lock("a", ticket=lock.ticket)
+        assert not account.break_lock("a", ticket=lock.ticket)
+        assert not lock.lost.is_set()
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert lock.lost.is_set()
+        assert not lock.is_held
+        called.wait()
+    assert reasons == ["evicted"]
+    assert (caught.value.reason, caught.value.ticket) == ("evicted", lock.ticket)
+
+
+def test_a_loss_never_hides_the_exception_of_the_block(account):
+    """If the block raises as well, its exception is the one that is seen."""
+    with pytest.raises(ZeroDivisionError), account.locked("a", heartbeat=False) as lock:
+        account.break_lock("a", ticket=lock.ticket)
+        _ = 1 / 0
+
+
+def test_the_heartbeat_finds_the_loss(account):
+    """With a heartbeat nobody has to ask: the event is set by the next beat."""
+    settings = LockSettings(request_timeout=0.2, poll=0.01)
+    with pytest.raises(LockLost), account.locked("a", lease=1.2, settings=settings) as lock:
+        account.break_lock("a", ticket=lock.ticket)
+        assert lock.lost.wait(60)
+
+
+def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
+    """Renewals go on until the block ends."""
+    settings = LockSettings(request_timeout=0.2, poll=0.01)
+    with account.locked("a", lease=1.2, settings=settings) as lock:
+        while account.lock_state("a").holders[0].beat < 4:
+            assert not lock.lost.is_set()
+        assert lock.is_held
+
+
+def test_a_waiter_that_was_evicted_enters_again(account):
+    """A waiter that lost its place goes to the end of the queue instead of failing."""
+    waiter = account.lock("a", wait=60)
+    thread = threading.Thread(target=waiter.acquire)
+    with held_elsewhere(account.lock("a")):
+        thread.start()
+        while not (waiting := account.lock_state("a").waiters):
+            pass
+        assert account.break_lock("a", ticket=waiting[0].ticket)
+        while not (again := account.lock_state("a").waiters) or again[0].ticket == waiting[0].ticket:
+            pass
+    thread.join()
+    assert waiter.ticket > waiting[0].ticket
+
+
+def test_a_waiter_learns_that_the_item_was_deleted(account):
+    """Deleting an item under its lock sends its waiters away with `DoesNotExist`."""
+    errors = []
+
+    def wait_for_it():
+        try:
+            account.locked("a").acquire()
+        except account.DoesNotExist as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait_for_it)
+    with account.locked("a") as lock:
+        thread.start()
+        while not account.lock_state("a").waiters:
+            pass
+        lock.item.delete()
+    thread.join()
+    assert isinstance(errors[0], ItemNotFound)
+
+
+def test_a_full_queue_keeps_newcomers_outside(account):
+    """Beyond `max_waiters` nobody enters; who cannot wait is told, and the queue stays as it was."""
+    settings = LockSettings(max_waiters=2, poll=0.01)
+    threads = []
+    with held_elsewhere(account.lock("a", settings=settings)):
+        for n in range(2):
+            threads.append(threading.Thread(target=_take_and_release, args=(account, settings)))
+            threads[-1].start()
+            while len(account.lock_state("a").waiters) <= n:
+                pass
+        with pytest.raises(LockTimeout, match="3 ahead"):
+            account.locked("a", wait=0.05, settings=settings).acquire()
+        assert len(account.lock_state("a").entries) == 3
+        late = threading.Thread(target=_take_and_release, args=(account, settings))
+        late.start()
+    for thread in [*threads, late]:
+        thread.join()
+    assert account.lock_state("a").entries == ()
+
+
+def _take_and_release(model, settings):
+    with model.locked("a", settings=settings):
+        pass
+
+
+def test_named_locks_need_no_item(engine):
+    """A name is enough; its row is made by the first lock and keeps its tickets."""
+    engine.bind(Locks)
+    with Locks.locked("nightly", wait=0) as lock:
+        assert lock.name == "nightly"
+        assert lock.item.name == "nightly"
+        first = lock.ticket
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: Locks.locked("nightly", wait=0).acquire())
+        with Locks.lock("other", wait=0):
+            pass
+    with Locks.locked("nightly") as lock:
+        assert lock.ticket == first + 1
+
+
+def test_the_row_of_a_named_lock_outlives_its_lease(engine):
+    """Every entry and renewal puts the row's TTL a day behind the end of the lease."""
+    engine.bind(Locks)
+    with Locks.locked("long", lease=3 * 24 * 3600, heartbeat=False) as lock:
+        expires = Locks.get("long").expires
+        assert expires.timestamp() >= lock.item.lock.holders[0].until_ms / 1000 + 24 * 3600
+        with shifted_clock() as clock:
+            clock.shift += 3600
+            lock.renew()
+        assert Locks.get("long").expires.timestamp() >= expires.timestamp() + 3599
+
+
+def test_a_lock_in_a_row_of_its_own(engine):
+    """A model without a LockAttribute keeps its locks in Meta.lock_table, under a name of its own."""
+    engine.bind(Locks, Device)
+    Device("d/1", state="on").save()
+    with Device.locked("d/1") as lock:
+        assert lock.name == f"{Device.Meta.table_name}/d%2F1"
+        assert lock.item.state == "on"
+        assert Locks.lock_state(lock.name).holders[0].ticket == lock.ticket
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: Device.locked("d/1", wait=0).acquire())
+    assert Device.lock_state("d/1").entries == ()
+    with Device.locked("new") as lock, pytest.raises(Device.DoesNotExist):
+        _ = lock.item
+
+
+def test_edit_saves_when_the_block_ends_well(engine):
+    """`edit` reads, saves and releases; an exception saves nothing."""
+    engine.bind(Locks, Account, Device, Document)
+    Account("a", balance=1).save()
+    Device("d").save()
+    Document("f", 1).save()
+    with Account.edit("a") as account:
+        account.balance += 1
+    with Device.edit("d") as device:
+        device.count += 5
+    with Document.edit("f", 1) as document:
+        document.body = "text"
+    with pytest.raises(ZeroDivisionError), Account.edit("a") as account:
+        account.balance = 1 / 0
+    assert Account.get("a").balance == 2
+    assert Device.get("d").count == 5
+    assert (Document.get("f", 1).body, Document.get("f", 1).version) == ("text", 2)
+    assert not any(
+        state.entries for state in (Account.lock_state("a"), Device.lock_state("d"), Document.lock_state("f", 1))
+    )
+
+
+def test_edit_inside_edit_is_the_same_lock(account):
+    """A nested edit works on the same instance and leaves the lock to the outer one."""
+    with account.edit("a") as outer:
+        with account.edit("a") as inner:
+            assert inner is outer
+            inner.balance = 7
+        assert account.get("a").balance == 7
+        assert len(account.lock_state("a").entries) == 1
+        outer.note = "outer"
+    assert account.get("a").note == "outer"
+    assert account.lock_state("a").entries == ()
+
+
+def test_edit_of_an_item_that_the_block_deletes(account):
+    """Deleting the item in the block is the last word."""
+    with account.edit("a") as item:
+        item.delete()
+    with pytest.raises(account.DoesNotExist):
+        account.get("a")
+
+
+def test_edit_gives_the_lock_back_when_the_save_is_refused(engine):
+    """If the version moved behind the lock's back, nothing is saved and the lock is free."""
+    engine.bind(Document)
+    Document("f", 1).save()
+    with pytest.raises(Exception, match="ConditionalCheckFailed"), Document.edit("f", 1) as document:
+        document.body = "mine"
+        _as_a_stranger(Document, {"pk": {"S": "f"}, "sk": {"N": "1"}}, engine)
+    assert Document.get("f", 1).body is None
+    assert Document.lock_state("f", 1).entries == ()
+
+
+def _as_a_stranger(model, key, engine):
+    """Raise the version as a program does that knows nothing of locks."""
+    engine.client().update_item(
+        TableName=model.Meta.table_name,
+        Key=key,
+        UpdateExpression="SET v = :v",
+        ExpressionAttributeValues={":v": {"N": "9"}},
+    )
+
+
+def test_several_locks_are_all_or_none(engine):
+    """`locked_all` holds all of them, in any order of arguments, or none after its one deadline."""
+    engine.bind(Locks, Account, Device)
+    Account("a").save()
+    Account("b").save()
+    with locked_all(Account.lock("b"), Locks.lock("x"), Device.lock("d"), Account.lock("a"), Account.lock("a")) as all_:
+        assert [lock.is_held for lock in all_] == [True] * 5
+        assert all_[0].item.account_id == "b"
+    assert not any(lock.is_held for lock in all_)
+    with held_elsewhere(Account.lock("b")):
+        with pytest.raises(LockTimeout), locked_all(Account.lock("a"), Account.lock("b"), wait=0.05):
+            pass
+        assert Account.lock_state("a").entries == ()
+        assert len(Account.lock_state("b").entries) == 1
+
+
+def test_opposite_orders_do_not_deadlock(engine):
+    """Two parties that name the same locks in opposite orders both finish."""
+    engine.bind(Account)
+    Account("a").save()
+    Account("b").save()
+
+    def work(*names):
+        for _ in range(5):
+            with locked_all(*(Account.lock(name) for name in names), wait=60) as locks:
+                for lock in locks:
+                    lock.item.balance += 1
+                    lock.item.save()
+                    lock.item.refresh()
+
+    threads = [threading.Thread(target=work, args=names) for names in (("a", "b"), ("b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [Account.get(name).balance for name in "ab"] == [10, 10]
+
+
+def test_settings_come_from_the_model_and_arguments_win(account):
+    """Meta.lock_settings applies unless an argument says otherwise."""
+    assert account.lock_settings() is QUICK
+    with account.locked("a", lease=timedelta(minutes=2)) as lock:
+        assert 119 < lock.remaining <= 120

@@ -1,0 +1,96 @@
+"""Other parties: threads that hold a lock, and a clock that can be put forward."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking import Lock
+
+
+class ShiftedRuntime(runtime.Runtime):
+    """The real world with clocks that can be put forward, and a record of who was spawned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = 0.0
+        real = self.monotonic
+        self.monotonic = lambda: real() + self.shift
+
+    def time_ms(self) -> int:
+        return super().time_ms() + int(self.shift * 1000)
+
+
+@contextmanager
+def shifted_clock() -> Iterator[ShiftedRuntime]:
+    """Run the block with clocks that `shift` seconds can be added to."""
+    real, world = runtime.current, ShiftedRuntime()
+    runtime.install(world)
+    try:
+        yield world
+    finally:
+        runtime.install(real)
+
+
+@contextmanager
+def held_elsewhere(lock: Lock[Any]) -> Iterator[Lock[Any]]:
+    """Hold a lock in another thread, and so in another context, for the time of the block."""
+    held, done = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def hold() -> None:
+        try:
+            with lock:
+                held.set()
+                done.wait()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            held.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        yield lock
+    finally:
+        done.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def abandoned(lock: Lock[Any]) -> Lock[Any]:
+    """Take a lock in another thread and walk away from it, as a process does that is killed."""
+
+    def take() -> None:
+        lock.acquire()
+        assert lock._own is not None
+        lock._own.ended = True  # no heartbeat renews it, no release removes it
+
+    in_thread(take)
+    return lock
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    """Run a call in another thread, and so in another context, and return what it returns."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
