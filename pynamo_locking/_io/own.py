@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.requests import Refused, Unavailable
-from pynamo_locking.exceptions import LockLost
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,6 +93,11 @@ class OwnEntry:
                         self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
+            except ConfigurationError as error:
+                if error.cause_response_code != "ResourceNotFoundException":
+                    raise
+                self.lose("deleted")
+                raise self.loss() from error
             self.deadline = started + self.entry.lease
 
     @contextlib.contextmanager

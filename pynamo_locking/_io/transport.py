@@ -6,13 +6,8 @@ import copy
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
 
 from pynamo_locking._io import runtime
 
@@ -87,14 +82,15 @@ def was_repeated(error: BaseException) -> bool:
 
 def is_transient(error: BaseException) -> bool:
     """Tell whether the same request may succeed later."""
-    return code_of(error) in _BUSY or isinstance(error, HTTPClientError) or _server_failed(error)
+    on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
+    return on_the_way or code_of(error) in _BUSY or _server_failed(error)
 
 
 def is_ambiguous(error: BaseException) -> bool:
     """Tell whether the request may have been applied all the same."""
+    # Without a connection there was no request; everything else may have happened on the way back.
     if isinstance(error, HTTPClientError):
-        # Without a connection there was no request; everything else may have happened on the way back.
-        return not isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
+        return True
     return _server_failed(error) or (was_repeated(error) and code_of(error) in _BUSY)
 
 

@@ -15,6 +15,8 @@ from pynamo_locking._io.requests import NewEntry, Refused, Unavailable
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynamo_locking._io.requests import Image, Row
 
 logger = logging.getLogger("pynamo_locking")
@@ -52,6 +54,7 @@ class Acquisition:
         self._entry: Entry | None = None
         self._started = 0.0
         self._beat = 0
+        self._may_be_in = False
 
     def run(self) -> OwnEntry:
         """Take the lock, or leave nothing behind.
@@ -83,7 +86,7 @@ class Acquisition:
 
     def _enter(self) -> Image:
         """Join the queue under `self._new`, as often as it takes."""
-        self._entry, self._started, self._beat = None, 0.0, 0
+        self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
         attempt = 0
         while True:
             try:
@@ -101,24 +104,34 @@ class Acquisition:
     def _enter_once(self) -> Image | None:
         """Return the image with us in it, or None if the queue is full."""
         capacity = 1 if self._wish.wait == 0 else self._wish.settings.max_waiters + 1
+        image = self._attempt(lambda: requests.enter(self._row, self._new, capacity))
+        state = self._row.state(image)
+        if state.find(self._new.id) is not None:
+            return image
+        if state.exists:
+            return self._make_room(state)
+        if image is None and not self._row.may_create:
+            self._no_such_item()
+        image = self._attempt(lambda: requests.enter_first(self._row, self._new))
+        if image is None:
+            self._no_such_item()
+        is_in = self._row.state(image).find(self._new.id) is not None
+        # Somebody else made the document in between: join it.
+        return image if is_in else self._enter_once()
+
+    def _attempt(self, request: Callable[[], Image]) -> Image | None:
+        """Send a request to enter; return the image it made, or the one it was refused with.
+
+        From before the request until a refusal, our entry may be there: also for an interrupt that
+        arrives meanwhile. A refusal that shows us in the queue was meant for a second copy.
+        """
+        was_in_doubt, self._may_be_in = self._may_be_in, True
         try:
-            return requests.enter(self._row, self._new, capacity)
+            return request()
         except Refused as refused:
-            state = self._row.state(refused.image)
-            if state.find(self._new.id) is not None:  # an earlier copy of this very request
-                return refused.image
-            if state.exists:
-                return self._make_room(state)
-            if refused.image is None and not self._row.may_create:
-                self._no_such_item()
-        try:
-            return requests.enter_first(self._row, self._new)
-        except Refused as refused:
-            if refused.image is None:
-                self._no_such_item()
-            is_in = self._row.state(refused.image).find(self._new.id) is not None
-            # Somebody else made the document in between: join it.
-            return refused.image if is_in else self._enter_once()
+            if self._row.state(refused.image).find(self._new.id) is None:
+                self._may_be_in = was_in_doubt
+            return refused.image
 
     def _make_room(self, state: LockState) -> Image | None:
         """The queue is full. Evict the dead in it; whoever has no time to wait learns who is ahead."""
@@ -270,8 +283,8 @@ class Acquisition:
         )
 
     def _leave(self) -> None:
-        """Remove our entry, whether or not we know that it is there."""
-        if not self._started:
+        """Remove our entry, if it is there or may still arrive."""
+        if not self._may_be_in:
             return
         for attempt in range(_ATTEMPTS_TO_LEAVE):
             try:

@@ -205,6 +205,7 @@ def test_without_the_hint_a_whole_lease_is_watched(account):
         thread.join()
         assert waiter.ticket > dead.ticket
         assert account.lock_state("a").holders[0].ticket == waiter.ticket
+        waiter.release()
 
 
 def test_a_renewed_entry_is_not_evicted(account):
@@ -227,6 +228,7 @@ def test_a_renewed_entry_is_not_evicted(account):
         holder.release()
         thread.join()
     assert waiter.ticket > holder.ticket
+    waiter.release()
 
 
 @contextmanager
@@ -295,6 +297,17 @@ def test_the_heartbeat_finds_the_loss(account):
         assert lock.lost.wait(60)
 
 
+def test_the_heartbeat_ends_with_the_table(account):
+    """A table that is deleted takes its locks along; nobody renews them for ever."""
+    settings = LockSettings(request_timeout=0.2)
+    lock = account.lock("a", lease=1.2, settings=settings).acquire()
+    account.delete_table()
+    assert lock.lost.wait(60)
+    with pytest.raises(LockLost) as caught:
+        lock.release()
+    assert caught.value.reason == "deleted"
+
+
 def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
     """Renewals go on until the block ends."""
     settings = LockSettings(request_timeout=0.2, poll=0.01)
@@ -317,6 +330,7 @@ def test_a_waiter_that_was_evicted_enters_again(account):
             pass
     thread.join()
     assert waiter.ticket > waiting[0].ticket
+    waiter.release()
 
 
 def test_a_waiter_learns_that_the_item_was_deleted(account):

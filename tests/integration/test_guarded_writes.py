@@ -1,0 +1,518 @@
+"""What DynamoDB refuses and accepts inside, outside and after a lock."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    TransactWrite,
+)
+from pynamo_locking._io import requests
+from tests.support.models import Account, Device, Document, Locks
+from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+
+WRITES = {
+    "save": lambda item: item.save(),
+    "update": lambda item: item.update([Account.balance.add(1)]),
+    "delete": lambda item: item.delete(),
+}
+ERRORS = {"save": PutError, "update": UpdateError, "delete": DeleteError}
+
+
+@pytest.fixture
+def account(engine):
+    """An account with 100 in it."""
+    engine.bind(Account)
+    Account("a", balance=100).save()
+    return Account
+
+
+@pytest.fixture
+def device(engine):
+    """A device whose lock is in a row of its own."""
+    engine.bind(Locks, Device)
+    Device("d", state="off").save()
+    return Device
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_from_outside_is_refused_while_somebody_holds_the_lock(account, write):
+    """The error names the holder, is PynamoDB's as well, pickles, and nothing changed."""
+    item = account.get("a")
+    with held_elsewhere(account.lock("a", owner="holder")) as lock:
+        with pytest.raises(ItemLocked, match="locked by holder") as caught:
+            WRITES[write](item)
+        error = pickle.loads(pickle.dumps(caught.value))
+        assert isinstance(error, ERRORS[write])
+        assert isinstance(error, Conflict)
+        assert error.cause_response_code == "ConditionalCheckFailedException"
+        assert (error.holder, error.ticket) == ("holder", lock.ticket)
+        assert account.get("a").balance == 100
+    WRITES[write](item)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_inside_a_lost_lock_is_refused(account, write):
+    """Once our entry is gone, nothing of ours is applied; the copy stays refused until it is read again."""
+    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost) as caught:
+            WRITES[write](item)
+        assert caught.value.ticket == lock.ticket
+        assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+    with pytest.raises(LockLost):
+        item.save()
+    item.refresh()
+    item.save()
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_inside_a_lost_lock_in_its_own_row_is_refused(device, write):
+    """The transaction that writes the item checks the lock's row."""
+    with pytest.raises(LockLost), device.locked("d", heartbeat=False) as lock:
+        item = lock.item
+        device.break_lock("d", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            item.update([Device.count.add(1)]) if write == "update" else WRITES[write](item)
+        assert lock.lost.is_set()
+    assert device.get("d").count == 0
+
+
+def test_writes_inside_the_lock_are_applied(account):
+    """save, update and delete work as ever, one after the other, and count themselves in the entry."""
+    with account.locked("a") as lock:
+        lock.item.balance -= 10
+        lock.item.save()
+        assert account.get("a").balance == 90
+        lock.item.update([account.balance.add(5), account.note.set("x")])
+        assert (lock.item.balance, lock.item.note) == (95, "x")
+        assert account.lock_state("a").holders[0].writes == 2
+        mine = account.get("a")
+        mine.note = None
+        mine.save()
+        assert account.get("a").note is None
+        lock.item.delete()
+        with pytest.raises(account.DoesNotExist):
+            account.get("a")
+
+
+def test_writes_inside_a_lock_in_its_own_row_are_applied(device):
+    """The same through transactions, with the version kept."""
+    with device.locked("d") as lock:
+        lock.item.state = "on"
+        lock.item.save()
+        assert lock.item.version == 2
+        lock.item.update([Device.count.add(3)])
+        assert (lock.item.count, lock.item.version) == (3, 3)
+        assert Device.lock_state("d").holders[0].writes == 2
+        lock.item.delete()
+    assert Device.lock_state("d").entries == ()
+    with pytest.raises(Device.DoesNotExist):
+        device.get("d")
+
+
+def test_an_instance_read_inside_the_lock_is_guarded_too(account):
+    """Any copy written in the context of the lock carries the guard, not only `lock.item`."""
+    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+        mine = account.get("a")
+        account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            mine.save()
+
+
+def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
+    """`lock.item` remembers its lock wherever it is taken."""
+    with account.locked("a") as lock:
+        in_thread(lambda: lock.item.update([account.balance.add(1)]))
+        assert lock.item.balance == 101
+
+
+def test_a_save_leaves_waiters_alone(account):
+    """Somebody who queued after the item was read is still in the queue after it is saved."""
+    taken = []
+
+    def wait_for_it():
+        with account.locked("a") as lock:
+            taken.append(lock.item.balance)
+
+    thread = threading.Thread(target=wait_for_it)
+    with account.locked("a") as lock:
+        thread.start()
+        while not account.lock_state("a").waiters:
+            pass
+        lock.item.balance = 1
+        lock.item.save()
+        assert len(account.lock_state("a").waiters) == 1
+    thread.join()
+    assert taken == [1]
+
+
+def test_undeclared_attributes_survive_a_save(account, engine):
+    """A save sets what the model declares; what others stored beside it stays."""
+    engine.client().update_item(
+        TableName=account.Meta.table_name,
+        Key={"account_id": {"S": "a"}},
+        UpdateExpression="SET foreign_note = :n",
+        ExpressionAttributeValues={":n": {"S": "kept"}},
+    )
+    account.get("a").save()
+    stored = engine.client().get_item(TableName=account.Meta.table_name, Key={"account_id": {"S": "a"}})["Item"]
+    assert stored["foreign_note"] == {"S": "kept"}
+
+
+def test_an_outsider_evicts_a_holder_that_died_long_ago(account):
+    """A plain save waits for nobody whose lease ended longer ago than the clock skew."""
+    with shifted_clock() as clock:
+        abandoned(account.lock("a", lease=6))
+        item = account.get("a")
+        with pytest.raises(ItemLocked):
+            item.save()
+        clock.shift += 6 + 10.1
+        item.balance = 5
+        item.save()
+    assert account.get("a").balance == 5
+    assert account.lock_state("a").entries == ()
+
+
+def test_conditions_compose(engine):
+    """Version, lock and the caller's own condition all have to hold, each with its own error."""
+    engine.bind(Document)
+    Document("f", 1, body="x").save()
+    with Document.locked("f", 1) as lock:
+        item = lock.item
+        with pytest.raises(PutError) as caught:
+            item.save(Document.body == "y")
+        assert caught.value.cause_response_code == "ConditionalCheckFailedException"
+        assert not isinstance(caught.value, Conflict)
+        assert item.version == 1
+        item.save(Document.body == "x")
+        assert item.version == 2
+        stale = Document.get("f", 1)
+        item.save()
+        with pytest.raises(PutError):
+            stale.save()
+        with pytest.raises(UpdateError):
+            stale.update([Document.body.set("z")])
+        with pytest.raises(DeleteError):
+            stale.delete()
+        actions = [Document.body.set("w")]
+        stale.update(actions, add_version_condition=False)
+        assert len(actions) == 1
+        assert (stale.version, stale.body) == (4, "w")
+        item.save(add_version_condition=False)
+        assert (item.version, Document.get("f", 1).version) == (5, 5)
+        stale.delete(add_version_condition=False)
+
+
+def test_a_version_never_goes_back(engine):
+    """Saving without the version's condition counts the stored version up, not the loaded one."""
+    engine.bind(Document)
+    Document("f", 1).save()
+    stale = Document.get("f", 1)
+    for _ in range(4):
+        Document.get("f", 1).save()
+    stale.save(add_version_condition=False)
+    assert (stale.version, Document.get("f", 1).version) == (6, 6)
+
+
+def test_lock_operations_do_not_touch_the_version(engine):
+    """Whoever reads with versions and no locks is not disturbed by a lock that writes nothing."""
+    engine.bind(Document)
+    Document("f", 1).save()
+    reader = Document.get("f", 1)
+    with Document.locked("f", 1):
+        pass
+    reader.save()
+
+
+def test_condition_and_check_guard_other_items(engine):
+    """`lock.condition()` holds while the lock does; `lock.check()` takes it into a transaction."""
+    engine.bind(Locks, Account, Device)
+    Account("a").save()
+    for lock in (Account.lock("a", heartbeat=False), Device.lock("d", heartbeat=False)):
+        with pytest.raises(LockLost), lock:
+            with TransactWrite(connection=Device._get_connection().connection) as transaction:
+                lock.check(transaction)
+                transaction.save(Device("other", state="guarded"))
+            if lock.name.startswith(Account.Meta.table_name):
+                lock.item.save(lock.condition())
+            model, key, _ = lock._target.carrier
+            assert model.break_lock(key, ticket=lock.ticket)
+            with (
+                pytest.raises(TransactWriteError),
+                TransactWrite(connection=Device._get_connection().connection) as transaction,
+            ):
+                lock.check(transaction)
+                transaction.save(Device("never"))
+        Device.get("other").delete()
+        with pytest.raises(Device.DoesNotExist):
+            Device.get("never")
+
+
+def test_actions_on_the_lock_itself_are_refused(account):
+    """Nobody changes the lock document through update()."""
+    item = account.get("a")
+    with pytest.raises(ConfigurationError, match="behind its back"):
+        item.update([account.lock.remove()])
+    with pytest.raises(TypeError, match="non-empty list"):
+        item.update([])
+
+
+def test_batch_write_has_to_be_asked_for_by_name(account):
+    """A batch has no conditions; whoever wants it anyway says so."""
+    with pytest.raises(ConfigurationError, match="unguarded=True"):
+        account.batch_write()
+    with account.batch_write(unguarded=True) as batch:
+        batch.save(account("b", balance=3))
+    assert account.get("b").balance == 3
+
+
+def test_reads_inside_the_lock_are_consistent(account):
+    """get() and refresh() of the locked item never show an older image."""
+    from tests.support.faults import count_requests
+
+    with account.locked("a") as lock, count_requests() as counted:
+        account.get("a")
+        lock.item.refresh()
+        account.get("a", consistent_read=True)
+        with pytest.raises(account.DoesNotExist):
+            account.get("b")
+    reads = [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "GetItem"]
+    assert reads == [True, True, True, False]
+
+
+class Animal(LockableModel):
+    """A polymorphic model."""
+
+    class Meta:
+        table_name = "animals"
+
+    name = UnicodeAttribute(hash_key=True)
+    kind = DiscriminatorAttribute()
+    lock = LockAttribute()
+
+
+class Dog(Animal, discriminator="dog"):
+    """One kind."""
+
+    tricks = NumberAttribute(default=0)
+
+
+class Cat(Animal, discriminator="cat"):
+    """Another kind."""
+
+
+def test_polymorphic_models(engine):
+    """The lock yields the class that is stored; the wrong class is refused and the lock given back."""
+    engine.bind(Animal)
+    for kind in (Dog, Cat):
+        kind._connection = None
+    Dog("rex").save()
+    with Animal.locked("rex") as lock:
+        assert type(lock.item) is Dog
+        lock.item.tricks += 1
+        lock.item.save()
+    with Dog.edit("rex") as dog:
+        dog.tricks += 1
+    assert Dog.get("rex").tricks == 2
+    with pytest.raises(ValueError, match="Cannot instantiate"), Cat.edit("rex"):
+        pass
+    assert Animal.lock_state("rex").entries == ()
+    for kind in (Dog, Cat):
+        kind._connection = None
+
+
+# Transactions
+
+
+def test_our_transaction_guards_every_write(engine):
+    """Inside locks everything is written; outside, one locked item refuses the whole transaction."""
+    engine.bind(Locks, Account, Device)
+    Account("a", balance=1).save()
+    Account("b", balance=1).save()
+    Device("d").save()
+    connection = Account._get_connection().connection
+    with Account.locked("a") as first, Account.locked("b") as second, Device.locked("d") as third:
+        with TransactWrite(connection=connection) as transaction:
+            first.item.balance = 10
+            transaction.save(first.item)
+            transaction.update(second.item, [Account.balance.add(9)])
+            transaction.update(third.item, [Device.count.add(9)])
+        assert Account.lock_state("a").holders[0].writes == 1
+        assert Locks.lock_state(third.name).holders[0].writes == 1
+        outsider = in_thread(lambda: Account.get("a"))
+
+        def write_from_outside():
+            with TransactWrite(connection=connection) as transaction:
+                transaction.save(Account("new"))
+                transaction.save(outsider)
+
+        with pytest.raises(ItemLocked) as caught:
+            in_thread(write_from_outside)
+        assert isinstance(caught.value, TransactWriteError)
+        assert caught.value.ticket == first.ticket
+    assert [Account.get(name).balance for name in "ab"] == [10, 10]
+    assert Device.get("d").count == 9
+    with pytest.raises(Account.DoesNotExist):
+        Account.get("new")
+
+
+def test_our_transaction_after_a_loss(engine):
+    """A lost lock refuses the transaction, wherever the lock is kept."""
+    engine.bind(Locks, Account, Device)
+    Account("a").save()
+    Device("d").save()
+    for model, key in ((Account, "a"), (Device, "d")):
+        with pytest.raises(LockLost), model.locked(key, heartbeat=False) as lock:
+            item = lock.item
+            model.break_lock(key, ticket=lock.ticket)
+            with pytest.raises(LockLost), TransactWrite(connection=model._get_connection().connection) as transaction:
+                transaction.delete(item)
+                transaction.save(Account("new"))
+            assert lock.lost.is_set()
+        model.get(key)
+    with pytest.raises(Account.DoesNotExist):
+        Account.get("new")
+
+
+def test_deletes_in_our_transaction(engine):
+    """A delete takes an embedded lock along, without a false loss, and leaves one in its own row."""
+    engine.bind(Locks, Account, Device)
+    Account("a").save()
+    Device("d").save()
+    with Account.locked("a") as lock, Device.locked("d") as other:
+        with TransactWrite(connection=Account._get_connection().connection) as transaction:
+            transaction.delete(lock.item)
+            transaction.delete(other.item)
+        assert not lock.lost.is_set()
+    for model, key in ((Account, "a"), (Device, "d")):
+        with pytest.raises(model.DoesNotExist):
+            model.get(key)
+
+
+def test_unlocked_models_in_our_transaction(engine):
+    """Outside of any lock, models with a lock row are written as PynamoDB does, versions included."""
+    engine.bind(Locks, Device)
+    device = Device("d")
+    connection = Device._get_connection().connection
+    with TransactWrite(connection=connection) as transaction:
+        transaction.save(device)
+    assert device.version == 1
+    with TransactWrite(connection=connection) as transaction:
+        transaction.update(device, [Device.count.add(1)])
+    assert Device.get("d").version == 2
+    with pytest.raises(TransactWriteError), TransactWrite(connection=connection) as transaction:
+        transaction.save(Device("d", state="stale"))
+    with TransactWrite(connection=connection) as transaction:
+        transaction.save(Device("d", state="forced"), add_version_condition=False)
+    assert Device.get("d").state == "forced"
+
+
+def test_stock_transactions_are_guarded(engine):
+    """PynamoDB's own TransactWrite: its Put demands the lock document that was loaded, and keeps it."""
+    engine.bind(Account)
+    connection_of = Account._get_connection
+
+    def stock(*writes):
+        with StockTransactWrite(connection=connection_of().connection) as transaction:
+            for name, *arguments in writes:
+                getattr(transaction, name)(*arguments)
+
+    stock(("save", Account("a", balance=1)))
+    with Account.locked("a") as lock:
+        lock.item.balance = 2
+        stock(("save", lock.item))
+        lock.item.balance = 3
+        stock(("save", lock.item))  # the copy knows the document that the first one wrote
+        assert Account.lock_state("a").holders[0].ticket == lock.ticket
+        assert Account.lock_state("a").holders[0].writes == 2
+        stock(("update", lock.item, [Account.balance.add(1)]))
+        outsider = in_thread(lambda: Account.get("a"))
+        for write in (
+            lambda: stock(("save", outsider)),
+            lambda: stock(("save", Account("a"))),
+            lambda: stock(("update", outsider, [Account.balance.add(1)])),
+            lambda: stock(("delete", outsider)),
+        ):
+            with pytest.raises(TransactWriteError):
+                in_thread(write)
+    assert Account.get("a").balance == 4
+    late = Account.get("a")
+    with Account.locked("a") as lock, pytest.raises(ConfigurationError, match="before the lock was taken"):
+        stock(("save", late))
+    with Account.locked("a") as lock:
+        stock(("delete", lock.item))
+
+
+def test_stock_transactions_of_locks_in_their_own_row_are_refused(device):
+    """PynamoDB's class cannot check the row, and says which one can."""
+    with device.locked("d") as lock:
+        transaction = StockTransactWrite(connection=device._get_connection().connection)
+        with pytest.raises(ConfigurationError, match=r"pynamo_locking\.TransactWrite"):
+            transaction.save(lock.item)
+        with pytest.raises(ConfigurationError, match=r"pynamo_locking\.TransactWrite"):
+            transaction.delete(lock.item)
+
+
+def test_a_late_write_of_a_revived_entry_is_refused(account):
+    """Late copies of the enter request and of a write, after a release: the revived entry has another ticket.
+
+    Found while writing the guard: existence of the entry and its counter are not enough.
+    """
+    copies = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = requests.enter
+        patch.setattr(requests, "enter", lambda *args: (copies.append(args), original(*args))[1])
+        with account.locked("a") as lock:
+            sent = _recorded_write(lock)
+    account("a", balance=7).save()
+    original(*copies[0])  # the late copy of the enter request: the id is back, under a new ticket
+    state = account.lock_state("a")
+    assert (state.holders[0].id, state.holders[0].writes) == (lock._own.entry.id, 0)
+    client = account._get_connection().connection.client
+    with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+        client._make_api_call("UpdateItem", sent)
+    assert account.get("a").balance == 7
+
+
+def _recorded_write(lock):
+    """Save the item, and return the request that did."""
+    import copy
+
+    from pynamo_locking._io.writes import Write
+
+    sent = []
+    original = Write.dispatch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Write, "dispatch", lambda self, kwargs: (sent.append(copy.deepcopy(kwargs)), original(self, kwargs))[1]
+        )
+        lock.item.balance = -1
+        lock.item.save()
+    return sent[0]
+
+
+def test_a_late_write_cannot_pass_a_later_one(account):
+    """A copy of the first write that arrives after the second is refused, version or not."""
+    with account.locked("a") as lock:
+        sent = _recorded_write(lock)
+        lock.item.balance = 42
+        lock.item.save()
+        client = account._get_connection().connection.client
+        with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+            client._make_api_call("UpdateItem", sent)
+    assert account.get("a").balance == 42
