@@ -105,9 +105,7 @@ class Lock(Generic[M]):
                 )
         else:
             own = local.held_in_context(row)
-        if own is not None:
-            own.depth += 1
-        else:
+        if own is None or not own.take_again():
             own = self._take(wish)
         self._own = own
         self._takes += 1
@@ -132,8 +130,7 @@ class Lock(Generic[M]):
         """
         own = self._must_have_taken()
         self._takes -= 1
-        own.depth -= 1
-        if own.depth:
+        if not own.give_back():
             return
         local.forget(own)
         if own.ended:

@@ -101,7 +101,7 @@ class EmbeddedItem:
         """Return the lock's condition for a delete in a transaction."""
         if self.own is None:
             return guards.unlocked(self.lock)
-        self.own.may_delete = True
+        self.own.may_be_gone = True
         return guards.standing(self.own, self.own.next_write())
 
     def guard_of_put(self, state: LockState) -> Condition:

@@ -81,7 +81,8 @@ _held: ContextVar[Mapping[tuple[Any, ...], OwnEntry]] = ContextVar("pynamo_locki
 
 def remember(own: OwnEntry) -> None:
     """Note that this context holds a lock."""
-    _held.set({**_held.get(), own.row.identity: own})
+    still_held = {identity: other for identity, other in _held.get().items() if not other.ended}
+    _held.set({**still_held, own.row.identity: own})
 
 
 def forget(own: OwnEntry) -> None:

@@ -53,7 +53,8 @@ class OwnEntry:
         self.ended = False
         # While a request of ours is removing the entry, its absence proves no loss to the heartbeat.
         self.leaving = False
-        self.may_delete = False
+        # The same for a request whose outcome we never learned, or that somebody else sends for us.
+        self.may_be_gone = False
         self.lost = runtime.current.event()
         self.lost_reason = ""
         self.on_lost: list[Callable[[str], object]] = []
@@ -89,7 +90,7 @@ class OwnEntry:
             except Refused as refused:
                 state = self.row.state(refused.image)
                 if state.find(self.entry.id, self.entry.ticket) is None:
-                    if not self.leaving:
+                    if not self._is_own_doing(state):
                         self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
@@ -147,16 +148,32 @@ class OwnEntry:
 
     def _was_not_there(self, refused: Refused, *, repeated: bool) -> None:
         state = self.row.state(refused.image)
-        if (repeated and not state.was_evicted(self.entry.ticket)) or self.deleted_item(refused.image):
-            self.end()
-            return
-        self.lose_to(state)
+        is_own_doing = self._is_own_doing(state, repeated=repeated)
+        if not is_own_doing:
+            self.lose_to(state)
         self.end()
-        raise self.loss() from refused
+        if not is_own_doing:
+            raise self.loss() from refused
 
-    def deleted_item(self, image: Image | None) -> bool:
-        """Tell whether the item is gone because a transaction of ours was to delete it."""
-        return self.may_delete and image is None
+    def _is_own_doing(self, state: LockState, *, repeated: bool | None = None) -> bool:
+        """Tell whether a request of ours explains that the entry is gone."""
+        # `leaving` is about other threads; the request that leaves knows whether it was repeated.
+        in_doubt = self.may_be_gone or (self.leaving if repeated is None else repeated)
+        return in_doubt and not state.was_evicted(self.entry.ticket)
+
+    def take_again(self) -> bool:
+        """Count one more take by the same context; False if the last one is already given back."""
+        with self._mutex:
+            if self.ended or self.depth == 0:
+                return False
+            self.depth += 1
+            return True
+
+    def give_back(self) -> bool:
+        """Count one take less; True if that was the last."""
+        with self._mutex:
+            self.depth -= 1
+            return self.depth == 0
 
     def end(self) -> None:
         """Note that the entry is gone by our own doing; nothing is renewed any more."""

@@ -192,12 +192,13 @@ class Acquisition:
 
     def _next_image(self, position: int, mailbox: local.Mailbox) -> Image | None:
         """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
-        left = self._deadline - runtime.current.monotonic()
-        if left <= 0:
+        now = runtime.current.monotonic()
+        if now >= self._deadline:
             self._time_out()
         delay = poll_delay(position, self._wish.settings, runtime.current.jitter())
-        told = mailbox.wait(min(delay, left))
-        if runtime.current.monotonic() >= next_renewal(self._started, self._wish.lease):
+        renewal = next_renewal(self._started, self._wish.lease)
+        told = mailbox.wait(min(now + delay, self._deadline, renewal) - now)
+        if runtime.current.monotonic() >= renewal:
             return self._renew()
         if told is not None:
             return told

@@ -132,6 +132,9 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
         try:
             actions = guards.leaving(own) if finishes else [guards.counting(own, number)]
             data = _send(own, write, number, write.kwargs(guards.standing(own, number), actions))
+        except OutcomeUnknown:
+            own.may_be_gone = write.kind is not Kind.KEEP
+            raise
         finally:
             own.leaving = False
         if write.kind is not Kind.KEEP:
@@ -269,6 +272,9 @@ def beside(own: OwnEntry, write: Write, action: dict[str, Any]) -> None:
         own.leaving = write.kind is Kind.FINISH
         try:
             _transact(own, write, number, items)
+        except OutcomeUnknown:
+            own.may_be_gone = write.kind is Kind.FINISH
+            raise
         finally:
             own.leaving = False
         if write.kind is Kind.FINISH:

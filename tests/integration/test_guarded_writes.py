@@ -295,6 +295,23 @@ def test_reads_inside_the_lock_are_consistent(account):
     assert reads == [True, True, True, False]
 
 
+def test_a_model_of_keys_alone(engine):
+    """An item with nothing but its key and its lock is saved and locked like any other."""
+
+    class Flag(LockableModel):
+        class Meta:
+            table_name = "flags"
+
+        name = UnicodeAttribute(hash_key=True)
+        lock = LockAttribute()
+
+    engine.bind(Flag)
+    Flag("up").save()
+    with Flag.edit("up") as flag:
+        assert flag.name == "up"
+    assert Flag.get("up").lock.entries == ()
+
+
 class Animal(LockableModel):
     """A polymorphic model."""
 

@@ -317,6 +317,21 @@ def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
         assert lock.is_held
 
 
+def test_a_waiter_renews_its_entry(account):
+    """Waiting longer than the lease keeps the place in the queue, however rare the looks are."""
+    settings = LockSettings(request_timeout=0.2, poll=60, poll_max=60, max_clock_skew=0)
+    waiter = account.lock("a", lease=1.2, settings=settings)
+    thread = threading.Thread(target=waiter.acquire)
+    with held_elsewhere(account.lock("a")):
+        thread.start()
+        while not (waiting := account.lock_state("a").waiters) or waiting[0].beat < 4:
+            pass
+        ticket = waiting[0].ticket
+    thread.join()
+    assert waiter.ticket == ticket
+    waiter.release()
+
+
 def test_a_waiter_that_was_evicted_enters_again(account):
     """A waiter that lost its place goes to the end of the queue instead of failing."""
     waiter = account.lock("a", wait=60)

@@ -274,9 +274,10 @@ def test_save_and_release_of_an_evicted_holder(account):
 
 def test_save_and_release_without_any_answer(account):
     """If every attempt stays without an answer, the outcome is unknown, and says so."""
-    with pytest.raises(OutcomeUnknown) as caught, lost_responses("UpdateItem", times=100, where=saves):
-        with account.edit("a") as item:
-            item.balance = 7
+    edit = account.edit("a")
+    with pytest.raises(OutcomeUnknown) as caught, lost_responses("UpdateItem", times=100, where=saves), edit as item:
+        item.balance = 7
+    assert not edit.lock.lost.is_set()
     assert isinstance(caught.value, PutError)
     assert caught.value.cause_response_code is None
     assert account.get("a").balance == 7
