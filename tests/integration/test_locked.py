@@ -19,6 +19,7 @@ from pynamo_locking import (
     locked_all,
 )
 from pynamo_locking._io import requests
+from pynamo_locking._io.writes import Write
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
@@ -261,6 +262,26 @@ def test_renew_and_ensure_prolong_the_lease(account):
             lock.ensure(12)
 
 
+@pytest.mark.parametrize("operation", ["enter", "renew"])
+def test_the_lease_counts_from_before_the_write(account, operation):
+    """Time that a request takes is not ours: the answer says nothing about when it was applied."""
+    original = getattr(requests, operation)
+    with account.locked("a"):  # so that there is a document to enter
+        pass
+    with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
+
+        def slow(*arguments, **options):
+            result = original(*arguments, **options)
+            clock.shift += 5
+            return result
+
+        patch.setattr(requests, operation, slow)
+        with account.locked("a", lease=1000, heartbeat=False) as lock:
+            if operation == "renew":
+                lock.renew()
+            assert lock.remaining <= 995
+
+
 def test_loss_is_proven_by_the_next_renewal(account):
     """A broken lock sets `lost`, calls back with the reason, and ends the block with `LockLost`."""
     reasons, called = [], threading.Event()
@@ -315,6 +336,35 @@ def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
         while account.lock_state("a").holders[0].beat < 4:
             assert not lock.lost.is_set()
         assert lock.is_held
+
+
+@pytest.mark.parametrize("way", ["release", "edit", "delete"])
+def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
+    """A renewal that finds our entry gone by our own doing neither sets `lost` nor calls back."""
+    reasons = []
+    edit = account.edit("a", on_lost=reasons.append)
+    lock = edit.lock
+
+    def beat_afterwards(original):
+        def call(*arguments, **options):
+            result = original(*arguments, **options)
+            with pytest.raises(LockLost):
+                lock._own.renew()
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "release":
+            with lock:
+                patch.setattr(requests, "release", beat_afterwards(requests.release))
+        else:
+            with edit as item:
+                patch.setattr(Write, "dispatch", beat_afterwards(Write.dispatch))
+                if way == "delete":
+                    item.delete()
+    assert not lock.lost.is_set()
+    assert reasons == []
 
 
 def test_a_waiter_renews_its_entry(account):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import botocore.endpoint
 import pytest
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
 from pynamo_locking import LockLost, LockSettings, LockTimeout, OutcomeUnknown, TransactWrite
-from pynamo_locking._io import runtime
+from pynamo_locking._io import requests, runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
@@ -68,6 +69,15 @@ def test_entering(account):
         assert account.lock_state("a").entries == ()
 
 
+def test_entering_takes_one_ticket_however_often_it_is_sent(account):
+    """A second copy of the enter request neither moves us back nor uses up a ticket."""
+    before = account.lock_state("a").next_ticket
+    for n in range(TIMES):
+        with lost_responses("UpdateItem", times=2, where=ENTER), account.locked("a", wait=60) as lock:
+            assert lock.ticket == before + n
+        assert account.lock_state("a").next_ticket == before + n + 1
+
+
 def test_entering_with_no_document_yet(engine):
     """The same for the request that makes the document, of an item and of a name."""
     engine.bind(Account, Locks)
@@ -122,6 +132,21 @@ def test_a_repeated_renewal_recognises_itself(account):
         own.renew()
         assert not lock.lost.is_set()
         assert account.lock_state("a").holders[0].beat == own._beat == 1
+
+
+def test_a_late_copy_of_a_renewal_changes_nothing(account):
+    """It can neither take a newer beat back, nor prolong an entry of the same id under another ticket."""
+    with account.locked("a", heartbeat=False) as lock:
+        entry, row = lock._own.entry, lock._own.row
+        lock.renew()
+        lock.renew()
+        newest = account.lock_state("a").holders[0]
+        with pytest.raises(requests.Refused):
+            requests.renew(row, entry, 1, want_image=False)
+        assert account.lock_state("a").holders[0].until_ms == newest.until_ms
+        assert account.lock_state("a").holders[0].beat == 2
+        with pytest.raises(requests.Refused):
+            requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
 
 
 def test_releasing(account):
