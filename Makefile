@@ -25,7 +25,7 @@ lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.lint ## mend what can be mended
 	$(BIN)/ruff check --fix .

@@ -214,7 +214,7 @@ class GuardedMixin(_Base):
         """
         own: OwnEntry | None = self.__dict__.get(writes.OWN_ENTRY)
         if own is not None and (own.ended or own.lost.is_set()):
-            del self.__dict__[writes.OWN_ENTRY]
+            del vars(self)[writes.OWN_ENTRY]
         row = None if self._lock_attribute() is None else self._lock_row_of_item()
         super().refresh(consistent_read or self._own_entry(row) is not None)
 

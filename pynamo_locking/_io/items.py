@@ -114,20 +114,20 @@ class EmbeddedItem:
         if self.own is None:
             if state.entries:
                 raise writes.locked_out(self.row, state, TransactWriteError)
-            self.item.__dict__.pop(_PUT_DOCUMENT, None)
+            vars(self.item).pop(_PUT_DOCUMENT, None)
         elif state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
             raise ConfigurationError(
                 f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
             )
         else:
-            self.item.__dict__[_PUT_DOCUMENT] = records.with_write_counted(
+            vars(self.item)[_PUT_DOCUMENT] = records.with_write_counted(
                 state.raw, self.own.entry.id, self.own.next_write()
             )
         return guards.unchanged(self.lock, state.raw)
 
     def complete_put(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Put the lock document into a Put whose condition is `guard_of_put`."""
-        document = self.item.__dict__.get(_PUT_DOCUMENT)
+        document = vars(self.item).get(_PUT_DOCUMENT)
         if document is not None:
             kwargs[ITEM][self.lock.attr_name] = {"M": document}
         return kwargs
@@ -135,7 +135,7 @@ class EmbeddedItem:
 
 def put_document(item: Model) -> LockState | None:
     """Return the lock document that a committed Put has stored, once."""
-    document = item.__dict__.pop(_PUT_DOCUMENT, None)
+    document = vars(item).pop(_PUT_DOCUMENT, None)
     return None if document is None else records.state_of(document)
 
 
@@ -197,12 +197,19 @@ class GuardedItem:
         return {"Delete": kwargs}
 
 
+def _path(action: Action) -> list[str]:
+    """Return the path that an action changes, by its segments."""
+    path: Any = action.values[0]  # a Path in every action there is
+    segments: list[str] = path.path
+    return segments
+
+
 def check_actions(item: Model, lock: Attribute[Any] | None, actions: Sequence[Action]) -> None:
     """Refuse what is no list of actions, and actions on the lock itself."""
     if not isinstance(actions, list) or not actions:
         raise TypeError("the value of `actions` is expected to be a non-empty list")
     for action in actions if lock is not None else ():
-        if lock is not None and action.values[0].path[0] == lock.attr_name:
+        if lock is not None and _path(action)[0] == lock.attr_name:
             raise ConfigurationError(
                 f"{action!r} would change the lock of {type(item).__name__} behind its back; "
                 f"use locked() or break_lock()."

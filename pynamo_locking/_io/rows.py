@@ -74,7 +74,7 @@ def row_of(
         connection=lock_connection(connection.connection, request_timeout),
         table=connection.table_name,
         key=key,
-        hash_name=model._hash_key_attribute().attr_name,
+        hash_name=next(iter(key)),
         attribute=attribute.attr_name,
         ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
         may_create=may_create,
