@@ -52,9 +52,9 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
         self.lock.__exit__(kind, error, traceback)
 
     def _save(self) -> None:
-        if not self.lock.is_in_queue:  # the block deleted the item, and the lock with it
+        if not self.lock._is_in_queue:  # the block deleted the item, and the lock with it
             return
-        kind = Kind.FINISH if self.lock.is_last_take else Kind.KEEP
+        kind = Kind.FINISH if self.lock._is_last_take else Kind.KEEP
         written = self.lock.item._as_locked_item()
         assert written is not None  # noqa: S101 - the lock is held
         written.save(None, checks_version=True, kind=kind)

@@ -141,12 +141,12 @@ class Lock(Generic[M]):
             heart.remove(own)
 
     @property
-    def is_last_take(self) -> bool:
+    def _is_last_take(self) -> bool:
         """Whether the next release removes our entry, because the lock was taken only once."""
         return self._must_have_taken().depth == 1
 
     @property
-    def is_in_queue(self) -> bool:
+    def _is_in_queue(self) -> bool:
         """Whether our entry was not removed by our own doing, such as deleting the item."""
         return not self._must_have_taken().ended
 
@@ -245,7 +245,7 @@ class Lock(Generic[M]):
         """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
 
         Args:
-            remaining: seconds or a timedelta; at most the lease.
+            remaining: seconds or a timedelta; less than the lease.
 
         Raises:
             LockLost: our entry is gone.

@@ -118,8 +118,8 @@ class LockableMixin(GuardedMixin):
     def break_lock(cls, hash_key: Any, range_key: Any = None, *, ticket: int) -> bool:
         """Remove an entry from a queue by hand, whether its owner lives or not.
 
-        The owner's guarded writes are refused from then on, and its `Lock.lost` is set by its next
-        renewal. The ticket is needed so that nobody breaks a lock that changed hands since he looked.
+        The owner's guarded writes are refused from then on; the next of its requests, at the latest its
+        next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that changed hands since he looked.
 
         Args:
             hash_key: the item's hash key.

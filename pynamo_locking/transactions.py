@@ -41,7 +41,9 @@ class TransactWrite(PynamoTransactWrite):
     item whose lock is held in a row of its own brings the check of that row along, and a lost answer
     is resolved with the transaction's own token.
 
-    Raises, when the ``with`` block ends:
+    All of these come when the ``with`` block ends.
+
+    Raises:
         ItemLocked: somebody else holds the lock of an item; also a `TransactWriteError`.
         LockLost: a lock of ours is gone; nothing was written.
         OutcomeUnknown: no answer tells whether it was applied; also a `TransactWriteError`.

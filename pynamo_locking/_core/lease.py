@@ -54,7 +54,7 @@ class LockSettings:
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once,
             so that nobody waits a whole lease for a process that died yesterday. ``None`` trusts no
             wall clock: a full lease is watched. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item.
+        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and its owner label.
             When the queue is full, newcomers try again outside of it until their deadline. 100.
         poll: time between two looks of the first waiter; one look is half a read unit for each 4 KB
             of the item. Waiters further back look less often. 0.1 s.

@@ -149,7 +149,7 @@ def dead_among(
         for entry in entries
         if is_over_by_hint(entry.until_ms, now_ms, max_clock_skew)
         or (entry.id in seen and is_silent_for_too_long(seen[entry.id].since, now, entry.lease))
-    )[:EVICT_AT_ONCE]
+    )
 
 
 def poll_delay(position: int, settings: LockSettings, jitter: float) -> float:

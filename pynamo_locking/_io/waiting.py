@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, LockSettings, backoff, next_renewal
-from pynamo_locking._core.queue import FREE, Entry, LockState, Sighting, dead_among, observe, poll_delay
+from pynamo_locking._core.queue import (
+    EVICT_AT_ONCE,
+    FREE,
+    Entry,
+    LockState,
+    Sighting,
+    dead_among,
+    observe,
+    poll_delay,
+)
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.requests import NewEntry, Refused, Unavailable
@@ -303,10 +312,14 @@ class Acquisition:
 
 
 def evict_dead(row: Row, state: LockState, dead: tuple[Entry, ...]) -> Image | None:
-    """Remove dead entries; return the new image, or None if one of them proved to be alive."""
+    """Remove dead entries, the first ones if there are many; return the new image.
+
+    None: one of them proved to be alive, so that nothing was removed.
+    """
+    dead = dead[:EVICT_AT_ONCE]
     first = state.entries[0]
     traced = first if any(entry.id == first.id for entry in dead) else None
-    logger.warning("evicting %d dead entries from %s, first owner %s", len(dead), row.label, dead[0].owner)
+    logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(entry.owner for entry in dead))
     try:
         return requests.evict(row, dead, traced)
     except Refused:

@@ -212,14 +212,20 @@ def outside(row: Row, lock: Any, write: Write) -> dict[str, Any]:
 
 
 def _evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
+    """Empty a queue in which all are dead; False if anybody may be alive."""
     skew = model.lock_settings().max_clock_skew
-    dead = dead_among(state.entries, {}, 0.0, runtime.current.time_ms(), skew)
-    if len(dead) < len(state.entries):
-        return False
-    try:
-        return evict_dead(row, state, dead) is not None
-    except requests.Unavailable:
-        return False
+    while state.entries:
+        dead = dead_among(state.entries, {}, 0.0, runtime.current.time_ms(), skew)
+        if len(dead) < len(state.entries):
+            return False
+        try:
+            image = evict_dead(row, state, dead)
+        except requests.Unavailable:
+            return False
+        if image is None:
+            return False
+        state = row.state(image)
+    return True
 
 
 def locked_out(

@@ -1,0 +1,1 @@
+"""A bank with eight tellers, with and without locks: ``python -m demo``."""

@@ -1,0 +1,67 @@
+"""Settings of Sphinx. Nothing here needs the network."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "pynamo-locking"
+author = "the authors of pynamo-locking"
+project_copyright = author
+version = release = importlib.metadata.version("pynamo-locking")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = project
+html_show_copyright = False
+
+myst_heading_anchors = 3
+
+# In docstrings, `x` is code: they are read in editors more often than here.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+# Types in signatures that have no page of their own to lead to.
+nitpick_ignore_regex = [
+    # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
+    (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|threading\.|typing\.|pynamodb\.).*"),
+    (r"py:.*", r"(Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
+    (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
+    (r"py:.*", r"(Action|BatchWrite|Condition|DoesNotExist|Model|TransactWrite|\w+Error)"),
+    # Private names, and type variables.
+    (r"py:.*", r"pynamo_locking\.(_|contexts|guarded).*|(pynamo_locking\.locks\.)?M|Duration"),
+]
+
+#: Classes that are subclassed or handed out; nobody calls them with arguments.
+NOT_CALLED = {
+    f"pynamo_locking.{name}" for name in ("Entry", "Lock", "LockableMixin", "LockableModel", "LockState", "NamedLock")
+}
+
+
+def describe_property(_app: Sphinx, what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    """Keep Napoleon from taking the text before a colon in a property's first line for its type."""
+    if what == "property":
+        lines[:] = ["..", "", *lines]  # an empty comment
+
+
+def hide_signature(
+    _app: Sphinx, what: str, name: str, _obj: object, _options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Leave out how to make an error, which is caught, and what is in `NOT_CALLED`."""
+    return ("", None) if what == "exception" or name in NOT_CALLED else (signature, returned)
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the two; the first before Napoleon, whose priority is 500."""
+    app.connect("autodoc-process-docstring", describe_property, priority=400)
+    app.connect("autodoc-process-signature", hide_signature)

@@ -1,0 +1,112 @@
+"""The documentation: every Python block runs, every public name has its place, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pytest
+from moto import mock_aws
+from moto.core.botocore_stubber import BotocoreStubber
+from sybil import Sybil
+from sybil.parsers.myst import PythonCodeBlockParser
+
+import pynamo_locking
+from tests.engines.engine import DUMMY_ENVIRONMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[1]
+DOCS: Final = ROOT / "docs"
+PAGES: Final = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
+]
+LINK: Final = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+CODE_BLOCK: Final = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+EXAMPLES: Final = Sybil(parsers=[PythonCodeBlockParser()])
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def has_examples(page: Path) -> bool:
+    return re.search(r"^ *```python|^<!--- invisible-code-block: python", page.read_text(), re.MULTILINE) is not None
+
+
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty DynamoDB in this process that takes one request at a time, as the real one does an item."""
+    for name, value in DUMMY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    one_at_a_time = threading.Lock()
+    answer = BotocoreStubber.__call__
+
+    def answer_alone(self: BotocoreStubber, *args: Any, **options: Any) -> Any:
+        with one_at_a_time:
+            return answer(self, *args, **options)
+
+    monkeypatch.setattr(BotocoreStubber, "__call__", answer_alone)
+    with mock_aws():
+        yield
+
+
+@pytest.mark.usefixtures("moto")
+@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
+def test_the_examples_run(page: Path) -> None:
+    """All blocks of a page, in order, in one namespace; what a page starts, it ends."""
+    document = EXAMPLES.parse(page)
+    examples = list(document.examples())
+    for example in examples:
+        example.evaluate()
+    assert examples
+
+
+def test_the_pages_have_examples() -> None:
+    """The pages that teach by example are found, and their blocks recognised."""
+    found = {name_of(page) for page in PAGES if has_examples(page)}
+    taught = {name_of(page) for page in PAGES if "how-to" in page.parts or page.stem in {"README", "tutorial"}}
+    assert taught
+    assert taught <= found
+
+
+@pytest.mark.parametrize("name", pynamo_locking.__all__)
+def test_a_public_name_stands_in_the_reference(name: str) -> None:
+    """docs/reference/api.md has a directive for each name in `__all__`."""
+    text = (DOCS / "reference" / "api.md").read_text()
+    assert re.search(rf"^\.\. auto\w+:: (\w+\.)*{name}$", text, re.MULTILINE)
+
+
+def test_every_error_stands_in_the_table_of_errors() -> None:
+    """docs/reference/errors.md says of each error what its catcher knows and may do."""
+    text = (DOCS / "reference" / "errors.md").read_text()
+    errors = {name for name in pynamo_locking.__all__ if name in vars(pynamo_locking.exceptions)}
+    assert {name for name in errors if f"`{name}`" not in text} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files(page: Path) -> None:
+    """A relative link names a file that exists, and an anchor in it names one of its headings."""
+    text = CODE_BLOCK.sub("", page.read_text())
+    targets = [first or second for first, second in LINK.findall(text)]
+    assert [target for target in targets if not leads_somewhere(page, target)] == []
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    if target.startswith(("https://", "http://")):
+        return True
+    path, _, anchor = unquote(target).partition("#")
+    file = (page.parent / path).resolve() if path else page
+    return file.exists() and (not anchor or anchor in anchors(file))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names GitHub and MyST give to headings."""
+    headings = re.findall(r"^#+ (.*)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
