@@ -82,4 +82,8 @@ class LockAttribute(Attribute[LockState]):
         model: type[LockableMixin] | None = self._model
         if model is None:
             raise ConfigurationError("a LockAttribute makes locks only through its model: Model.lock(key).")
+        if not hasattr(model, "locked"):
+            raise ConfigurationError(
+                f"{model.__name__} has a LockAttribute, but is no LockableModel: derive it from one."
+            )
         return model.locked(hash_key, range_key, **options)

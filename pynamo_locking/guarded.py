@@ -8,18 +8,18 @@ from pynamodb.attributes import Attribute
 from pynamodb.transactions import TransactGet
 from typing_extensions import Self, override
 
-from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._io import guards, local, rows, writes
 from pynamo_locking._io.items import EmbeddedItem, GuardedItem, check_actions, put_document
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.locks import Target
+from pynamo_locking.locks import Target, checked_settings
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import BatchWrite, Model
 
+    from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
 
@@ -39,26 +39,29 @@ class GuardedMixin(_Base):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse attributes that would hide the lock methods, before anybody relies on them."""
         super().__init_subclass__(**options)
-        declared = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
-        attributes = {name: value for name, value in declared.items() if isinstance(value, Attribute)}
-        hidden = sorted(_RESERVED & attributes.keys())
-        if isinstance(attributes.get("lock"), Attribute) and not isinstance(attributes["lock"], LockAttribute):
-            hidden.append("lock")
+        # All classes, also those whose attribute is hidden or hides: Python would not say which one wins.
+        attributes = [
+            (name, value) for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Attribute)
+        ]
+        hidden = sorted(
+            name
+            for name, value in attributes
+            if name in _RESERVED or (name == "lock" and not isinstance(value, LockAttribute))
+        )
         if hidden:
             raise ConfigurationError(
                 f"{cls.__name__} declares an attribute called {hidden[0]!r}, which would hide the method of that "
                 f"name. Rename it in Python and keep the stored name: "
                 f"{hidden[0]}_ = ...Attribute(attr_name={hidden[0]!r})."
             )
-        locks = sorted(name for name, value in attributes.items() if isinstance(value, LockAttribute))
+        locks = sorted({name for name, value in attributes if isinstance(value, LockAttribute)})
         if len(locks) > 1:
             raise ConfigurationError(f"{cls.__name__} has more than one LockAttribute: {', '.join(locks)}.")
 
     @classmethod
     def lock_settings(cls) -> LockSettings:
         """Return ``Meta.lock_settings``, or the defaults."""
-        settings: LockSettings = getattr(cls.Meta, "lock_settings", None) or LockSettings()
-        return settings
+        return checked_settings(getattr(cls.Meta, "lock_settings", None))
 
     # Where the lock is
 

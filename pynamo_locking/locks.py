@@ -105,6 +105,8 @@ class Lock(Generic[M]):
                 )
         else:
             own = local.held_in_context(row)
+        if own is not None and own.lost.is_set():
+            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
         if own is None or not own.take_again():
             own = self._take(wish)
         self._own = own
@@ -238,7 +240,7 @@ class Lock(Generic[M]):
             raise OutcomeUnknown(
                 f"no answer to the renewal of {own}; {own.remaining:.1f} s of the lease are certain. Try again.",
                 write_id=own.entry.id,
-                cause=error,
+                cause=error.cause,
             ) from error
 
     def ensure(self, remaining: Duration) -> None:
@@ -253,11 +255,11 @@ class Lock(Generic[M]):
             ConfigurationError: more was asked for than a lease is long, or the lock is not held.
         """
         wanted = seconds(remaining, "remaining")
-        if wanted >= self._wish.lease:
-            raise ConfigurationError(
-                f"ensure({wanted:g} s) can never hold: the lease is {self._wish.lease:g} s. Take a longer lease."
-            )
         own = self._must_have_taken()
+        if wanted >= own.entry.lease:
+            raise ConfigurationError(
+                f"ensure({wanted:g} s) can never hold: the lease is {own.entry.lease:g} s. Take a longer lease."
+            )
         if own.lost.is_set():
             raise own.loss()
         if own.remaining < wanted:
@@ -312,9 +314,7 @@ def make_wish(
     settings: LockSettings | None,
 ) -> Wish:
     """Return the arguments of `locked()`, checked, with the model's settings where none is given."""
-    settings = settings or getattr(model.Meta, "lock_settings", None) or LockSettings()
-    if not isinstance(settings, LockSettings):
-        raise ConfigurationError(f"lock settings must be a LockSettings, not {settings!r}.")
+    settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
     length = settings.lease if lease is None else seconds(lease, "lease")
     check_lease(length, settings)
     return Wish(
@@ -325,6 +325,14 @@ def make_wish(
         settings=settings,
         not_found=model.DoesNotExist,
     )
+
+
+def checked_settings(*candidates: object) -> LockSettings:
+    """Return the first settings that are given, or the defaults."""
+    settings = next((given for given in candidates if given is not None), LockSettings())
+    if not isinstance(settings, LockSettings):
+        raise ConfigurationError(f"lock settings must be a LockSettings, not {settings!r}.")
+    return settings
 
 
 def _with_wait(wish: Wish, wait: float) -> Wish:

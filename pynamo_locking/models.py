@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._core.queue import LockState
+    from pynamo_locking.attributes import LockAttribute
 
 
 class LockableMixin(GuardedMixin):
@@ -77,7 +78,7 @@ class LockableMixin(GuardedMixin):
 
     if TYPE_CHECKING:
         # Most models call their LockAttribute `lock`; it makes locks as well (see there).
-        lock: Any
+        lock: LockAttribute
     else:
 
         @classmethod
@@ -107,10 +108,20 @@ class LockableMixin(GuardedMixin):
 
     @classmethod
     def lock_state(cls, hash_key: Any, range_key: Any = None) -> LockState:
-        """Return who holds the lock of an item and who waits. 1 consistent read.
+        """Return who holds the lock of an item and who waits.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
 
         Returns:
             A `LockState`; both tuples are empty when the lock is free, also if there is no such item.
+
+        Raises:
+            LockingError: no answer came.
+            ConfigurationError: wrong key, or no such table.
+
+        Cost: 1 consistent read.
         """
         return inspection.state(cls._lock_target(hash_key, range_key, cls.lock_settings()).row)
 
@@ -119,7 +130,8 @@ class LockableMixin(GuardedMixin):
         """Remove an entry from a queue by hand, whether its owner lives or not.
 
         The owner's guarded writes are refused from then on; the next of its requests, at the latest its
-        next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that changed hands since he looked.
+        next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that has
+        changed hands since he looked.
 
         Args:
             hash_key: the item's hash key.

@@ -27,7 +27,7 @@ def seconds(value: Duration, name: str) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif _is_number(value):
-        result = float(value)
+        result = _as_float(value, name)
     else:
         raise ConfigurationError(f"{name} must be seconds (a number) or a timedelta, not {value!r}.")
     if math.isnan(result) or result < 0:
@@ -35,8 +35,32 @@ def seconds(value: Duration, name: str) -> float:
     return result
 
 
+def _as_float(value: float, name: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigurationError(f"{name} is too large; use math.inf for a wait without end.") from None
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class Seconds:
+    """A dataclass field that is given as a `Duration` and read as seconds."""
+
+    def __init__(self, default: float) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> float:
+        value: float = self._default if instance is None else vars(instance)[self._name]
+        return value
+
+    def __set__(self, instance: object, value: Duration) -> None:
+        vars(instance)[self._name] = seconds(value, self._name)
 
 
 @dataclass(frozen=True)
@@ -54,8 +78,9 @@ class LockSettings:
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once,
             so that nobody waits a whole lease for a process that died yesterday. ``None`` trusts no
             wall clock: a full lease is watched. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and its owner label.
-            When the queue is full, newcomers try again outside of it until their deadline. 100.
+        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and
+            its owner label. When the queue is full, newcomers try again outside of it until their
+            deadline. 100.
         poll: time between two looks of the first waiter; one look is half a read unit for each 4 KB
             of the item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.
@@ -66,18 +91,16 @@ class LockSettings:
         ConfigurationError: if a value is out of range, or the values contradict each other.
     """
 
-    wait: float = 60.0
-    lease: float = 60.0
+    wait: Seconds = Seconds(60.0)
+    lease: Seconds = Seconds(60.0)
     heartbeat: bool = True
     max_clock_skew: float | None = 10.0
     max_waiters: int = 100
-    poll: float = 0.1
-    poll_max: float = 2.0
-    request_timeout: float = 1.0
+    poll: Seconds = Seconds(0.1)
+    poll_max: Seconds = Seconds(2.0)
+    request_timeout: Seconds = Seconds(1.0)
 
     def __post_init__(self) -> None:
-        for name in ("wait", "lease", "poll", "poll_max", "request_timeout"):
-            object.__setattr__(self, name, seconds(getattr(self, name), name))
         if self.max_clock_skew is not None:
             object.__setattr__(self, "max_clock_skew", seconds(self.max_clock_skew, "max_clock_skew"))
         if not _is_number(self.max_waiters) or self.max_waiters < 1 or self.max_waiters % 1:
@@ -132,7 +155,7 @@ def backoff(attempt: int, jitter: float) -> float:
 
     Source: the "full jitter" of the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
-    return float(min(2.0, 0.05 * 2**attempt) * jitter)
+    return float(min(2.0, 0.05 * 2 ** min(attempt, 6)) * jitter)
 
 
 def row_expiry_s(now_ms: int, lease: float) -> int:

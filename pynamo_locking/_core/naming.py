@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,6 +11,14 @@ from pynamo_locking.exceptions import ConfigurationError
 
 #: DynamoDB's limit for a hash key, in bytes.
 MAX_NAME_BYTES: Final = 2048
+
+#: DynamoDB's limits for numbers: 38 digits, 1E-130 to 9.99...E+125.
+MAX_DIGITS: Final = 38
+MIN_EXPONENT: Final = -130
+MAX_EXPONENT: Final = 125
+
+#: The decimal context of the caller would round long numbers to 28 digits, and make two keys one.
+_EXACT: Final = Context(prec=10_000, Emin=-(10**9), Emax=10**9, traps=[])
 
 
 def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
@@ -45,4 +53,13 @@ def canonical_number(value: str) -> str:
         raise ConfigurationError(f"a number key must be a number, not {value!r}.") from None
     if not number.is_finite():
         raise ConfigurationError(f"a number key must be finite, not {value!r}.")
-    return format(number.normalize(), "f") if number else "0"
+    if not number:
+        return "0"
+    exact = number.normalize(_EXACT)
+    digits = len(exact.as_tuple().digits)
+    if digits > MAX_DIGITS or not MIN_EXPONENT <= exact.adjusted() <= MAX_EXPONENT:
+        raise ConfigurationError(
+            f"a number key must have at most {MAX_DIGITS} digits and lie between 1E{MIN_EXPONENT} and "
+            f"1E{MAX_EXPONENT + 1}, unlike {value!r}."
+        )
+    return format(exact, "f")

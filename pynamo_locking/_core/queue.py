@@ -92,7 +92,12 @@ class LockState:
         return self.next_ticket > 0
 
     def find(self, entry_id: str, ticket: int | None = None) -> Entry | None:
-        """Return the entry of that name, if it is there (and has that ticket)."""
+        """Return one entry, or None if it is not there.
+
+        Args:
+            entry_id: its name.
+            ticket: its ticket, if it must have that one as well.
+        """
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         return None if found is None or (ticket is not None and found.ticket != ticket) else found
 

@@ -1,8 +1,9 @@
 """One heart per process: renews the entries of all held locks in the background.
 
-Entries wait in a heap by the time of their next renewal. One thread serves them; while requests are
-slow and others are due, a few more threads help and leave again. Nothing that a caller does blocks
-the heart: adding and removing only touch the heap, and every request has the lock's short timeouts.
+Entries wait in a heap by the time of their next renewal. One thread serves them, and while it is busy
+another one watches the heap; while requests are slow a few more help, and leave again. Nothing that a
+caller does blocks the heart: adding and removing only touch the heap, and every request has the lock's
+short timeouts.
 """
 
 from __future__ import annotations
@@ -59,48 +60,54 @@ class Heart:
     def _push(self, own: OwnEntry, due: float) -> None:
         with self._condition:
             heapq.heappush(self._due, (due, next(self._order), own))
-            if self._threads == 0:
+            if self._idle == 0:
                 self._start_thread()
             elif self._due[0][2] is own:
                 self._condition.notify()
 
     def _start_thread(self) -> None:
-        self._threads += 1
-        runtime.current.spawn(self._serve, name="pynamo-locking-heartbeat")
+        """Let another thread watch the heap, unless there are enough."""
+        if self._threads < MAX_THREADS:
+            self._threads += 1
+            runtime.current.spawn(self._serve, name="pynamo-locking-heartbeat")
 
     def _serve(self) -> None:
         try:
             while (own := self._next()) is not None:
-                due = self._renew(own)
+                try:
+                    due = self._renew(own)
+                except BaseException:
+                    self._push(own, self._soon(own))  # whatever kills this thread, the entry goes on
+                    raise
                 if due is not None:
                     self._push(own, due)
         finally:
             with self._condition:
                 self._threads -= 1
-                if self._due and self._threads == 0:  # whatever killed this thread, the entries go on
+                if self._due and self._idle == 0:
                     self._start_thread()
 
     def _next(self) -> OwnEntry | None:
-        """Wait for the next entry that is due. None: there is no work for this thread."""
+        """Wait for the next entry that is due. None: this thread is not needed."""
         with self._condition:
             while True:
                 wait = self._due[0][0] - runtime.current.monotonic() if self._due else _IDLE_S
                 if self._due and wait <= 0:
                     return self._take()
-                if self._idle > 0 or not self._due:
-                    wait = min(wait, _IDLE_S)
                 self._idle += 1
-                was_told = runtime.current.wait(self._condition, wait)
+                was_told = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
                 self._idle -= 1
-                if not was_told and (not self._due or self._idle > 0):
+                is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
+                if not was_told and not is_due and (self._idle > 0 or not self._due):
+                    self._condition.notify()  # the one who stays may not know of the newest entry
                     return None
 
     def _take(self) -> OwnEntry:
+        """Take the first entry, and leave the watch to another thread: this one may be busy for long."""
         own = heapq.heappop(self._due)[2]
-        is_more_due = self._due and self._due[0][0] <= runtime.current.monotonic()
-        if is_more_due and self._idle > 0:
+        if self._due and self._idle > 0:
             self._condition.notify()
-        elif is_more_due and self._threads < MAX_THREADS:
+        elif self._due:
             self._start_thread()
         return own
 
@@ -121,7 +128,10 @@ class Heart:
             logger.exception("renewal of %s failed, %.1f s left", own, own.remaining)
         else:
             return next_renewal(started, lease)
-        return runtime.current.monotonic() + retry_delay(lease, runtime.current.jitter())
+        return self._soon(own)
+
+    def _soon(self, own: OwnEntry) -> float:
+        return runtime.current.monotonic() + retry_delay(own.entry.lease, runtime.current.jitter())
 
 
 heart = Heart()

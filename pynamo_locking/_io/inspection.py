@@ -25,7 +25,7 @@ def state(row: Row) -> LockState:
     try:
         return _patiently(lambda: requests.look_at_document(row))
     except Unavailable as error:
-        raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error) from error
+        raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 
 
 def break_entry(row: Row, ticket: int) -> bool:
@@ -42,7 +42,7 @@ def break_entry(row: Row, ticket: int) -> bool:
         except Unavailable as error:
             raise OutcomeUnknown(
                 f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.",
-                cause=error,
+                cause=error.cause,
             ) from error
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")

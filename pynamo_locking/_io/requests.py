@@ -68,7 +68,11 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error
 
 
 class Unavailable(Exception):  # noqa: N818 - an answer, not an error
-    """No usable answer; the same request may succeed later. Its cause is botocore's exception."""
+    """No usable answer; the same request may succeed later. Carries botocore's exception."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]
         if transport.code_of(error) == transport.CONDITION_FAILED:
             raise Refused(transport.image_of(error), repeated=transport.was_repeated(error)) from error
         if transport.is_transient(error):
-            raise Unavailable(str(error)) from error
+            raise Unavailable(error) from error
         _refuse(row, error)
 
 

@@ -49,10 +49,16 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
     if attribute.attr_type == "N":
         if isinstance(value, bool) or not isinstance(stored, str):
             raise wrong("it must be a number")
-        return {"N": canonical_number(stored)}
+        try:
+            return {"N": canonical_number(stored)}
+        except ConfigurationError as error:
+            raise wrong(str(error).rstrip(".")) from error
     if not isinstance(stored, bytes if attribute.attr_type == "B" else str):
         raise wrong(f"it must be a {'bytes value' if attribute.attr_type == 'B' else 'string'}")
-    size = len(stored.encode() if isinstance(stored, str) else stored)
+    try:
+        size = len(stored.encode() if isinstance(stored, str) else stored)
+    except UnicodeEncodeError as error:
+        raise wrong(str(error)) from error
     if not 0 < size <= _MAX_BYTES[kind]:
         raise wrong(f"DynamoDB allows 1 to {_MAX_BYTES[kind]} bytes, and it has {size}")
     return {attribute.attr_type: stored}

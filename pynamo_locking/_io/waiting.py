@@ -283,7 +283,7 @@ class Acquisition:
             f"did not get the lock {self._row.label} within {self._wish.wait:g} s: {reason}. "
             f"Nothing is held; trying again is safe.",
             queue=self._state if self._state.exists else None,
-            cause=self._failure,
+            cause=None if self._failure is None else self._failure.cause,
         ) from self._failure
 
     def _no_such_item(self) -> NoReturn:

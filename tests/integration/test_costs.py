@@ -63,7 +63,7 @@ def test_reentry_is_free():
 def test_an_edit_with_the_lock_in_its_own_row():
     """1 write to enter, 1 transactional read, 1 transaction that saves and leaves."""
     with count_requests() as counted, Device.edit("d") as device:
-        device.count += 1
+        device.total += 1
     assert counted.by_operation == {"UpdateItem": 1, "TransactGetItems": 1, "TransactWriteItems": 1}
 
 

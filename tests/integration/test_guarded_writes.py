@@ -87,9 +87,9 @@ def test_a_write_inside_a_lost_lock_in_its_own_row_is_refused(device, write):
         item = lock.item
         device.break_lock("d", ticket=lock.ticket)
         with pytest.raises(LockLost):
-            item.update([Device.count.add(1)]) if write == "update" else WRITES[write](item)
+            item.update([Device.total.add(1)]) if write == "update" else WRITES[write](item)
         assert lock.lost.is_set()
-    assert device.get("d").count == 0
+    assert device.get("d").total == 0
 
 
 def test_writes_inside_the_lock_are_applied(account):
@@ -116,8 +116,8 @@ def test_writes_inside_a_lock_in_its_own_row_are_applied(device):
         lock.item.state = "on"
         lock.item.save()
         assert lock.item.version == 2
-        lock.item.update([Device.count.add(3)])
-        assert (lock.item.count, lock.item.version) == (3, 3)
+        lock.item.update([Device.total.add(3)])
+        assert (lock.item.total, lock.item.version) == (3, 3)
         assert Device.lock_state("d").holders[0].writes == 2
         lock.item.delete()
     assert Device.lock_state("d").entries == ()
@@ -368,7 +368,7 @@ def test_our_transaction_guards_every_write(engine):
             first.item.balance = 10
             transaction.save(first.item)
             transaction.update(second.item, [Account.balance.add(9)])
-            transaction.update(third.item, [Device.count.add(9)])
+            transaction.update(third.item, [Device.total.add(9)])
         assert Account.lock_state("a").holders[0].writes == 1
         assert Locks.lock_state(third.name).holders[0].writes == 1
         outsider = in_thread(lambda: Account.get("a"))
@@ -383,7 +383,7 @@ def test_our_transaction_guards_every_write(engine):
         assert isinstance(caught.value, TransactWriteError)
         assert caught.value.ticket == first.ticket
     assert [Account.get(name).balance for name in "ab"] == [10, 10]
-    assert Device.get("d").count == 9
+    assert Device.get("d").total == 9
     with pytest.raises(Account.DoesNotExist):
         Account.get("new")
 
@@ -430,7 +430,7 @@ def test_unlocked_models_in_our_transaction(engine):
         transaction.save(device)
     assert device.version == 1
     with TransactWrite(connection=connection) as transaction:
-        transaction.update(device, [Device.count.add(1)])
+        transaction.update(device, [Device.total.add(1)])
     assert Device.get("d").version == 2
     with pytest.raises(TransactWriteError), TransactWrite(connection=connection) as transaction:
         transaction.save(Device("d", state="stale"))
@@ -533,3 +533,15 @@ def test_a_late_write_cannot_pass_a_later_one(account):
         with pytest.raises(client.exceptions.ConditionalCheckFailedException):
             client._make_api_call("UpdateItem", sent)
     assert account.get("a").balance == 42
+
+
+def test_an_outsider_empties_a_queue_of_many_dead(account):
+    """However many died in the queue, in as many requests as that takes."""
+    with shifted_clock() as clock:
+        row = abandoned(account.lock("a", lease=6))._target.row
+        for n in range(29):
+            requests.enter(row, requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
+        assert len(account.lock_state("a").entries) == 30
+        clock.shift += 6 + 10.1
+        account.get("a").save()
+    assert account.lock_state("a").entries == ()

@@ -494,13 +494,13 @@ def test_edit_saves_when_the_block_ends_well(engine):
     with Account.edit("a") as account:
         account.balance += 1
     with Device.edit("d") as device:
-        device.count += 5
+        device.total += 5
     with Document.edit("f", 1) as document:
         document.body = "text"
     with pytest.raises(ZeroDivisionError), Account.edit("a") as account:
         account.balance = 1 / 0
     assert Account.get("a").balance == 2
-    assert Device.get("d").count == 5
+    assert Device.get("d").total == 5
     assert (Document.get("f", 1).body, Document.get("f", 1).version) == ("text", 2)
     assert not any(
         state.entries for state in (Account.lock_state("a"), Device.lock_state("d"), Document.lock_state("f", 1))

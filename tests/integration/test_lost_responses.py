@@ -339,18 +339,18 @@ def test_locks_in_a_row_of_their_own(engine):
     with Device.locked("d") as lock:
         for times in (1, 4):
             with lost_responses("TransactWriteItems", times=times):
-                lock.item.count += 1
+                lock.item.total += 1
                 lock.item.save()
-        assert Device.get("d").count == 2
+        assert Device.get("d").total == 2
         with lost_responses("TransactWriteItems"):
-            lock.item.update([Device.count.add(1)])
-        assert lock.item.count == 3
+            lock.item.update([Device.total.add(1)])
+        assert lock.item.total == 3
         with pytest.raises(OutcomeUnknown), lost_responses("TransactWriteItems", times=100):
             lock.item.save()
     with lost_responses("TransactWriteItems") as faults, Device.edit("d") as device:
-        device.count += 1
+        device.total += 1
     assert faults.hits == 1
-    assert Device.get("d").count == 4
+    assert Device.get("d").total == 4
     assert Device.lock_state("d").entries == ()
 
 

@@ -55,5 +55,5 @@ class Device(LockableModel):
 
     device_id = UnicodeAttribute(hash_key=True)
     state = UnicodeAttribute(null=True)
-    count = NumberAttribute(default=0)
+    total = NumberAttribute(default=0)
     version = VersionAttribute()

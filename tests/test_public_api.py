@@ -1,0 +1,159 @@
+"""What users import: complete, documented, typed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import pynamo_locking
+
+PUBLIC = [
+    "ConfigurationError",
+    "Conflict",
+    "Entry",
+    "ItemLocked",
+    "ItemNotFound",
+    "Lock",
+    "LockAttribute",
+    "LockLost",
+    "LockSettings",
+    "LockState",
+    "LockTimeout",
+    "LockableMixin",
+    "LockableModel",
+    "LockingError",
+    "NamedLock",
+    "OutcomeUnknown",
+    "TransactWrite",
+    "locked_all",
+]
+ROOT = Path(pynamo_locking.__file__).parent
+
+
+def public_functions():
+    """Every public function and method of the package with the name it has for users."""
+    for name in PUBLIC:
+        thing = getattr(pynamo_locking, name)
+        if inspect.isfunction(thing):
+            yield name, thing
+        elif inspect.isclass(thing):
+            for base in thing.__mro__:
+                if base.__module__.startswith("pynamo_locking"):
+                    for member, value in vars(base).items():
+                        function = inspect.unwrap(getattr(value, "__func__", getattr(value, "fget", value)))
+                        if not member.startswith("_") and inspect.isfunction(function):
+                            yield f"{name}.{member}", function
+
+
+#: One of each: a method inherited by several public classes counts once.
+FUNCTIONS = {function: name for name, function in reversed(list(public_functions()))}
+
+
+def test_public_names():
+    """A name is added or removed on purpose."""
+    assert pynamo_locking.__all__ == PUBLIC
+    assert [name for name in PUBLIC if not hasattr(pynamo_locking, name)] == []
+
+
+def test_nothing_else_is_public():
+    """What the package imports for itself is private by name, a module, or in `__all__`."""
+    others = [
+        name
+        for name, value in vars(pynamo_locking).items()
+        if not name.startswith("_") and name not in PUBLIC and not inspect.ismodule(value)
+    ]
+
+    assert others == []
+
+
+def test_a_star_import_gives_everything():
+    """And nothing else."""
+    namespace: dict[str, object] = {}
+    exec("from pynamo_locking import *", namespace)
+
+    assert sorted(namespace.keys() - {"__builtins__"}) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_documented(name):
+    """By a docstring of its own whose first paragraph ends like a sentence."""
+    thing = getattr(pynamo_locking, name)
+    own = thing.__doc__
+
+    assert own, f"{name} has no docstring"
+    assert own not in [base.__doc__ for base in getattr(thing, "__mro__", ())[1:]]
+    assert inspect.cleandoc(own).split("\n\n")[0].rstrip().endswith((".", "::", ":")), own
+
+
+@pytest.mark.parametrize(("function", "name"), list(FUNCTIONS.items()), ids=list(FUNCTIONS.values()))
+def test_every_public_method_is_documented(function, name):
+    """And every argument of its own is named in the text, or the text says whose arguments they are."""
+    text = inspect.getdoc(function) or ""
+    assert text, f"{name} has no docstring"
+    if name.startswith("LockAttribute.") or name.endswith("_kwargs_from_instance"):
+        return  # PynamoDB calls these, not users
+    arguments = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
+    unnamed = [p for p in arguments if not re.search(rf"\b{p}\b", text)]
+    refers = re.search(r"[Ss]ee\b|[Tt]he same as|arguments are those of|PynamoDB", text)
+
+    assert not unnamed or refers or len(arguments) == 1, f"{name} does not document {unnamed}"
+
+
+@pytest.mark.parametrize("name", ["LockSettings", "LockAttribute"])
+def test_constructors_are_documented(name):
+    """Classes that users make themselves have a section for their arguments, one line each at least."""
+    thing = getattr(pynamo_locking, name)
+    text = inspect.getdoc(thing)
+    arguments = [p for p in inspect.signature(thing).parameters if p != "self"]
+    section = text.split("Args:\n")[1]
+
+    assert [p for p in arguments if f"\n    {p}: " not in f"\n{section}"] == []
+    assert "Raises:" in text
+
+
+@pytest.mark.parametrize("name", ["Entry", "LockState", "ItemLocked", "LockTimeout", "LockLost", "OutcomeUnknown"])
+def test_facts_are_documented(name):
+    """Every attribute of a value or an error stands in its docstring."""
+    thing = getattr(pynamo_locking, name)
+    facts = [fact for fact in vars(thing).get("__annotations__", {}) if not fact.startswith("_")]
+
+    assert facts
+    assert [fact for fact in facts if f"    {fact}: " not in inspect.getdoc(thing)] == []
+
+
+def test_annotations_can_be_read():
+    """`typing.get_type_hints` works on the values, which tools for serialization need."""
+    for thing in (pynamo_locking.Entry, pynamo_locking.LockSettings):
+        assert typing.get_type_hints(thing)
+
+
+def test_the_package_is_typed():
+    """The marker file is there, and is packaged with the code."""
+    assert (ROOT / "py.typed").is_file()
+
+
+def test_the_version_is_that_of_the_project():
+    """The installed metadata carries the version of pyproject.toml."""
+    project = ROOT.parent / "pyproject.toml"
+    version = re.search(r'^version = "(.+)"$', project.read_text(encoding="utf-8"), re.MULTILINE)[1]
+
+    assert importlib.metadata.version("pynamo-locking") == version
+    assert importlib.metadata.metadata("pynamo-locking")["License-Expression"] == "MIT"
+
+
+def test_an_import_does_nothing():
+    """Importing the package starts no thread and prints nothing, with every warning an error."""
+    script = "import threading, pynamo_locking; print(threading.active_count())"
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (result.stdout, result.stderr) == ("1\n", "")

@@ -1,0 +1,247 @@
+"""The public API as users write it. Never executed: mypy --strict and pyright check it."""
+
+# PynamoDB's Model has a protocol called Meta, which no model's own Meta fulfils in full.
+# pyright: reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager  # noqa: TC003 - written as users write it
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+from pynamodb.exceptions import DoesNotExist, PutError
+from pynamodb.expressions.condition import Condition
+from pynamodb.models import Model
+from typing_extensions import assert_type
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    Entry,
+    ItemLocked,
+    ItemNotFound,
+    Lock,
+    LockableMixin,
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockLost,
+    LockSettings,
+    LockState,
+    LockTimeout,
+    NamedLock,
+    OutcomeUnknown,
+    TransactWrite,
+    locked_all,
+)
+
+
+class Account(LockableModel):
+    class Meta:
+        table_name = "accounts"
+        lock_settings = LockSettings(wait=10, lease=30.5, max_clock_skew=None)
+
+    account_id = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Savings(Account):
+    rate = NumberAttribute()
+
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+
+    note = UnicodeAttribute(null=True)
+
+
+class Existing(Model):
+    key = UnicodeAttribute(hash_key=True)
+
+
+class Mixed(LockableMixin, Existing):
+    class Meta:
+        table_name = "mixed"
+        lock_table = Locks
+
+    part = NumberAttribute(range_key=True)
+
+
+def locked() -> None:
+    with Account.locked("a-1", wait=10, lease=timedelta(minutes=1), heartbeat=False, owner="me") as lock:
+        assert_type(lock, Lock[Account])
+        assert_type(lock.item, Account)
+        assert_type(lock.ticket, int)
+        assert_type(lock.owner, str)
+        assert_type(lock.name, str)
+        assert_type(lock.is_held, bool)
+        assert_type(lock.remaining, float)
+        assert_type(lock.lost, Event)
+        lock.ensure(5)
+        lock.ensure(timedelta(seconds=5))
+        lock.renew()
+        assert_type(lock.condition(), Condition)
+        account = lock.item
+        account.balance -= 10
+        assert_type(account.balance, float)
+        assert_type(account.save(), dict[str, Any])
+        account.save(Account.balance > 0, add_version_condition=False)
+        account.update([Account.balance.set(0)], condition=lock.condition(), add_version_condition=False)
+        account.delete(add_version_condition=False)
+        account.refresh(consistent_read=True)
+
+    assert_type(Savings.locked("s").acquire().item, Savings)
+    assert_type(Mixed.locked("k", 1, wait=math.inf).acquire().item, Mixed)
+
+
+def lost(reason: str) -> None: ...
+
+
+def callbacks() -> Lock[Account]:
+    def count(reason: str) -> int:
+        return len(reason)
+
+    Account.locked("a-1", on_lost=lost)
+    Account.locked("a-1", on_lost=print)
+    return Account.locked("a-1", on_lost=count, settings=LockSettings(lease=20))
+
+
+def by_hand() -> None:
+    lock = Account.locked("a-1")
+    assert_type(lock.acquire(wait=timedelta(seconds=1)), Lock[Account])
+    lock.release()
+
+
+def made_by_the_attribute() -> None:
+    # `lock` is an attribute on the class, and callable; what it makes is a Lock of any model.
+    assert_type(Account.lock, LockAttribute)
+    assert_type(Account.lock("a-1"), Lock[Any])
+    condition: Condition = Account.lock.exists()
+    Account("a-1").save(condition)
+    assert_type(Locks.lock("nightly", wait=0), Lock[Any])
+
+
+def edited() -> None:
+    with Account.edit("a-1", wait=5) as account:
+        assert_type(account, Account)
+        account.balance += 1
+    with Savings.edit("s-1") as savings:
+        assert_type(savings, Savings)
+    use(Account.edit("a-1"))
+
+
+def use(editing: AbstractContextManager[Account]) -> None: ...
+
+
+def named() -> None:
+    with Locks.locked("nightly-report", wait=0) as lock:
+        assert_type(lock, Lock[Locks])
+        assert_type(lock.item, Locks)
+        assert_type(lock.item.note, str)
+    Locks.create_table()
+    Locks.create_table(wait=False, billing_mode="PAY_PER_REQUEST")
+
+
+def several() -> None:
+    with locked_all(Account.locked("a-1"), Locks.locked("x"), Account.lock("a-2"), wait=timedelta(seconds=3)) as locks:
+        assert_type(locks, tuple[Lock[Any], ...])
+
+
+def states() -> None:
+    state = Account.lock_state("a-1")
+    assert_type(state, LockState)
+    assert_type(state.holders, tuple[Entry, ...])
+    assert_type(state.waiters, tuple[Entry, ...])
+    assert_type(state.next_ticket, int)
+    assert_type(state.exists, bool)
+    assert_type(state.evicted, Mapping[int, int])
+    for entry in (*state.holders, *state.waiters):
+        assert_type(entry.owner, str)
+        assert_type(entry.ticket, int)
+        assert_type(entry.lease, float)
+        assert_type(entry.age, float)
+        assert_type(Account.break_lock("a-1", ticket=entry.ticket), bool)
+    account = Account.get("a-1", consistent_read=True)
+    assert_type(account, Account)
+    assert_type(account.lock, LockState)
+    assert_type(Account().lock.holders, tuple[Entry, ...])
+
+
+def transactions() -> None:
+    account = Account("a-1")
+    with Account.locked("a-1") as lock, TransactWrite() as transaction:
+        assert_type(transaction, TransactWrite)
+        transaction.save(account, Account.balance > 0, add_version_condition=False)
+        transaction.update(account, [Account.balance.add(1)], add_version_condition=False)
+        transaction.delete(account, add_version_condition=False)
+        transaction.condition_check(Existing, "k", condition=Existing.key.exists())
+        lock.check(transaction)
+    with TransactWrite("token") as transaction:
+        transaction.save(Existing("k"))
+
+
+def batches() -> None:
+    with Account.batch_write(unguarded=True) as batch:
+        batch.save(Account("a-1"))
+
+
+def settings() -> LockSettings:
+    settings = LockSettings(
+        wait=math.inf,
+        lease=60,
+        heartbeat=True,
+        max_clock_skew=5,
+        max_waiters=10,
+        poll=0.05,
+        poll_max=1,
+        request_timeout=0.5,
+    )
+    assert_type(settings.wait, float)
+    assert_type(settings.max_clock_skew, "float | None")
+    assert_type(Account.lock_settings(), LockSettings)
+    return settings
+
+
+def settings_with_timedeltas() -> LockSettings:
+    # Documented: "all durations are float seconds or timedelta when given".
+    return LockSettings(wait=timedelta(seconds=10), lease=timedelta(minutes=1))
+
+
+def errors() -> None:  # noqa: C901 - one handler for each error
+    try:
+        locked()
+    except ItemLocked as error:
+        assert_type(error.holder, "str | None")
+        assert_type(error.ticket, "int | None")
+    except Conflict as error:
+        assert_type(error.cause, "Exception | None")
+    except LockTimeout as error:
+        assert_type(error.queue, "LockState | None")
+        handle_timeout(error)
+    except LockLost as error:
+        assert_type(error.reason, str)
+    except OutcomeUnknown as error:
+        assert_type(error.write_id, "str | None")
+    except ItemNotFound as error:
+        assert_type(error.cause, "Exception | None")
+    except DoesNotExist:
+        pass
+    except ConfigurationError as error:
+        handle_value_error(error)
+    except LockingError as error:
+        assert_type(error.cause_response_code, "str | None")
+    except PutError as error:
+        assert_type(error.cause_response_code, "str | None")
+
+
+def handle_timeout(error: TimeoutError) -> None: ...
+
+
+def handle_value_error(error: ValueError) -> None: ...

@@ -1,0 +1,79 @@
+"""What several unit tests share. Nothing here makes a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.connection import Connection
+
+from pynamo_locking import LockableModel, LockAttribute, NamedLock
+from pynamo_locking._core.queue import Entry, LockState
+from pynamo_locking._io.own import OwnEntry
+
+if TYPE_CHECKING:
+    from pynamo_locking._io.requests import Row
+
+#: Hypothesis, the same examples in every run.
+steady = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+
+
+def entry(ticket: int = 1, **facts: Any) -> Entry:
+    """An entry with lease 60 s whose end is at 60 s after the epoch."""
+    defaults = {
+        "id": f"id{ticket}",
+        "owner": f"owner{ticket}",
+        "mode": "exclusive",
+        "lease_ms": 60_000,
+        "beat": 0,
+        "until_ms": 60_000,
+        "writes": 0,
+        "read_ms": 0,
+    }
+    return Entry(ticket=ticket, **(defaults | facts))
+
+
+def queue(*entries: Entry, since: int = 1, evicted: dict[int, int] | None = None) -> LockState:
+    """A lock document with these entries."""
+    return LockState(entries, max([since, *(e.ticket for e in entries)]) + 1, since, evicted or {})
+
+
+class Account(LockableModel):
+    class Meta:
+        table_name = "accounts"
+        region = "us-east-1"
+
+    account_id = UnicodeAttribute(hash_key=True)
+    lock = LockAttribute()
+
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+        region = "us-east-1"
+
+
+def row(key: str = "a-1") -> Row:
+    """The row of an account."""
+    return Account.locked(key)._target.row
+
+
+def own_entry(key: str = "a-1", *, started: float | None = None, **facts: Any) -> OwnEntry:
+    """Our granted entry in the queue of an account."""
+    from pynamo_locking._io import runtime
+
+    at = runtime.current.monotonic() if started is None else started
+    return OwnEntry(row(key), entry(**facts), at, 0, {"account_id": {"S": key}})
+
+
+@pytest.fixture
+def no_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fails the test at its first request."""
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> Any:
+        raise AssertionError(f"a request was made: {operation} {kwargs}")
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    return []

@@ -1,0 +1,194 @@
+"""Errors keep their facts: in pickles, and in the classes that are PynamoDB's errors as well."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
+from pynamodb.exceptions import (
+    CancellationReason,
+    DeleteError,
+    DoesNotExist,
+    PutError,
+    PynamoDBException,
+    TransactWriteError,
+    UpdateError,
+    VerboseClientError,
+)
+from pynamodb.models import Model
+from urllib3.exceptions import ProtocolError
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    ItemNotFound,
+    LockingError,
+    LockLost,
+    LockTimeout,
+    OutcomeUnknown,
+)
+from pynamo_locking.exceptions import also
+from tests.unit.helpers import Account, entry, queue
+
+REFUSED = {
+    "Error": {"Code": "ConditionalCheckFailedException", "Message": "The conditional request failed"},
+    "Item": {"account_id": {"S": "a-1"}},
+}
+REQUEST = AWSRequest(method="POST", url="http://localhost/", data=b"{}", headers={"Host": "localhost"}).prepare()
+FACTS = {
+    LockingError: {},
+    Conflict: {},
+    ItemLocked: {"holder": "host:1:main", "ticket": 7},
+    LockTimeout: {"queue": queue(entry(1), entry(2))},
+    LockLost: {"reason": "evicted", "ticket": 7},
+    OutcomeUnknown: {"write_id": "abc/3"},
+    ItemNotFound: {},
+    ConfigurationError: {},
+}
+PYNAMODB = [PutError, UpdateError, DeleteError, TransactWriteError]
+ANSWERS = {
+    "ClientError": ClientError(REFUSED, "PutItem"),
+    "VerboseClientError": VerboseClientError(REFUSED, "PutItem", {"request_id": "r", "table_name": "t"}),
+}
+NO_ANSWERS = {
+    "none": None,
+    "closed": ConnectionClosedError(error=ProtocolError("x"), request=REQUEST, endpoint_url="http://localhost/"),
+    "timeout": ReadTimeoutError(endpoint_url="http://localhost/", error=TimeoutError("x")),
+    "no connection": EndpointConnectionError(endpoint_url="http://localhost/", error=OSError(111, "refused")),
+}
+CAUSES = {**ANSWERS, **NO_ANSWERS}
+
+
+class Renamed(Account):
+    """A model whose own DoesNotExist was raised."""
+
+
+def copies(error):
+    yield copy.copy(error)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        yield pickle.loads(pickle.dumps(error, protocol))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("kind", FACTS)
+def test_errors_pickle(kind, cause):
+    """Class, message, facts and cause are there again in another process."""
+    error = kind("what happened", **FACTS[kind], cause=CAUSES[cause])
+
+    for restored in copies(error):
+        assert type(restored) is kind
+        assert str(restored) == "what happened"
+        assert {name: getattr(restored, name) for name in FACTS[kind]} == FACTS[kind]
+        assert repr(restored.cause)[:30] == repr(CAUSES[cause])[:30] or cause == "VerboseClientError"
+        assert restored.cause_response_code == error.cause_response_code
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("other", PYNAMODB)
+@pytest.mark.parametrize("kind", [ItemLocked, OutcomeUnknown])
+def test_combined_errors_pickle(kind, other, cause):
+    """So do the errors that are PynamoDB's as well, with the same class."""
+    error = also(kind, other)("what happened", **FACTS[kind], cause=CAUSES[cause])
+
+    for restored in copies(error):
+        assert type(restored) is type(error)
+        assert (str(restored), restored.args, restored.msg) == ("what happened", ("what happened",), "what happened")
+        assert {name: getattr(restored, name) for name in FACTS[kind]} == FACTS[kind]
+        assert restored.cause_response_code == error.cause_response_code
+
+
+@pytest.mark.parametrize("other", PYNAMODB)
+def test_handlers_of_pynamodb_errors_catch_ours(other):
+    """Existing code need not know our classes."""
+    error = also(ItemLocked, other)("locked", holder="h", ticket=1, cause=ANSWERS["ClientError"])
+
+    with pytest.raises(other) as caught:
+        raise error
+
+    for kind in (ItemLocked, Conflict, LockingError, other, PynamoDBException):
+        assert isinstance(caught.value, kind)
+    assert caught.value.cause is ANSWERS["ClientError"]
+    assert caught.value.msg == "locked"
+
+
+@pytest.mark.parametrize("cause", ANSWERS)
+@pytest.mark.parametrize("other", [None, *PYNAMODB])
+def test_the_code_of_an_answer(other, cause):
+    """DynamoDB's code and message are where PynamoDB's users look for them."""
+    kind = Conflict if other is None else also(Conflict, other)
+    error = kind("x", cause=CAUSES[cause])
+
+    assert error.cause_response_code == "ConditionalCheckFailedException"
+    assert error.cause_response_message == "The conditional request failed"
+
+
+@pytest.mark.parametrize("cause", NO_ANSWERS)
+@pytest.mark.parametrize("other", [None, *PYNAMODB])
+def test_no_answer_has_no_code(other, cause):
+    """Without a response the code is None; botocore's HTTP errors have a response that is None."""
+    kind = OutcomeUnknown if other is None else also(OutcomeUnknown, other)
+    error = kind("x", cause=CAUSES[cause])
+
+    assert error.cause_response_code is None
+    assert error.cause_response_message is None
+
+
+def test_reasons_of_a_transaction():
+    """A TransactWriteError of ours lists the reasons of its cause, and none without a cause."""
+    kind = also(ItemLocked, TransactWriteError)
+    reasons = [None, CancellationReason("ConditionalCheckFailed", "no")]
+    cause = VerboseClientError(REFUSED, "TransactWriteItems", cancellation_reasons=reasons)
+
+    assert kind("x", cause=cause).cancellation_reasons == reasons
+    assert kind("x").cancellation_reasons == []
+
+
+def test_a_combination_is_one_class():
+    """The same two classes give the same class, with the documentation of ours."""
+    assert also(ItemLocked, PutError) is also(ItemLocked, PutError)
+    assert also(ItemLocked, PutError) is not also(ItemLocked, UpdateError)
+    assert also(ItemLocked, PutError).__name__ == "ItemLockedAsPutError"
+    assert also(ItemLocked, PutError).__doc__ == ItemLocked.__doc__
+
+
+@pytest.mark.parametrize("model", [Account, Renamed])
+def test_a_missing_item_is_the_models_own_error(model):
+    """`except Account.DoesNotExist` catches it, here and after a pickle; that of another model does not."""
+    error = also(ItemNotFound, model.DoesNotExist)("no such item")
+
+    for it in (error, *copies(error)):
+        assert isinstance(it, ItemNotFound)
+        assert isinstance(it, model.DoesNotExist)
+        assert isinstance(it, DoesNotExist)
+        assert not isinstance(it, (Renamed if model is Account else type("Other", (Model,), {})).DoesNotExist)
+        assert str(it) == "no such item"
+
+
+def test_a_missing_item_of_a_local_model_pickles_or_says_why():
+    """A class made in a function cannot be pickled by name; the error about it is that of pickle."""
+
+    class Local(Model):
+        pass
+
+    error = also(ItemNotFound, Local.DoesNotExist)("no such item")
+
+    with pytest.raises((AttributeError, pickle.PicklingError), match="Local"):
+        pickle.dumps(error)
+
+
+def test_the_tree():
+    """The bases are those that the documentation draws."""
+    assert {kind: kind.__bases__ for kind in FACTS} == {
+        LockingError: (Exception,),
+        Conflict: (LockingError,),
+        ItemLocked: (Conflict,),
+        LockTimeout: (LockingError, TimeoutError),
+        LockLost: (LockingError,),
+        OutcomeUnknown: (LockingError,),
+        ItemNotFound: (LockingError,),
+        ConfigurationError: (LockingError, ValueError),
+    }

@@ -1,0 +1,409 @@
+"""The heart renews every lock in time, whatever happens to one of them. Time is virtual, threads are real."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from pynamo_locking._io import heartbeat
+from pynamo_locking._io.heartbeat import MAX_THREADS, Heart
+from pynamo_locking._io.requests import Unavailable
+from pynamo_locking.exceptions import LockLost
+from tests.unit.helpers import entry
+from tests.unit.world import World
+
+
+class Own:
+    """What the heart knows of an `OwnEntry`; its renewal does what the test says."""
+
+    def __init__(self, world, lease, log, name=""):
+        self.world = world
+        self.name = name
+        self.entry = entry(lease_ms=int(lease * 1000))
+        self.deadline = world.now + lease
+        self.ended = False
+        self.lost = threading.Event()
+        self.remaining = 0.0
+        self.log = log
+        self.gate = None
+        self.errors = []
+
+    def __str__(self):
+        return self.name
+
+    def renew(self):
+        self.log.append((self.name, round(self.world.now - 1000, 6)))
+        if self.gate is not None:
+            self.gate.pass_through()
+        if self.errors:
+            raise self.errors.pop(0)
+        self.deadline = self.world.now + self.entry.lease
+
+
+class Ward:
+    """A heart, and a log of the renewals it made: name, and seconds since the beginning."""
+
+    def __init__(self, world):
+        self.world = world
+        self.heart = Heart()
+        self.log = []
+        self.owns = []
+
+    def own(self, name, lease=9.0, *, is_blocked=False, errors=()):
+        own = Own(self.world, lease, self.log, name)
+        own.gate = self.world.gate() if is_blocked else None
+        own.errors = list(errors)
+        self.owns.append(own)
+        return own
+
+    def add(self, name, lease=9.0, **options):
+        own = self.own(name, lease, **options)
+        self.heart.add(own)
+        self.world.settle()
+        return own
+
+    def end(self, own):
+        own.ended = True
+        self.heart.remove(own)
+
+    def names_after(self, seconds):
+        """The renewals begun within that time."""
+        self.log.clear()
+        self.world.advance(seconds)
+        return [name for name, _ in self.log]
+
+    def fill_with_idle_threads(self, count):
+        """Let so many threads be idle: each served a renewal while the others were held."""
+        for own in [self.add(f"busy{i}", 3.0, is_blocked=True) for i in range(count)]:
+            own.name = "busy"
+        self.world.advance(1.0)
+        for own in self.owns:
+            own.gate.open()
+            self.end(own)
+        self.world.settle()
+        assert self.world.threads >= count
+
+
+@pytest.fixture
+def ward(world):
+    """A heart in a virtual world, whose threads have left when the test ends."""
+    ward = Ward(world)
+    yield ward
+    for gate in world.gates:
+        gate.open()
+    for own in ward.owns:
+        own.ended = True
+    world.advance(10_000)
+    assert world.threads == 0
+    assert ward.heart._due == []
+
+
+# In time
+
+
+def test_a_lease_is_renewed_each_third(ward):
+    """Again and again, a third of the lease after the last renewal began."""
+    ward.add("a", 9.0)
+    ward.world.advance(12)
+
+    assert ward.log == [("a", 3.0), ("a", 6.0), ("a", 9.0), ("a", 12.0)]
+
+
+def test_renewals_are_in_the_order_of_their_deadlines(ward):
+    """Whatever the order in which locks were taken."""
+    for name, lease in [("slow", 25.5), ("fast", 6.0), ("middle", 15.0)]:
+        ward.add(name, lease)
+    ward.world.advance(9)
+
+    assert ward.log == [
+        ("fast", 2.0),
+        ("fast", 4.0),
+        ("middle", 5.0),
+        ("fast", 6.0),
+        ("fast", 8.0),
+        ("slow", 8.5),
+    ]
+
+
+def test_a_lease_that_began_long_ago_is_renewed_at_once(ward):
+    """The first renewal counts from the beginning of the lease, not from when the heart heard of it."""
+    own = ward.own("waited long", 9.0)
+    own.deadline = ward.world.now + 1
+    ward.heart.add(own)
+    ward.world.settle()
+
+    assert ward.log == [("waited long", 0.0)]
+
+
+def test_a_slow_renewal_counts_from_its_beginning(ward):
+    """The lease runs from before the request; so does the time until the next renewal."""
+    own = ward.add("a", 9.0, is_blocked=True)
+    ward.world.advance(5.5)
+    own.gate.open()
+    ward.world.advance(1.5)
+
+    assert ward.log == [("a", 3.0), ("a", 6.0)]
+
+
+# Slow renewals and others
+
+
+def test_others_that_are_due_are_helped_by_another_thread(ward):
+    """A renewal that hangs does not hold up one that is due at the same time."""
+    ward.add("hangs", 9.0, is_blocked=True)
+    ward.add("other", 9.0)
+
+    assert ward.names_after(7) == ["hangs", "other", "other"]
+
+
+@pytest.mark.parametrize("lease", [9.3, 30.0])
+def test_others_that_become_due_later_are_helped_too(ward, lease):
+    """A renewal that hangs does not hold up one that becomes due while it hangs."""
+    ward.add("hangs", 9.0, is_blocked=True)
+    ward.add("other", lease)
+
+    assert ward.names_after(3.0 + lease) == ["hangs"] + ["other"] * int((3.0 + lease) / (lease / 3))
+
+
+def test_others_that_are_added_later_are_helped_too(ward):
+    """A renewal that hangs does not hold up one that is added while it hangs."""
+    ward.add("hangs", 9.0, is_blocked=True)
+    ward.world.advance(4)
+    ward.add("other", 6.0)
+
+    assert ward.names_after(5) == ["other", "other"]
+
+
+def test_no_more_threads_than_the_limit(ward):
+    """With more slow renewals than threads the rest wait, and go on when the first answer."""
+    owns = [ward.add(f"{i}", 9.0, is_blocked=True) for i in range(MAX_THREADS + 3)]
+    ward.world.advance(3)
+
+    assert len(ward.log) == ward.world.threads == MAX_THREADS
+
+    ward.add("one more", 0.6)
+    ward.world.advance(1)
+
+    assert len(ward.log) == ward.world.threads == MAX_THREADS
+
+    for own in owns:
+        own.gate.open()
+    ward.world.settle()
+
+    assert len(ward.log) == MAX_THREADS + 4
+
+
+def test_helpers_leave_again(ward):
+    """A few seconds after the last slow renewal one thread, and perhaps one that stands by, are enough."""
+    owns = [ward.add(f"{i}", 9.0, is_blocked=True) for i in range(5)]
+    ward.world.advance(3)
+    assert ward.world.threads >= 5
+    for own in owns:
+        own.gate.open()
+    for own in owns[1:]:
+        ward.end(own)
+    ward.world.advance(30)
+
+    assert ward.world.threads <= 2
+
+
+@pytest.mark.parametrize("last_wakes_first", [True, False])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_short_lease_among_idle_threads(ward, threads, last_wakes_first):
+    """However many threads are idle, a new entry is renewed when it is due, not when the last of them wakes."""
+    ward.world.last_wakes_first = last_wakes_first
+    ward.fill_with_idle_threads(threads)
+    ward.log.clear()
+    added_at = ward.world.now - 1000
+    ward.add("short", 0.6)
+    ward.world.advance(0.65)
+
+    assert ward.log == [("short", pytest.approx(added_at + due)) for due in (0.2, 0.4, 0.6)]
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("no answer"), ValueError("x"), KeyError("x"), RuntimeError(), MemoryError(), RecursionError()]
+)
+def test_a_failed_renewal_is_tried_again(ward, error, caplog):
+    """Whatever it raised: soon, often, and then at the usual pace."""
+    own = ward.add("a", 9.0, errors=[error] * 3)
+    ward.world.advance(7.5)
+
+    # retry_delay: a twentieth of the lease, times three quarters with the jitter of this world
+    assert ward.log == [("a", pytest.approx(3 + due)) for due in (0.0, 0.3375, 0.675, 1.0125, 4.0125)]
+    assert not own.errors
+    assert [record.name for record in caplog.records] == ["pynamo_locking"] * 3
+    assert ward.world.killed_by == []
+
+
+def test_failures_of_one_do_not_touch_the_others(ward):
+    """The others are renewed at their pace."""
+    ward.add("bad", 9.0, errors=[ValueError("x")] * 100)
+    ward.add("good", 9.0)
+    ward.world.advance(9)
+
+    assert [at for name, at in ward.log if name == "good"] == [3.0, 6.0, 9.0]
+
+
+def test_a_lost_lock_is_renewed_no_more(ward):
+    """After a LockLost there is nothing to renew."""
+    ward.add("lost", 9.0, errors=[LockLost("gone")])
+
+    assert ward.names_after(100) == ["lost"]
+    assert ward.heart._due == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("lease", [9.0, 12.0])
+def test_the_others_go_on_if_a_thread_is_killed(ward, error, lease):
+    """The thread is replaced by another one, also if it was the only one."""
+    ward.add("kills", 9.0, errors=[error])
+    ward.add("other", lease)
+    ward.world.advance(lease)
+
+    assert ward.world.killed_by == [error]
+    assert [at for name, at in ward.log if name == "other"] == [lease / 3, lease * 2 / 3, lease]
+
+
+def test_the_one_that_killed_its_thread_goes_on_too(ward):
+    """Loss is not proven by it; giving up silently would be the one wrong answer."""
+    ward.add("kills", 9.0, errors=[SystemExit()])
+    ward.world.advance(9)
+
+    assert len(ward.log) > 1
+
+
+# The end
+
+
+def test_nothing_is_renewed_after_it_ended(ward):
+    """Neither a released entry nor one whose loss is known."""
+    released, lost = ward.add("released", 9.0), ward.add("lost", 9.0)
+    ward.end(released)
+    lost.lost.set()
+
+    assert ward.names_after(100) == []
+
+
+def test_what_ended_during_its_renewal_is_not_renewed_again(ward):
+    """The release may come while a renewal is under way."""
+    own = ward.add("a", 9.0, is_blocked=True)
+    ward.world.advance(3)
+    ward.end(own)
+    own.gate.open()
+
+    assert ward.names_after(100) == []
+
+
+def test_memory_does_not_grow(ward):
+    """Ten thousand locks taken and released, some held throughout: the heap holds about what is held."""
+    held = [ward.own(f"held{i}", 3600.0) for i in range(5)]
+    for own in held:
+        ward.heart.add(own)
+    most = 0
+    for _ in range(10_000):
+        own = Own(ward.world, 3600.0, ward.log)
+        ward.heart.add(own)
+        ward.end(own)
+        most = max(most, len(ward.heart._due))
+
+    assert most < 200
+    assert {item[2] for item in ward.heart._due} >= set(held)
+    assert ward.world.threads <= MAX_THREADS
+
+
+def test_threads_leave_when_there_is_nothing_to_do(ward):
+    """And come back with the next lock."""
+    ward.end(ward.add("a", 9.0))
+    ward.world.advance(20)
+
+    assert ward.world.threads == 0
+
+    ward.add("b", 9.0)
+
+    assert ward.names_after(3) == ["b"]
+
+
+def test_a_lock_taken_just_as_the_last_thread_leaves(ward):
+    """It is renewed: the leaving thread or its successor sees it."""
+    ward.end(ward.add("a", 9.0))
+    ward.world.advance(3)
+    for i in range(60):  # some of them fall on the moment of leaving
+        own = ward.add(f"{i}", 1.5)
+        assert ward.names_after(0.5) == [f"{i}"]
+        ward.end(own)
+        ward.world.advance(4.5 + i * 0.01)
+
+
+def test_no_thread_before_the_first_lock(world):
+    """A heart that has nothing to renew costs nothing."""
+    Heart()
+
+    assert world.threads == 0
+
+
+def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
+    """In a child no thread of the parent lives, and nothing of the parent's is renewed."""
+    ward = Ward(world)
+    monkeypatch.setattr(heartbeat, "heart", ward.heart)
+    theirs = ward.add("parent's", 9.0)
+    heartbeat._start_anew_after_fork()
+
+    assert (ward.heart._due, ward.heart._threads) == ([], 0)
+
+    ward.add("child's", 9.0)
+    ours = heartbeat.heart._due
+
+    assert [item[2].name for item in ours] == ["child's"]
+    assert theirs not in [item[2] for item in ours]
+    ward.owns[1].ended = True
+    world.advance(100)
+
+
+# Everything at once
+
+
+def run_at_random(seed):
+    """Take, release, hold up and fail at random; return what was overdue although a thread was free."""
+    r = random.Random(seed)
+    with World().installed() as world:
+        ward = Ward(world)
+        world.last_wakes_first = r.random() < 0.5
+        overdue = []
+        for step in range(30):
+            live = [own for own in ward.owns if not own.ended]
+            action = r.random()
+            if action < 0.3:
+                errors = [ValueError("x")] * (r.random() < 0.3)
+                ward.add(f"{step}", r.choice([0.6, 3.0, 9.0, 60.0]), is_blocked=r.random() < 0.3, errors=errors)
+            elif action < 0.4 and live:
+                ward.end(r.choice(live))
+            elif action < 0.6 and world.gates:
+                r.choice(world.gates).open()
+            else:
+                world.advance(r.choice([0.1, 1.0, 3.0, 6.0]))
+            world.settle()
+            held = sum(gate.held for gate in world.gates)
+            late = [own.name for due, _, own in ward.heart._due if due < world.now and not own.ended]
+            if held < MAX_THREADS and late:
+                overdue.append((step, late))
+        for own in ward.owns:
+            own.ended = True
+        for gate in world.gates:
+            gate.open()
+        world.advance(100)
+        assert world.threads == 0
+    return overdue
+
+
+def test_nothing_is_ever_late(caplog):
+    """As long as fewer renewals hang than there may be threads, every other one is begun when it is due."""
+    caplog.set_level("CRITICAL", logger="pynamo_locking")
+    late = {seed: found for seed in range(40) if (found := run_at_random(seed))}
+
+    assert late == {}

@@ -1,0 +1,618 @@
+"""What models refuse, before any request is made, and what their locks are made of."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+
+import pytest
+from botocore.exceptions import ClientError
+from pynamodb.attributes import (
+    BinaryAttribute,
+    BooleanAttribute,
+    NumberAttribute,
+    UnicodeAttribute,
+    UTCDateTimeAttribute,
+)
+from pynamodb.connection import Connection
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    ConfigurationError,
+    LockableMixin,
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockLost,
+    LockSettings,
+    LockState,
+    LockTimeout,
+    locked_all,
+)
+from pynamo_locking._io import local
+from tests.unit.helpers import Account, Locks, entry, own_entry, queue
+
+pytestmark = pytest.mark.usefixtures("no_requests")
+
+
+class Reading(LockableModel):
+    """Number hash key, bytes range key, lock attribute under another name."""
+
+    class Meta:
+        table_name = "readings"
+        region = "us-east-1"
+
+    sensor = NumberAttribute(hash_key=True)
+    data = BinaryAttribute(range_key=True, legacy_encoding=False)
+    guard = LockAttribute(attr_name="g")
+
+
+class Dated(LockableModel):
+    class Meta:
+        table_name = "dated"
+        region = "us-east-1"
+
+    day = UTCDateTimeAttribute(hash_key=True)
+    lock = LockAttribute()
+
+
+class Beside(LockableModel):
+    """Its locks are rows of another table."""
+
+    class Meta:
+        table_name = "beside"
+        region = "us-east-1"
+        lock_table = Locks
+
+    key = UnicodeAttribute(hash_key=True)
+
+
+class Savings(Account):
+    """Shares the lock attribute of its base."""
+
+    class Meta(Account.Meta):
+        table_name = "savings"
+
+
+class Patient(LockableModel):
+    class Meta:
+        table_name = "patient"
+        region = "us-east-1"
+        lock_settings = LockSettings(wait=1, lease=30, heartbeat=False, max_waiters=3)
+
+    key = UnicodeAttribute(hash_key=True)
+    lock = LockAttribute()
+
+
+# Reserved names
+
+
+@pytest.mark.parametrize("name", ["locked", "edit", "lock_state", "break_lock", "lock_settings", "lock"])
+def test_an_attribute_may_not_hide_a_method(name):
+    """It is refused when the class is made; the message says how to keep the stored name."""
+    with pytest.raises(ConfigurationError, match=f"attribute called '{name}'") as caught:
+        type(LockableModel)("Door", (LockableModel,), {name: UnicodeAttribute(null=True)})
+
+    assert str(caught.value).startswith("Door ")
+    assert f"{name}_ = ...Attribute(attr_name='{name}')" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["locked", "edit", "lock_state", "break_lock", "lock_settings", "lock"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+def test_an_inherited_attribute_may_not_hide_a_method(name, is_first):
+    """Whether it comes from a plain mixin before or after our base: one of the two would hide the other."""
+    mixin = type("Mixin", (), {name: UnicodeAttribute(null=True)})
+    bases = (mixin, LockableModel) if is_first else (LockableModel, mixin)
+
+    with pytest.raises(ConfigurationError, match=f"attribute called '{name}'"):
+        type(LockableModel)("Door", bases, {})
+
+
+@pytest.mark.parametrize("name", ["edit", "lock"])
+def test_a_method_may_not_hide_an_attribute_of_an_existing_model(name):
+    """Locks added to a model that has such an attribute would cut it off from its data."""
+    plain = type(Model)("Plain", (Model,), {"key": UnicodeAttribute(hash_key=True), name: UnicodeAttribute(null=True)})
+
+    with pytest.raises(ConfigurationError, match=f"attribute called '{name}'"):
+        type(Model)("Door", (LockableMixin, plain), {})
+
+
+def test_the_advice_for_a_reserved_name_works():
+    """An attribute with another name in Python and the same in the item is fine."""
+
+    class Door(LockableModel):
+        key = UnicodeAttribute(hash_key=True)
+        edit_ = BooleanAttribute(attr_name="edit", null=True)
+        lock = LockAttribute()
+
+    assert Door("x", edit_=True).serialize()["edit"] == {"BOOL": True}
+
+
+def test_one_lock_attribute_is_enough():
+    """Two are refused with their names, also if one of them is inherited."""
+    with pytest.raises(ConfigurationError, match=r"^Two has more than one LockAttribute: lock, other"):
+
+        class Two(LockableModel):
+            other = LockAttribute()
+            lock = LockAttribute()
+
+    with pytest.raises(ConfigurationError, match=r"^More has more than one LockAttribute: guard, lock"):
+
+        class More(Account):
+            guard = LockAttribute()
+
+
+def test_a_subclass_may_declare_its_lock_again():
+    """Under the same name there is still one."""
+
+    class Again(Account):
+        lock = LockAttribute(attr_name="l")
+
+    assert Again._lock_attribute().attr_name == "l"
+
+
+# The attribute
+
+
+@pytest.mark.parametrize("value", [5, "x", {}, object()])
+def test_a_lock_cannot_be_assigned(value):
+    """Neither on an instance nor in its constructor."""
+    account = Account("a-1")
+
+    with pytest.raises(ConfigurationError, match=r"'lock' cannot be assigned; use Account\.locked\("):
+        account.lock = value
+    with pytest.raises(ConfigurationError, match="cannot be assigned"):
+        Account("a-1", lock=value)
+
+
+def test_a_new_instance_reads_as_free():
+    """Without a stored lock it is a LockState, not None."""
+    assert Account("a-1").lock == LockState()
+
+
+def test_the_attribute_makes_locks():
+    """`Model.lock(key)` works though the attribute has that name, with all options of `locked`."""
+    lock = Account.lock("a-1", wait=3, owner="me")
+
+    assert lock.name == Account.locked("a-1").name == "accounts/a-1"
+    assert (lock.owner, lock._wish.wait) == ("me", 3.0)
+
+
+def test_the_method_makes_locks_where_the_attribute_has_another_name():
+    """`Model.lock(key)` and the attribute itself make the same lock."""
+    for lock in (Reading.lock(5, b"x"), Reading.guard(5, b"x"), Reading.locked(5, b"x")):
+        assert lock.name == "readings/5/x"
+
+
+def test_the_method_makes_locks_where_there_is_no_attribute():
+    """A model whose locks are elsewhere has the method as well."""
+    assert Beside.lock("k").name == "beside/k"
+    assert Beside.lock("k")._target.row.table == "locks"
+
+
+def test_locks_are_of_the_class_they_were_asked_of():
+    """One attribute object serves a model and its subclasses; each makes locks of its own items."""
+    assert Savings.lock("a-1").name == "savings/a-1"
+    assert Account.lock("a-1").name == "accounts/a-1"
+    assert Savings.lock("a-1")._target.model is Savings
+
+    ours, theirs = Account.lock, Savings.lock
+
+    assert (ours("a-1").name, theirs("a-1").name) == ("accounts/a-1", "savings/a-1")
+
+
+def test_an_attribute_without_a_model_makes_no_locks():
+    """The message says how it does."""
+    with pytest.raises(ConfigurationError, match=r"only through its model"):
+        LockAttribute()("a-1")
+
+
+def test_an_attribute_of_a_model_that_is_not_lockable_makes_no_locks():
+    """The message names the model, which lacks the base class."""
+
+    class Plain(Model):
+        key = UnicodeAttribute(hash_key=True)
+        lock = LockAttribute()
+
+    with pytest.raises(ConfigurationError, match="Plain"):
+        Plain.lock("a-1")
+
+
+def test_the_attribute_can_be_named_in_conditions():
+    """As any other attribute."""
+    assert str(Account.lock.exists()) == "attribute_exists (lock)"
+    assert str(Reading.guard.does_not_exist()) == "attribute_not_exists (g)"
+
+
+# Where locks are
+
+
+@pytest.mark.parametrize("table", [None, "locks", Account, Model, object(), Locks("x")])
+def test_a_model_needs_a_place_for_locks(table):
+    """Without one, or with one that is no NamedLock, `locked` says how to declare it."""
+
+    class Bare(LockableModel):
+        class Meta:
+            table_name = "bare"
+            region = "us-east-1"
+            lock_table = table
+
+        key = UnicodeAttribute(hash_key=True)
+
+    with pytest.raises(ConfigurationError, match=r"^Bare has no place for locks: declare `lock = LockAttribute\(\)`"):
+        Bare.locked("k")
+
+
+def test_locks_of_the_same_item_are_one():
+    """However number and key are written."""
+    assert Reading.locked(1, b"x")._target.row.identity == Reading.locked(1.0, b"x")._target.row.identity
+    assert Reading.locked(1, b"x")._target.row.identity != Reading.locked(1, b"y")._target.row.identity
+
+
+def test_a_named_lock_is_called_by_its_name():
+    """Unencoded, in messages as in the row."""
+    assert Locks.locked("nightly/report").name == "nightly/report"
+    assert Locks.locked("nightly/report")._target.row.key == {"name": {"S": "nightly/report"}}
+
+
+# Keys
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        (Account, (None,)),
+        (Account, ("",)),
+        (Account, (5,)),
+        (Account, (b"x",)),
+        (Account, (["a"],)),
+        (Account, ({"a": 1},)),
+        (Account, (Colour.RED,)),
+        (Account, (True,)),
+        (Account, ("x" * 2049,)),
+        (Account, ("ä" * 1025,)),
+        (Account, ("\ud800",)),
+        (Account, ("a-1", "extra")),
+        (Account, ("a-1", 0)),
+        (Locks, (None,)),
+        (Locks, ("",)),
+        (Reading, (True, b"x")),
+        (Reading, (math.nan, b"x")),
+        (Reading, (math.inf, b"x")),
+        (Reading, ("5", b"x")),
+        (Reading, (None, b"x")),
+        (Reading, ([5], b"x")),
+        (Reading, ({}, b"x")),
+        (Reading, (5j, b"x")),
+        (Reading, (5,)),
+        (Reading, (5, b"")),
+        (Reading, (5, "x")),
+        (Reading, (5, b"x" * 1025)),
+        (Beside, (None,)),
+        (Beside, (7,)),
+        (Beside, ("k", "extra")),
+        (Dated, ("2020-01-01",)),
+        (Dated, (5,)),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else repr(value)[:25],
+)
+def test_wrong_keys_are_refused(model, key):
+    """As a ConfigurationError, and without a request."""
+    with pytest.raises(ConfigurationError, match="key"):
+        model.locked(*key)
+
+
+@pytest.mark.parametrize("method", ["locked", "lock", "edit", "lock_state", "break_lock"])
+def test_every_method_checks_keys(method):
+    """Not only `locked`."""
+    options = {"ticket": 1} if method == "break_lock" else {}
+    with pytest.raises(ConfigurationError, match="cannot be the hash key of a Account"):
+        getattr(Account, method)("", **options)
+
+
+def test_wrong_keys_are_named_in_the_message():
+    """Value, key, model, and what is wrong with it."""
+    with pytest.raises(ConfigurationError) as caught:
+        Reading.locked(5, b"")
+
+    assert str(caught.value) == (
+        "b'' cannot be the range key of a Reading: DynamoDB allows 1 to 1024 bytes, and it has 0."
+    )
+
+
+@pytest.mark.parametrize("key", [math.nan, math.inf, "5"])
+def test_what_is_no_number_is_named_in_the_message(key):
+    """A wrong number names the value as given, the model and which key it is, as every other wrong key does."""
+    with pytest.raises(ConfigurationError) as caught:
+        Reading.locked(key, b"x")
+
+    assert str(caught.value).startswith(f"{key!r} cannot be the hash key of a Reading: ")
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "name"),
+    [
+        (Account, ("x" * 2048,), None),
+        (Account, ("a/b",), "accounts/a%2Fb"),
+        (Reading, (0, b"\x00"), "readings/0/%00"),
+        (Reading, (-0.0, b"x"), "readings/0/x"),
+        (Reading, (1e2, b"x"), "readings/100/x"),
+        (Reading, (2**100, b"x"), f"readings/{2**100}/x"),
+        (Dated, (datetime(2020, 1, 2, tzinfo=timezone.utc),), "dated/2020-01-02T00%3A00%3A00.000000%2B0000"),
+    ],
+)
+def test_good_keys_are_accepted(model, key, name):
+    """Up to DynamoDB's limits."""
+    assert model.locked(*key).name == name or name is None
+
+
+# Settings and arguments
+
+
+def test_settings_come_from_meta():
+    """Without arguments the model's settings count, without those the defaults."""
+    wish = Patient.locked("k")._wish
+
+    assert (wish.wait, wish.lease, wish.heartbeat, wish.settings) == (1, 30, False, Patient.Meta.lock_settings)
+    assert Account.locked("a-1")._wish.settings == Account.lock_settings() == LockSettings()
+    assert Account.locked("a-1")._wish.wait == 60
+
+
+def test_arguments_override_settings():
+    """Each of them, whatever its type; `settings` replaces those of Meta as a whole."""
+    wish = Patient.locked("k", wait=timedelta(seconds=5), lease=timedelta(minutes=1), heartbeat=True, owner="me")._wish
+
+    assert (wish.wait, wish.lease, wish.heartbeat, wish.owner) == (5.0, 60.0, True, "me")
+    assert wish.settings is Patient.Meta.lock_settings
+
+    other = LockSettings(wait=7, lease=8)
+
+    assert Patient.locked("k", settings=other)._wish.wait == 7
+    assert Patient.locked("k", settings=other, wait=0)._wish.wait == 0
+    assert Patient.locked("k", settings=other)._wish.settings is other
+
+
+@pytest.mark.parametrize("settings", [5, "x", {}, {"wait": 5}, False, LockSettings])
+def test_settings_are_lock_settings(settings):
+    """Anything else is refused, also what is false."""
+    with pytest.raises(ConfigurationError, match="must be a LockSettings"):
+        Account.locked("a-1", settings=settings)
+
+
+@pytest.mark.parametrize("settings", [5, {}, LockSettings])
+def test_settings_in_meta_are_lock_settings(settings):
+    """The same for Meta, at the first use, whichever method asks."""
+
+    class Odd(LockableModel):
+        class Meta:
+            table_name = "odd"
+            region = "us-east-1"
+            lock_settings = settings
+
+        key = UnicodeAttribute(hash_key=True)
+        lock = LockAttribute()
+
+    for method in (Odd.locked, Odd.edit, Odd.lock_state):
+        with pytest.raises(ConfigurationError, match="must be a LockSettings"):
+            method("k")
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, "1", True, timedelta(seconds=-1), []])
+@pytest.mark.parametrize("name", ["wait", "lease"])
+def test_durations_are_checked(name, value):
+    """A wrong one is refused by name."""
+    for method in (Account.locked, Account.lock, Account.edit):
+        with pytest.raises(ConfigurationError, match=f"^{name} must "):
+            method("a-1", **{name: value})
+
+
+def test_the_wait_of_acquire_is_checked():
+    """As that of `locked`, and of `locked_all`."""
+    with pytest.raises(ConfigurationError, match=r"^wait must not be negative"):
+        Account.locked("a-1").acquire(wait=-1)
+    with pytest.raises(ConfigurationError, match=r"^wait must not be negative"), locked_all(Account.lock("a"), wait=-1):
+        pass
+
+
+@pytest.mark.parametrize(("lease", "message"), [(0, "too short"), (5.9, "at least 6.0 s"), (math.inf, "finite")])
+def test_leases_are_checked_against_the_request_timeout(lease, message):
+    """Too short or infinite ones are refused when the lock is made."""
+    with pytest.raises(ConfigurationError, match=message):
+        Account.locked("a-1", lease=lease)
+
+
+def test_a_model_without_items_cannot_be_locked():
+    """A model needs a hash key."""
+
+    class Keyless(LockableModel):
+        class Meta:
+            table_name = "keyless"
+            region = "us-east-1"
+
+        lock = LockAttribute()
+
+    with pytest.raises(ConfigurationError, match=r"^Keyless has no hash key"):
+        Keyless.locked("k")
+
+
+# Locks that are not taken
+
+
+@pytest.mark.parametrize("use", ["release", "renew", "condition"])
+def test_a_lock_that_is_not_held_cannot_be_used(use):
+    """It says so, by name."""
+    lock = Account.locked("a-1")
+
+    with pytest.raises(ConfigurationError, match=r"^the lock accounts/a-1 is not held by this Lock object"):
+        getattr(lock, use)()
+
+
+@pytest.mark.parametrize("fact", ["ticket", "item", "lost"])
+def test_a_lock_that_was_never_taken_has_no_facts(fact):
+    """It says so, by name."""
+    lock = Account.locked("a-1")
+
+    with pytest.raises(ConfigurationError, match=r"^the lock accounts/a-1 was never taken by this Lock object"):
+        getattr(lock, fact)
+
+
+def test_a_lock_that_is_not_held_has_nothing_left():
+    """And says so in its repr."""
+    lock = Account.locked("a-1")
+
+    assert (lock.is_held, lock.remaining) == (False, 0.0)
+    assert repr(lock) == "<Lock accounts/a-1 not held>"
+    with pytest.raises(ConfigurationError):
+        lock.ensure(1)
+
+
+@pytest.fixture
+def held(world):
+    """Our entry in the queue of account a-1, lease 60 s, just granted in this context."""
+    own = own_entry(ticket=7)
+    local.remember(own)
+    yield own
+    local.forget(own)
+
+
+def test_a_held_lock_in_words(held, world):
+    """The repr has name, ticket and what is left."""
+    lock = Account.locked("a-1").acquire()
+    world.now += 15
+
+    assert repr(lock) == "<Lock accounts/a-1 ticket 7, 45.0 s left>"
+    assert (lock.ticket, lock.is_held, lock.remaining) == (7, True, 45.0)
+
+    world.now += 45
+
+    assert (lock.is_held, lock.remaining) == (False, 0.0)
+
+
+def test_reentry_makes_no_request(held):
+    """The same ticket, counted; a release of the inner one keeps the lock."""
+    outer, inner = Account.locked("a-1"), Account.locked("a-1")
+    with outer, inner:
+        assert inner.ticket == outer.ticket == 7
+        assert held.depth == 3
+        assert not inner._is_last_take
+    assert held.depth == 1
+    with pytest.raises(ConfigurationError, match="not held"):
+        inner.release()
+
+
+def test_a_lost_lock_is_not_entered_again(held):
+    """Taking a lock that this context has lost must not look like holding it."""
+    held.lose("evicted")
+
+    with pytest.raises(LockLost):
+        Account.locked("a-1").acquire()
+
+
+@pytest.mark.parametrize("wanted", [60, 61, math.inf, timedelta(minutes=1)])
+def test_no_more_can_be_ensured_than_a_lease(held, wanted):
+    """A whole lease is never left after a request; the message says how long the lease is."""
+    lock = Account.locked("a-1").acquire()
+
+    with pytest.raises(ConfigurationError, match="the lease is 60 s"):
+        lock.ensure(wanted)
+
+
+def test_no_more_can_be_ensured_than_the_lease_that_is_held(held):
+    """A lock entered again has the lease it was first taken with, whatever the inner one asked for."""
+    inner = Account.locked("a-1", lease=600).acquire()
+
+    with pytest.raises(ConfigurationError, match="the lease is 60 s"):
+        inner.ensure(120)
+
+
+def test_ensuring_what_is_left_makes_no_request(held, world):
+    """Only if too little is left the lease is renewed."""
+    lock = Account.locked("a-1").acquire()
+    world.now += 30
+
+    lock.ensure(30)
+    with pytest.raises(AssertionError, match="a request was made: UpdateItem"):
+        lock.ensure(31)
+
+
+def test_ensure_after_a_loss(held):
+    """It says that the lock is lost, without a request."""
+    lock = Account.locked("a-1").acquire()
+    held.lose("evicted")
+
+    with pytest.raises(LockLost) as caught:
+        lock.ensure(1)
+
+    assert (caught.value.reason, caught.value.ticket) == ("evicted", 7)
+    assert "ticket 7 of accounts/a-1" in str(caught.value)
+    assert lock.lost.is_set()
+    assert not lock.is_held
+
+
+# Writes
+
+
+@pytest.mark.parametrize("model", [Account, Beside, Locks])
+def test_batch_write_has_to_be_asked_for(model):
+    """It has no conditions; the message says what to do instead."""
+    with pytest.raises(ConfigurationError, match=rf"^batch_write\(\) of {model.__name__} .*unguarded=True"):
+        model.batch_write()
+
+    assert model.batch_write(unguarded=True).model is model
+    assert model.batch_write(auto_commit=False, unguarded=True).auto_commit is False
+
+
+def test_actions_on_the_lock_are_refused():
+    """An update may not change the lock behind its back."""
+    account = Account("a-1")
+
+    for action in (Account.lock.remove(), Account.lock["next"].set(5)):
+        with pytest.raises(ConfigurationError, match="would change the lock of Account"):
+            account.update([action])
+
+
+@pytest.mark.parametrize("actions", [[], None, (Account.lock.remove(),)])
+def test_actions_are_a_list(actions):
+    """What PynamoDB refuses is refused here as well, with the same exception."""
+    with pytest.raises(TypeError, match="non-empty list"):
+        Account("a-1").update(actions)
+
+
+# Facts behind errors
+
+
+def test_an_error_names_the_answer_behind_it(monkeypatch, world):
+    """`cause` is the exception of botocore, so that handlers can look at DynamoDB's code."""
+    monkeypatch.setattr(world, "sleep", lambda seconds: None, raising=False)
+    throttled = ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "GetItem")
+
+    def dispatch(connection, operation, kwargs):
+        raise throttled
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+
+    with pytest.raises(LockingError) as caught:
+        Account.lock_state("a-1")
+
+    assert caught.value.cause is throttled
+    assert caught.value.cause_response_code == "ThrottlingException"
+
+    with pytest.raises(LockTimeout) as caught:
+        Account.locked("a-1", wait=0).acquire()
+
+    assert caught.value.cause is throttled
+    assert caught.value.cause_response_code == "ThrottlingException"
+
+
+def test_states_read_from_instances():
+    """The attribute of a loaded instance is the queue at that time."""
+    state = queue(entry(1), entry(2))
+    account = Account("a-1", lock=state)
+
+    assert account.lock is state
+    assert [holder.owner for holder in account.lock.holders] == ["owner1"]

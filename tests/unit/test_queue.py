@@ -1,0 +1,234 @@
+"""Who is first, who is dead, when to look again."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pynamo_locking import LockSettings, LockState
+from pynamo_locking._core.queue import (
+    EVICTION_SLOTS,
+    FREE,
+    Sighting,
+    dead_among,
+    observe,
+    poll_delay,
+)
+from tests.unit.helpers import entry, queue, steady
+
+BEATS = st.lists(st.integers(0, 6), min_size=1, max_size=30)
+
+
+# LockState
+
+
+def test_an_entry_knows_its_lease_and_age():
+    """Lease in seconds; age since the last renewal, by the clocks of owner and reader."""
+    it = entry(lease_ms=30_500, until_ms=100_500, read_ms=71_000)
+
+    assert it.lease == 30.5
+    assert it.age == 1.0
+
+
+def test_free():
+    """A lock that never was has neither holders nor waiters nor a document."""
+    assert LockState() == FREE
+    assert (FREE.holders, FREE.waiters, FREE.exists, FREE.find("x")) == ((), (), False, None)
+
+
+def test_the_first_holds_and_the_others_wait():
+    """In the order of tickets."""
+    first, second, third = entry(1), entry(2), entry(3)
+    state = queue(first, second, third)
+
+    assert state.holders == (first,)
+    assert state.waiters == (second, third)
+    assert state.exists
+
+
+def test_an_empty_queue_is_free_and_exists():
+    """A document whose queue is empty has no holder."""
+    state = queue(since=5)
+
+    assert (state.holders, state.waiters, state.exists) == ((), (), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "ticket", "is_found"), [("id2", None, True), ("id2", 2, True), ("id2", 3, False), ("id9", None, False)]
+)
+def test_an_entry_is_found_by_name_and_ticket(name, ticket, is_found):
+    """A revived entry, of the same name but with another ticket, is not ours."""
+    state = queue(entry(1), entry(2))
+
+    assert state.find(name, ticket) == (entry(2) if is_found else None)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([3, 5, 9])))
+def test_only_smaller_tickets_are_ahead(order):
+    """The grant rule does not depend on the order in which entries are stored."""
+    entries = {ticket: entry(ticket) for ticket in order}
+    state = queue(*(entries[ticket] for ticket in order))
+
+    assert state.ahead_of(entries[3]) == ()
+    assert state.ahead_of(entries[5]) == (entries[3],)
+    assert set(state.ahead_of(entries[9])) == {entries[3], entries[5]}
+
+
+@steady
+@given(st.sets(st.integers(1, 50), min_size=1, max_size=10))
+def test_exactly_one_entry_has_nobody_ahead(tickets):
+    """In every queue the one with the smallest ticket holds the lock, and nobody else."""
+    entries = tuple(entry(ticket) for ticket in sorted(tickets))
+    state = queue(*entries)
+
+    assert tuple(it for it in entries if not state.ahead_of(it)) == state.holders == entries[:1]
+
+
+@pytest.mark.parametrize(
+    ("since", "slot", "expected"),
+    [
+        (100, None, False),  # no trace: not evicted
+        (100, 103, True),
+        (103, 103, True),  # the document's first ticket
+        (100, 103 - EVICTION_SLOTS, False),  # an older ticket in the slot
+        (100, 103 + EVICTION_SLOTS, None),  # a younger one has overwritten what was there
+        (104, None, None),  # the document is younger than the ticket
+        (104, 103, None),
+    ],
+)
+def test_was_evicted(since, slot, expected):
+    """The trace of a ticket, in the slot that it shares with every eighth other."""
+    evicted = {} if slot is None else {103 % EVICTION_SLOTS: slot}
+
+    assert queue(since=since, evicted=evicted).was_evicted(103) is expected
+
+
+def test_was_evicted_without_a_document():
+    """Nothing is known without a document."""
+    assert FREE.was_evicted(103) is None
+
+
+@steady
+@given(st.lists(st.integers(1, 200), unique=True, max_size=40).map(sorted))
+def test_evictions_are_never_confused(tickets):
+    """Whatever was evicted, in order: a ticket that was is never called released, nor the other way round."""
+    evicted = {ticket % EVICTION_SLOTS: ticket for ticket in tickets}
+    state = queue(since=1, evicted=evicted)
+
+    for ticket in range(1, 210):
+        assert state.was_evicted(ticket) in ({True, None} if ticket in tickets else {False, None})
+    for ticket in tickets[-1:]:
+        assert state.was_evicted(ticket) is True
+
+
+def test_states_are_values():
+    """They compare without the raw map, pickle, and cannot be changed."""
+    state = LockState((entry(1),), 2, 1, {1: 1}, raw={"next": {"N": "2"}})
+
+    assert state == LockState((entry(1),), 2, 1, {1: 1})
+    assert pickle.loads(pickle.dumps(state)).raw == state.raw
+    assert "raw" not in repr(state)
+    with pytest.raises(FrozenInstanceError):
+        state.next_ticket = 5
+
+
+# observe
+
+
+def test_a_new_entry_is_seen_now():
+    """Its silence counts from the end of the read that first showed it."""
+    assert observe({}, [entry(1, beat=4)], 10.0) == {"id1": Sighting(4, 10.0)}
+
+
+def test_an_unchanged_beat_keeps_its_time():
+    """The same beat again is no sign of life."""
+    seen = {"id1": Sighting(4, 10.0)}
+
+    assert observe(seen, [entry(1, beat=4)], 20.0) == seen
+
+
+def test_a_higher_beat_is_a_sign_of_life():
+    """Silence counts anew from there."""
+    assert observe({"id1": Sighting(4, 10.0)}, [entry(1, beat=5)], 20.0) == {"id1": Sighting(5, 20.0)}
+
+
+def test_a_lower_beat_comes_from_an_old_image():
+    """It is neither a sign of life nor makes the next image one."""
+    seen = observe({"id1": Sighting(4, 10.0)}, [entry(1, beat=3)], 20.0)
+
+    assert seen == {"id1": Sighting(4, 10.0)}
+    assert observe(seen, [entry(1, beat=4)], 30.0) == {"id1": Sighting(4, 10.0)}
+
+
+def test_who_left_is_forgotten():
+    """The sightings do not grow with the history of the queue."""
+    assert observe({"id1": Sighting(4, 10.0)}, [entry(2)], 20.0) == {"id2": Sighting(0, 20.0)}
+
+
+@steady
+@given(BEATS)
+def test_a_sighting_is_the_first_of_the_highest_beat(beats):
+    """Whatever order images arrive in, an entry is as old as the first image of its highest beat."""
+    seen = {}
+    for now, beat in enumerate(beats):
+        seen = observe(seen, [entry(1, beat=beat)], float(now))
+
+    assert seen == {"id1": Sighting(max(beats), float(beats.index(max(beats))))}
+
+
+# dead_among
+
+
+def test_the_living_are_not_dead():
+    """Not seen before, or seen within the lease, or over by less than the clock skew."""
+    living = [entry(1), entry(2), entry(3, until_ms=95_000)]
+    seen = {"id2": Sighting(0, 40.0), "id3": Sighting(0, 100.0)}
+
+    assert dead_among(living, seen, 100.0, 60_000, 10.0) == ()
+
+
+def test_the_silent_are_dead():
+    """After a lease of silence, and its margin, on our own clock; whatever the wall clock says."""
+    seen = {"id1": Sighting(0, 0.0)}
+
+    assert dead_among([entry(1)], seen, 62.9, 0, None) == ()
+    assert dead_among([entry(1)], seen, 63.0, 0, None) == (entry(1),)
+
+
+def test_each_lease_counts_for_its_own_entry():
+    """A long lease is not judged by a short one."""
+    short, long = entry(1, lease_ms=10_000), entry(2, lease_ms=100_000)
+    seen = {"id1": Sighting(0, 0.0), "id2": Sighting(0, 0.0)}
+
+    assert dead_among([short, long], seen, 50.0, 0, None) == (short,)
+
+
+def test_the_long_over_are_dead_at_once():
+    """By the stored end of the lease, without having been watched; not if no wall clock is trusted."""
+    assert dead_among([entry(1)], {}, 0.0, 70_001, 10.0) == (entry(1),)
+    assert dead_among([entry(1)], {}, 0.0, 70_001, None) == ()
+
+
+# poll_delay
+
+
+@steady
+@given(
+    position=st.integers(1, 200),
+    poll=st.floats(0.001, 2),
+    jitter=st.floats(0, 1, exclude_max=True),
+)
+def test_poll_delay(position, poll, jitter):
+    """Between half and the whole of the interval, which grows with the position up to poll_max."""
+    settings = LockSettings(poll=poll, poll_max=2)
+    delay = poll_delay(position, settings, jitter)
+    interval = min(poll * position, 2)
+
+    assert interval / 2 <= delay <= interval
+    assert poll_delay(position + 1, settings, jitter) >= delay
+    assert poll_delay(position, settings, 0) == interval / 2

@@ -1,0 +1,135 @@
+"""The stored form of a lock document, and back."""
+
+from __future__ import annotations
+
+import copy
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pynamo_locking import LockState
+from pynamo_locking._core.queue import FREE
+from pynamo_locking._io import records
+from tests.unit.helpers import entry, steady
+
+OWNERS = st.sampled_from(["", "host:1:main", "日本 🔒", "a\x00b"])
+TICKETS = st.integers(1, 2**62)
+ENTRIES = st.builds(
+    entry,
+    TICKETS,
+    id=st.integers(0, 2**80 - 1).map("{:020x}".format),
+    owner=OWNERS,
+    lease_ms=st.integers(0, 10**9),
+    beat=st.integers(0, 10**9),
+    until_ms=st.integers(0, 10**14),
+    writes=st.integers(0, 10**9),
+    read_ms=st.just(1_000_000),
+)
+QUEUES = st.lists(ENTRIES, max_size=6, unique_by=(lambda e: e.id, lambda e: e.ticket))
+
+
+def stored(entries, next_ticket, since, evicted):
+    """A document as DynamoDB returns it, its maps in any order."""
+    number = records.number
+    return {
+        "next": number(next_ticket),
+        "since": number(since),
+        "evicted": {"M": {str(slot): number(ticket) for slot, ticket in evicted.items()}},
+        "tickets": {"M": {e.id: number(e.ticket) for e in reversed(entries)}},
+        "queue": {
+            "M": {
+                e.id: {
+                    "M": {
+                        "owner": {"S": e.owner},
+                        "mode": {"S": e.mode},
+                        "lease_ms": number(e.lease_ms),
+                        "beat": number(e.beat),
+                        "until_ms": number(e.until_ms),
+                        "writes": number(e.writes),
+                    }
+                }
+                for e in entries
+            }
+        },
+    }
+
+
+@steady
+@given(QUEUES, TICKETS, TICKETS, st.dictionaries(st.integers(0, 7), TICKETS))
+def test_documents_are_read_whole(entries, next_ticket, since, evicted):
+    """Every fact of a stored document is in its state, entries in ticket order, read at our wall clock."""
+    raw = stored(entries, next_ticket, since, evicted)
+    state = records.state_of(raw)
+
+    assert [e.ticket for e in state.entries] == sorted(e.ticket for e in entries)
+    assert all(e.read_ms > 1_600_000_000_000 for e in state.entries)
+    assert {unread(e) for e in state.entries} == set(entries)
+    assert (state.next_ticket, state.since, state.evicted) == (next_ticket, since, evicted)
+    assert state.raw is raw
+
+
+def unread(it):
+    return entry(**{name: getattr(it, name) for name in it.__dataclass_fields__} | {"read_ms": 1_000_000})
+
+
+@steady
+@given(OWNERS, st.floats(0.6, 10**6), st.integers(0, 10**14), TICKETS)
+def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
+    """A document made for an entry reads back as that entry, with the next ticket after it."""
+    fresh = records.new_entry(owner, "exclusive", lease, now_ms)
+    state = records.state_of(records.new_document("me", fresh, ticket)["M"])
+    (mine,) = state.entries
+
+    assert (mine.id, mine.ticket, mine.owner, mine.mode) == ("me", ticket, owner, "exclusive")
+    assert (mine.beat, mine.writes) == (0, 0)
+    assert mine.until_ms - mine.lease_ms == now_ms
+    assert lease - 0.001 < mine.lease <= lease
+    assert (state.next_ticket, state.since, state.evicted) == (ticket + 1, ticket, {})
+
+
+def test_no_document():
+    """No image, no attribute and a removed attribute are a free lock."""
+    for image in (None, {}, {"lock": {"NULL": True}}, {"other": {"M": {}}}):
+        assert records.state_in(image, "lock") is FREE
+    assert records.state_of(None) is FREE
+
+
+def test_a_map_that_is_no_document():
+    """An empty map is a free lock, and keeps what is stored for the guard of a Put."""
+    assert records.state_of({}) == FREE
+    assert records.state_of({}).raw == {}
+
+
+def test_an_image_is_read_by_the_name_of_its_attribute():
+    """A model may have renamed the attribute."""
+    raw = stored([entry(7)], 8, 1, {})
+
+    assert records.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
+    assert records.state_in({"guard": {"M": raw}}, "lock") is FREE
+
+
+def test_half_an_entry_is_none():
+    """An entry without a ticket, or a ticket without an entry, is in no queue."""
+    raw = stored([entry(1), entry(2), entry(3)], 4, 1, {})
+    del raw["tickets"]["M"]["id1"]
+    del raw["queue"]["M"]["id2"]
+
+    assert [e.id for e in records.state_of(raw).entries] == ["id3"]
+
+
+def test_a_write_is_counted_in_a_copy():
+    """The number stands in our entry, everything else is as it was, and the document is not changed."""
+    raw = stored([entry(1, writes=2), entry(2)], 3, 1, {5: 5})
+    before = copy.deepcopy(raw)
+    counted = records.with_write_counted(raw, "id1", 9)
+
+    assert raw == before
+    assert counted == stored([entry(1, writes=9), entry(2)], 3, 1, {5: 5})
+
+
+def test_states_round_trip():
+    """What was read can be written as it was: the raw map is the stored form."""
+    raw = stored([entry(1)], 2, 1, {})
+
+    assert records.state_of(records.state_of(raw).raw) == records.state_of(raw)
+    assert isinstance(records.state_of(raw), LockState)
