@@ -36,7 +36,7 @@ def test_a_missing_table(engine):
     for model in (Account, Locks):
         model.delete_table()
         for call in (model.locked("a").acquire, lambda model=model: model.lock_state("a")):
-            with pytest.raises(ConfigurationError, match="there is no table .*create_table") as caught:
+            with pytest.raises(ConfigurationError, match=r"there is no table .*create_table") as caught:
                 call()
             assert caught.value.cause_response_code == "ResourceNotFoundException"
 

@@ -61,7 +61,7 @@ def test_every_kind_of_key(engine, kind, embedded):
                 names.add(lock.name)
                 assert model.lock_state(*key).holders[0].ticket == lock.ticket
                 with pytest.raises(LockTimeout):
-                    in_thread(lambda key=key: model.locked(*key, wait=0).acquire())
+                    in_thread(model.lock(*key, wait=0).acquire)
             assert model.get(*key).text == repr(key)
         assert len(names) == len(keys)
 

@@ -262,9 +262,12 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
         with account.edit("a") as item:
             item.balance += 1
 
-    with before_the_repetition(lambda: in_thread(successor)) as calls:
-        with lost_responses("UpdateItem", where=saves), account.edit("a") as item:
-            item.balance += 1
+    with (
+        before_the_repetition(lambda: in_thread(successor)) as calls,
+        lost_responses("UpdateItem", where=saves),
+        account.edit("a") as item,
+    ):
+        item.balance += 1
     assert calls
     assert account.get("a").balance == 102
 

@@ -49,7 +49,7 @@ def held_elsewhere(lock: Lock[Any]) -> Iterator[Lock[Any]]:
             with lock:
                 held.set()
                 done.wait()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the test
             errors.append(error)
         finally:
             held.set()
@@ -85,7 +85,7 @@ def in_thread(call: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the test
             results.append(error)
 
     thread = threading.Thread(target=run)
