@@ -18,7 +18,7 @@ MIN_EXPONENT: Final = -130
 MAX_EXPONENT: Final = 125
 
 #: The decimal context of the caller would round long numbers to 28 digits, and make two keys one.
-_EXACT: Final = Context(prec=10_000, Emin=-(10**9), Emax=10**9, traps=[])
+_EXACT: Final = Context(prec=10_000, traps=[])
 
 
 def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
@@ -55,9 +55,9 @@ def canonical_number(value: str) -> str:
         raise ConfigurationError(f"a number key must be finite, not {value!r}.")
     if not number:
         return "0"
-    exact = number.normalize(_EXACT)
-    digits = len(exact.as_tuple().digits)
-    if digits > MAX_DIGITS or not MIN_EXPONENT <= exact.adjusted() <= MAX_EXPONENT:
+    in_range = MIN_EXPONENT <= number.adjusted() <= MAX_EXPONENT
+    exact = number.normalize(_EXACT) if in_range else number
+    if not in_range or len(exact.as_tuple().digits) > MAX_DIGITS:
         raise ConfigurationError(
             f"a number key must have at most {MAX_DIGITS} digits and lie between 1E{MIN_EXPONENT} and "
             f"1E{MAX_EXPONENT + 1}, unlike {value!r}."

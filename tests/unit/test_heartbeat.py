@@ -223,6 +223,16 @@ def test_a_short_lease_among_idle_threads(ward, threads, last_wakes_first):
     assert ward.log == [("short", pytest.approx(added_at + due)) for due in (0.2, 0.4, 0.6)]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_slow_renewal_leaves_the_watch_to_an_idle_thread(ward, threads):
+    """An idle thread that never heard of the next entry is told when the one that did is held up."""
+    ward.fill_with_idle_threads(threads)
+    ward.add("hangs", 0.6, is_blocked=True)
+    ward.add("next", 0.9)
+
+    assert ward.names_after(0.95) == ["hangs", "next", "next", "next"]
+
+
 # Failures
 
 
@@ -268,6 +278,20 @@ def test_the_others_go_on_if_a_thread_is_killed(ward, error, lease):
 
     assert ward.world.killed_by == [error]
     assert [at for name, at in ward.log if name == "other"] == [lease / 3, lease * 2 / 3, lease]
+
+
+@pytest.mark.parametrize("limit", [1, 2, MAX_THREADS])
+def test_they_go_on_if_all_threads_are_killed(ward, limit, monkeypatch):
+    """All that there may be, at the same time: every entry is renewed again, those that killed them as well."""
+    monkeypatch.setattr(heartbeat, "MAX_THREADS", limit)
+    owns = [ward.add(f"{i}", 9.0, is_blocked=True, errors=[SystemExit()]) for i in range(limit)]
+    ward.world.advance(3)
+    for own in owns:
+        own.gate.open()
+    ward.log.clear()
+
+    assert set(ward.names_after(5)) == {own.name for own in owns}
+    assert len(ward.world.killed_by) == limit
 
 
 def test_the_one_that_killed_its_thread_goes_on_too(ward):
