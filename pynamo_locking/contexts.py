@@ -10,6 +10,7 @@ from typing_extensions import TypeVar, override
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,18 +47,25 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
         try:
             if error is None:
                 self._save()
+            else:
+                self.lock._forget_item()  # its changes were not saved; an outer block must not save them either
         except BaseException as failure:
+            self.lock._forget_item()
             self.lock.__exit__(type(failure), failure, failure.__traceback__)
             raise
         self.lock.__exit__(kind, error, traceback)
 
     def _save(self) -> None:
-        if not self.lock._is_in_queue:  # the block deleted the item, and the lock with it
+        if self.lock._is_item_deleted:  # in the block, and perhaps the lock with it
             return
         kind = Kind.FINISH if self.lock._is_last_take else Kind.KEEP
         written = self.lock.item._as_locked_item()
         assert written is not None  # noqa: S101 - the lock is held
-        written.save(None, checks_version=True, kind=kind)
+        try:
+            written.save(None, checks_version=True, kind=kind)
+        except LockLost:
+            if not self.lock._is_item_deleted:
+                raise
 
 
 @contextlib.contextmanager

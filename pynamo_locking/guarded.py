@@ -10,9 +10,10 @@ from typing_extensions import Self, override
 
 from pynamo_locking._io import guards, local, rows, writes
 from pynamo_locking._io.items import EmbeddedItem, GuardedItem, check_actions, put_document
+from pynamo_locking._io.wish import checked_settings
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.locks import Target, checked_settings
+from pynamo_locking.locks import Target
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
@@ -76,19 +77,24 @@ class GuardedMixin(_Base):
         if attribute is not None:
             label = str(hash_key) if cls._lock_creates_item else ""
             row = cls._lock_row(key, attribute, settings, label)
-            return Target(cls, row, (cls, hash_key, range_key), None)
+            read = lambda: super(GuardedMixin, cls).get(hash_key, range_key, consistent_read=True)  # noqa: E731
+            return Target(cls, row, (cls, hash_key, range_key), read)
         table, name = cls._lock_table(), rows.name_of(cls, key)
         lock = table._lock_attribute()
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row({"name": {"S": name}}, lock, settings, name)
+        rows.check_same_place(cls, row)
+        return Target(cls, row, (table, name, None), lambda: cls._read_committed(hash_key, range_key))
 
-        def read() -> Any:
-            # A plain read can show the state before a transaction that is decided but not yet applied.
-            with TransactGet(connection=cls._get_connection().connection) as transaction:
-                future = transaction.get(cls, hash_key, range_key)
-            return future.get()
+    @classmethod
+    def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
+        """Read an item whose lock is elsewhere.
 
-        return Target(cls, row, (table, name, None), read)
+        A plain read can show the state before a transaction that is decided but not yet applied.
+        """
+        with TransactGet(connection=cls._get_connection().connection) as transaction:
+            future = transaction.get(cls, hash_key, range_key)
+        return future.get()
 
     @classmethod
     def _lock_table(cls) -> type[GuardedMixin]:
@@ -112,15 +118,17 @@ class GuardedMixin(_Base):
         )
 
     def _lock_row_of_item(self) -> Row:
-        keys = [getattr(self, name) for name in (self._hash_keyname, self._range_keyname) if name]
-        return self._lock_target(keys[0], keys[1] if len(keys) > 1 else None, self.lock_settings()).row
+        return self._lock_target(*self._key_values(), self.lock_settings()).row
 
-    def _own_entry(self, row: Row | None) -> OwnEntry | None:
+    def _key_values(self) -> tuple[Any, Any]:
+        hash_name, range_name = str(self._hash_keyname), self._range_keyname
+        return getattr(self, hash_name), None if range_name is None else getattr(self, range_name)
+
+    def _own_entry(self, row: Row) -> OwnEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
         if writes.OWN_ENTRY not in self.__dict__ and local.holds_nothing():
             return None
-        has_place = row is not None or getattr(self.Meta, "lock_table", None) is not None
-        return writes.own_entry_of(self, row or (self._lock_row_of_item() if has_place else None))
+        return writes.own_entry_of(self, row)
 
     def _as_locked_item(self) -> EmbeddedItem | GuardedItem | None:
         """Return how this item is written; None: as PynamoDB does, its lock is elsewhere and not ours."""
@@ -128,8 +136,25 @@ class GuardedMixin(_Base):
         if attribute is not None:
             row = self._lock_row_of_item()
             return EmbeddedItem(self, attribute, row, self._own_entry(row))
-        own = self._own_entry(None)
+        if writes.OWN_ENTRY not in self.__dict__ and (local.holds_nothing() or not self._has_lock_place()):
+            return None
+        own = self._own_entry(self._lock_row_of_item())
         return None if own is None else GuardedItem(self, own)
+
+    @classmethod
+    def _has_lock_place(cls) -> bool:
+        return cls._lock_attribute() is not None or getattr(cls.Meta, "lock_table", None) is not None
+
+    @classmethod
+    def _target_held_here(cls, hash_key: Any, range_key: Any) -> Target[Self] | None:
+        """Return the lock of an item if this context holds it."""
+        if local.holds_nothing() or not cls._has_lock_place():
+            return None
+        try:
+            target = cls._lock_target(hash_key, range_key, cls.lock_settings())
+        except ConfigurationError:  # a key that cannot be; let PynamoDB say so
+            return None
+        return None if local.held_in_context(target.row) is None else target
 
     def _as_embedded_item(self) -> EmbeddedItem | None:
         """Return how PynamoDB's own TransactWrite may write this item."""
@@ -204,10 +229,12 @@ class GuardedMixin(_Base):
         attributes_to_get: Any = None,
     ) -> Self:
         """Get an item; consistently if this context holds its lock. See PynamoDB's `Model.get`."""
-        if not consistent_read and not local.holds_nothing():
-            row = cls._lock_target(hash_key, range_key, cls.lock_settings()).row
-            consistent_read = local.held_in_context(row) is not None
-        return super().get(hash_key, range_key, consistent_read, attributes_to_get)
+        target = cls._target_held_here(hash_key, range_key)
+        if target is None:
+            return super().get(hash_key, range_key, consistent_read, attributes_to_get)
+        if target.is_elsewhere and attributes_to_get is None:
+            return target.read()
+        return super().get(hash_key, range_key, consistent_read=True, attributes_to_get=attributes_to_get)
 
     @override
     def refresh(self, consistent_read: bool = False) -> None:
@@ -215,11 +242,17 @@ class GuardedMixin(_Base):
 
         A copy that was read under a lock since lost or released starts afresh.
         """
-        own: OwnEntry | None = self.__dict__.get(writes.OWN_ENTRY)
+        own: OwnEntry | None = vars(self).get(writes.OWN_ENTRY)
         if own is not None and (own.ended or own.lost.is_set()):
             del vars(self)[writes.OWN_ENTRY]
-        row = None if self._lock_attribute() is None else self._lock_row_of_item()
-        super().refresh(consistent_read or self._own_entry(row) is not None)
+        target = self._target_held_here(*self._key_values())
+        if target is None or not target.is_elsewhere:
+            super().refresh(consistent_read or target is not None)
+            return
+        fresh = target.read()
+        if type(fresh) is not type(self):
+            raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
+        self.attribute_values = fresh.attribute_values
 
     @override
     @classmethod

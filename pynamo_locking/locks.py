@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.expressions.operand import Path
 from pynamodb.models import Model
 from typing_extensions import Self, TypeVar
 
-from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
+from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._io import local, records, runtime
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.requests import Unavailable
-from pynamo_locking._io.waiting import Acquisition, Wish
+from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking._io.writes import OWN_ENTRY
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.wish import Wish
 
 M = TypeVar("M", bound=Model, default=Any)
 
@@ -40,16 +42,19 @@ class Target(Generic[M]):
         model: the model of the item.
         row: the row with the lock document.
         carrier: the model of that row, and its key as given by the caller.
-        read: reads the item when the row is another one.
+        read: reads the item as it is now.
     """
 
-    def __init__(
-        self, model: type[M], row: Row, carrier: tuple[type[Model], Any, Any], read: Callable[[], M] | None
-    ) -> None:
+    def __init__(self, model: type[M], row: Row, carrier: tuple[type[Model], Any, Any], read: Callable[[], M]) -> None:
         self.model = model
         self.row = row
         self.carrier = carrier
         self.read = read
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the lock is in another row than the item."""
+        return self.carrier[0] is not self.model
 
 
 class Lock(Generic[M]):
@@ -57,12 +62,14 @@ class Lock(Generic[M]):
 
     Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` statement,
     or call `acquire()` and `release()` in pairs. The object can be used again after a release; each
-    time it takes a new ticket. A context (thread or task) that takes a lock it already holds gets the
-    same ticket again, and gives it back with the last release.
+    time it takes a new ticket. A thread or asyncio task that takes a lock it already holds gets the
+    same ticket again, and gives it back with the last release. Threads and tasks started inside a lock
+    write under it if they inherit its context, but do not hold it: they wait like everybody else.
 
-    Guaranteed under crashes, lost answers, pauses and clock skew: at most one unexpired holder in
-    DynamoDB's own document, holders in the order of their tickets, and no guarded write (`save`,
-    `update`, `delete` of the locked item) applied after another process has taken over.
+    Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with
+    None): at most one unexpired holder in DynamoDB's own document, holders in the order of their
+    tickets, and no guarded write (`save`, `update`, `delete` of the locked item) applied after another
+    process has taken over.
     Not guaranteed: exclusion of work outside DynamoDB. Hand the `ticket` to such systems, and let
     them refuse a smaller one than they have seen.
 
@@ -76,6 +83,7 @@ class Lock(Generic[M]):
         self._on_lost = on_lost
         self._own: OwnEntry | None = None
         self._takes = 0
+        self._acquiring = runtime.current.exclusive()
 
     # Taking and giving back
 
@@ -94,32 +102,49 @@ class Lock(Generic[M]):
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
             ConfigurationError: a table is missing, the item is full, or the key is wrong.
         """
-        wish = self._wish if wait is None else _with_wait(self._wish, seconds(wait, "wait"))
-        row = self._target.row
-        if self._takes:
-            own = self._own
-            if own is None or own is not local.held_in_context(row):
-                raise ConfigurationError(
-                    f"this Lock object already holds {row.label} in another thread or task; "
-                    f"make one Lock object for each."
-                )
-        else:
-            own = local.held_in_context(row)
-        if own is not None and own.lost.is_set():
-            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
-        if own is None or not own.take_again():
-            own = self._take(wish)
-        self._own = own
-        self._takes += 1
+        wish = self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
+        if not self._acquiring.acquire(blocking=False):
+            raise self._in_use()
+        try:
+            self._own = self._take_again() or self._take(wish)
+            self._takes += 1
+        finally:
+            self._acquiring.release()
         return self
+
+    def _take_again(self) -> OwnEntry | None:
+        """Take the lock that this thread or task holds already, or return None."""
+        own = local.held_in_context(self._target.row)
+        if self._takes and (own is None or own is not self._own or own.party != runtime.current.party()):
+            raise self._in_use()
+        if own is None or own.party != runtime.current.party() or own.lost_reason == "forked":
+            return None
+        if own.lost.is_set():
+            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
+        if not own.take_again():
+            return None
+        if self._on_lost is not None and self._on_lost not in own.on_lost:
+            own.on_lost.append(self._on_lost)
+        return own
+
+    def _in_use(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"this Lock object is in use for {self.name} already, by another thread or task, or its item was "
+            f"deleted in the block. Make one Lock object for each party, and release it before it is taken anew."
+        )
 
     def _take(self, wish: Wish) -> OwnEntry:
         own = Acquisition(self._target.row, wish).run()
-        if self._on_lost is not None:
-            own.on_lost.append(self._on_lost)
-        if wish.heartbeat:
-            heart.add(own)
-        local.remember(own)
+        try:
+            if self._on_lost is not None:
+                own.on_lost.append(self._on_lost)
+            if wish.heartbeat:
+                heart.add(own)
+            local.remember(own)
+        except BaseException:
+            own.release()
+            heart.remove(own)
+            raise
         return own
 
     def release(self) -> None:
@@ -148,9 +173,15 @@ class Lock(Generic[M]):
         return self._must_have_taken().depth == 1
 
     @property
-    def _is_in_queue(self) -> bool:
-        """Whether our entry was not removed by our own doing, such as deleting the item."""
-        return not self._must_have_taken().ended
+    def _is_item_deleted(self) -> bool:
+        """Whether the item was deleted under the lock."""
+        own = self._must_have_taken()
+        return own.ended or own.is_item_deleted
+
+    def _forget_item(self) -> None:
+        """Let `item` be read anew the next time somebody asks for it."""
+        own = self._must_have_taken()
+        own.item = own.image = None
 
     def __enter__(self) -> Self:
         return self.acquire()
@@ -193,8 +224,9 @@ class Lock(Generic[M]):
     def item(self) -> M:
         """The locked item, as it was in the very image that showed us in front.
 
-        No request for an embedded lock; 1 transactional read, once, for a lock in a row of its own
-        (a plain read could show the state before a dead holder's last transaction).
+        No request for an embedded lock, unless the item was written before it was asked for (then 1 read);
+        1 transactional read, once, for a lock in a row of its own (a plain read could show the state before
+        a dead holder's last transaction).
 
         Raises:
             DoesNotExist: there is no such item.
@@ -202,9 +234,9 @@ class Lock(Generic[M]):
         """
         own = self._last()
         if own.item is None:
-            read = self._target.read
-            own.item = self._target.model.from_raw_data(own.image) if read is None else read()
-            own.item.__dict__[OWN_ENTRY] = own
+            image = None if self._target.is_elsewhere else own.image
+            own.item = self._target.read() if image is None else self._target.model.from_raw_data(image)
+            vars(own.item)[OWN_ENTRY] = own
         item: M = own.item
         return item
 
@@ -302,38 +334,3 @@ class Lock(Generic[M]):
         if self._own is None or not self._takes:
             return f"<Lock {self.name} not held>"
         return f"<Lock {self.name} ticket {self.ticket}, {self.remaining:.1f} s left>"
-
-
-def make_wish(
-    model: type[Model],
-    *,
-    wait: Duration | None,
-    lease: Duration | None,
-    heartbeat: bool | None,
-    owner: str | None,
-    settings: LockSettings | None,
-) -> Wish:
-    """Return the arguments of `locked()`, checked, with the model's settings where none is given."""
-    settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
-    length = settings.lease if lease is None else seconds(lease, "lease")
-    check_lease(length, settings)
-    return Wish(
-        wait=settings.wait if wait is None else seconds(wait, "wait"),
-        lease=length,
-        heartbeat=settings.heartbeat if heartbeat is None else heartbeat,
-        owner=runtime.current.owner() if owner is None else str(owner),
-        settings=settings,
-        not_found=model.DoesNotExist,
-    )
-
-
-def checked_settings(*candidates: object) -> LockSettings:
-    """Return the first settings that are given, or the defaults."""
-    settings = next((given for given in candidates if given is not None), LockSettings())
-    if not isinstance(settings, LockSettings):
-        raise ConfigurationError(f"lock settings must be a LockSettings, not {settings!r}.")
-    return settings
-
-
-def _with_wait(wish: Wish, wait: float) -> Wish:
-    return Wish(wait, wish.lease, wish.heartbeat, wish.owner, wish.settings, wish.not_found)

@@ -8,9 +8,10 @@ from pynamodb.models import Model
 from typing_extensions import Self
 
 from pynamo_locking._io import inspection
+from pynamo_locking._io.wish import make_wish
 from pynamo_locking.contexts import Edit
 from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.locks import Lock, make_wish
+from pynamo_locking.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

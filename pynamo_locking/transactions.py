@@ -9,6 +9,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
+from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime, transport, writes
 from pynamo_locking._io.items import EmbeddedItem, GuardedItem
@@ -54,7 +55,9 @@ class TransactWrite(PynamoTransactWrite):
 
     def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
         super().__init__(client_request_token or runtime.current.token(), **options)
+        self._has_own_token = client_request_token is None
         self._guarded: dict[int, _Guarded] = {}
+        self._deleted: list[OwnEntry] = []
 
     @override
     def save(
@@ -71,12 +74,16 @@ class TransactWrite(PynamoTransactWrite):
             self._save_embedded(written, condition, checks_version=add_version_condition)
         elif isinstance(written, GuardedItem):
             put = written.put(condition, checks_version=add_version_condition)["Put"]
-            self._put_items.append(put)
+            self._put_items.append(_returning(put, return_values))
             self._guard_row(written)
+        elif add_version_condition:
+            super().save(model, condition, return_values)
+            return
         else:
-            keys, kwargs = model._get_save_args(condition, add_version_condition=add_version_condition)
-            kwargs |= {"key": "Item", "return_values_on_condition_failure": return_values}
-            self._put_items.append(model._get_connection().get_operation_kwargs(*keys, **kwargs))
+            keys, kwargs = model._get_save_args(condition, add_version_condition=False)
+            kwargs["key"] = "Item"
+            put = model._get_connection().get_operation_kwargs(*keys, **kwargs)
+            self._put_items.append(_returning(put, return_values))
         self._models_for_version_attribute_update.append(model)
 
     def _save_embedded(self, written: EmbeddedItem, condition: Condition | None, *, checks_version: bool) -> None:
@@ -99,7 +106,7 @@ class TransactWrite(PynamoTransactWrite):
         written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
         if isinstance(written, GuardedItem):
             action = written.update_action(actions, condition, checks_version=add_version_condition)
-            self._update_items.append(action["Update"])
+            self._update_items.append(_returning(action["Update"], return_values))
             self._guard_row(written)
             self._models_for_version_attribute_update.append(model)
             return
@@ -115,10 +122,13 @@ class TransactWrite(PynamoTransactWrite):
             action = written.delete_action(condition, checks_version=add_version_condition)
             self._delete_items.append(action["Delete"])
             self._guard_row(written)
+            self._deleted.append(written.own)
             return
         super().delete(model, condition, add_version_condition=add_version_condition)
         if isinstance(written, EmbeddedItem):
             self._note(self._delete_items[-1], written)
+            if written.own is not None:
+                self._deleted.append(written.own)
 
     def _guard_row(self, written: GuardedItem) -> None:
         """Add the check of the lock row."""
@@ -134,24 +144,38 @@ class TransactWrite(PynamoTransactWrite):
 
     @override
     def _commit(self) -> Any:
-        repeated = False
+        repeated, conflicts = False, 0
         while True:
             try:
-                return super()._commit()
+                data = super()._commit()
             except TransactWriteError as error:
-                if error.cause is None:  # PynamoDB names one for every request that was sent
-                    raise
                 reasons = transport.reasons_of(error.cause)
-                if reasons:
-                    repeated = repeated or transport.was_repeated(error.cause)
-                    if self._was_applied(reasons, repeated=repeated):
-                        return self._note_commit()
+                if self._has_own_token and transport.is_conflict(reasons) and conflicts < writes.CONFLICT_ATTEMPTS:
+                    conflicts += 1  # a heartbeat on one of the items is enough
+                    self._client_request_token = runtime.current.token()
+                    runtime.current.sleep(backoff(conflicts, runtime.current.jitter()))
+                    continue
+                in_doubt = repeated or transport.is_ambiguous(error.cause)
+                if reasons and self._was_applied(reasons, repeated=in_doubt):
+                    data = self._note_commit()
+                elif reasons:
                     self._explain(reasons, error)
-                if not (repeated or transport.is_ambiguous(error.cause)):
+                elif not in_doubt:
                     raise
-                if repeated:
+                elif repeated:
                     raise self._unknown(error) from error
-                repeated = True
+                else:
+                    repeated = True
+                    continue
+            self._note_deletions()
+            return data
+
+    def _note_deletions(self) -> None:
+        """Deleted items have taken embedded locks with them, and `edit` must not save them again."""
+        for own in self._deleted:
+            own.is_item_deleted = True
+            if own.may_delete:
+                writes.left(own, None)
 
     def _refusals(self, reasons: list[dict[str, Any]]) -> list[tuple[_Guarded, Any]]:
         """Return the guarded actions whose condition failed, each with the image it failed on."""
@@ -184,6 +208,8 @@ class TransactWrite(PynamoTransactWrite):
 
     def _explain(self, reasons: list[dict[str, Any]], error: TransactWriteError) -> NoReturn:
         """Raise what a failed guard means, or PynamoDB's own error for every other reason."""
+        for deleted in self._deleted:
+            deleted.may_delete = False
         for guarded, image in self._refusals(reasons):
             state = guarded.row.state(image)
             own = guarded.own
@@ -202,3 +228,10 @@ class TransactWrite(PynamoTransactWrite):
             write_id=token,
             cause=error.cause,
         )
+
+
+def _returning(kwargs: dict[str, Any], return_values: str | None) -> dict[str, Any]:
+    """Ask for the stored item if the action's condition fails."""
+    if return_values is not None:
+        kwargs["ReturnValuesOnConditionCheckFailure"] = return_values
+    return kwargs

@@ -95,8 +95,10 @@ def version_condition(item: Model, *, wanted: bool) -> Condition | None:
     return attribute.does_not_exist() if value is None else attribute == value
 
 
-def save_actions(item: Model, lock: Attribute[Any], *, checks_version: bool) -> list[Action]:
+def save_actions(item: Model, kept: set[str], *, checks_version: bool) -> list[Action]:
     """Return the update that leaves the declared attributes of the stored item as they are here.
+
+    Except those in `kept`, which lock operations maintain.
 
     A Put would write our old copy of the lock document over those who queued meanwhile.
     The version goes up from the loaded one if that is checked, else from the stored one.
@@ -106,7 +108,7 @@ def save_actions(item: Model, lock: Attribute[Any], *, checks_version: bool) -> 
     actions: list[Action] = []
     for attribute in item.get_attributes().values():
         name = attribute.attr_name
-        if attribute.is_hash_key or attribute.is_range_key or name == lock.attr_name:
+        if attribute.is_hash_key or attribute.is_range_key or name in kept:
             continue
         path = Path([name])
         if version is not None and name == version.attr_name:

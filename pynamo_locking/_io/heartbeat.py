@@ -68,8 +68,14 @@ class Heart:
     def _start_thread(self) -> None:
         """Let another thread watch the heap, unless there are enough."""
         if self._threads < MAX_THREADS:
-            self._threads += 1
-            runtime.current.spawn(self._serve, name="pynamo-locking-heartbeat")
+            try:
+                runtime.current.spawn(self._serve, name="pynamo-locking-heartbeat")
+            except RuntimeError:
+                if self._threads == 0:
+                    raise  # nobody would renew
+                logger.warning("no thread to help the heartbeat", exc_info=True)
+            else:
+                self._threads += 1
 
     def _serve(self) -> None:
         try:

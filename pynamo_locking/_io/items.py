@@ -49,6 +49,7 @@ class EmbeddedItem:
         write = self.planned_save(condition, checks_version=checks_version)
         write.kind = kind
         version = guards.version_attribute(self.item)
+        check_copy(self.item, self.own)
         if version is not None and not checks_version:
             write.return_values = "UPDATED_NEW"
         data = self._send(write)
@@ -61,7 +62,8 @@ class EmbeddedItem:
     def planned_save(self, condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the save without the lock's part."""
         checked = guards.both(condition, guards.version_condition(self.item, wanted=checks_version))
-        actions = guards.save_actions(self.item, self.lock, checks_version=checks_version)
+        kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
+        actions = guards.save_actions(self.item, kept, checks_version=checks_version)
         return Write(self.item, SAVE, checked, actions)
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
@@ -101,7 +103,7 @@ class EmbeddedItem:
         """Return the lock's condition for a delete in a transaction."""
         if self.own is None:
             return guards.unlocked(self.lock)
-        self.own.may_be_gone = True
+        self.own.may_delete = True
         return guards.standing(self.own, self.own.next_write())
 
     def guard_of_put(self, state: LockState) -> Condition:
@@ -153,8 +155,10 @@ class GuardedItem:
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
         """Put the item."""
+        check_copy(self.item, self.own)
         action = self.put(condition, checks_version=checks_version)
         writes.beside(self.own, Write(self.item, SAVE, None, kind=kind), action)
+        self.own.is_item_deleted = False
         self.item.update_local_version_attribute()
         return {}
 
@@ -189,6 +193,7 @@ class GuardedItem:
             Write(self.item, DELETE, None),
             self.delete_action(condition, checks_version=checks_version),
         )
+        self.own.is_item_deleted = True
         return {}
 
     def delete_action(self, condition: Condition | None, *, checks_version: bool) -> dict[str, Any]:
@@ -204,11 +209,20 @@ def _path(action: Action) -> list[str]:
     return segments
 
 
+def check_copy(item: Model, own: OwnEntry | None) -> None:
+    """Refuse to save a whole item that was read under an earlier lock: others may have changed it since."""
+    if own is not None and writes.is_stale_copy(item, own):
+        raise ConfigurationError(
+            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo what others wrote "
+            f"meanwhile. Use lock.item, or refresh() it."
+        )
+
+
 def check_actions(item: Model, lock: Attribute[Any] | None, actions: Sequence[Action]) -> None:
     """Refuse what is no list of actions, and actions on the lock itself."""
     if not isinstance(actions, list) or not actions:
         raise TypeError("the value of `actions` is expected to be a non-empty list")
-    for action in actions if lock is not None else ():
+    for action in actions:
         if lock is not None and _path(action)[0] == lock.attr_name:
             raise ConfigurationError(
                 f"{action!r} would change the lock of {type(item).__name__} behind its back; "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.requests import Refused, Unavailable
-from pynamo_locking.exceptions import ConfigurationError, LockLost
+from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,24 +47,39 @@ class OwnEntry:
     def __init__(self, row: Row, entry: Entry, started: float, beat: int, image: Image) -> None:
         self.row = row
         self.entry = entry
-        self.image = image
+        self.image: Image | None = image
         self.item: Any = None
+        self.party = runtime.current.party()
         self.depth = 1
         self.ended = False
-        # While a request of ours is removing the entry, its absence proves no loss to the heartbeat.
-        self.leaving = False
-        # The same for a request whose outcome we never learned, or that somebody else sends for us.
+        # A request that removes the entry is on its way, or was and nobody knows what became of it:
+        # until that is known, the absence of the entry proves no loss.
         self.may_be_gone = False
+        # A transaction that we do not see was to delete the item, and the entry with it.
+        self.may_delete = False
+        # The item, which is not the row of the lock, was deleted under the lock.
+        self.is_item_deleted = False
         self.lost = runtime.current.event()
         self.lost_reason = ""
         self.on_lost: list[Callable[[str], object]] = []
         self.deadline = started + entry.lease
         self._beat = beat
         self._writes = entry.writes
+        self._make_mutexes()
+        _alive.add(self)
+
+    def _make_mutexes(self) -> None:
         self._mutex = runtime.current.mutex()
         self._renewing = runtime.current.mutex()
-        self._writing = runtime.current.mutex()
-        _alive.add(self)
+        self._writing = runtime.current.mutex()  # reentrant: a signal of PynamoDB may write as well
+
+    def __deepcopy__(self, memo: object) -> OwnEntry:
+        """Copies of an item that came out of a lock are guarded by the same entry."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An item that is unpickled, perhaps in another process, is outside of the lock."""
+        return type(None), ()
 
     @property
     def remaining(self) -> float:
@@ -90,7 +105,7 @@ class OwnEntry:
             except Refused as refused:
                 state = self.row.state(refused.image)
                 if state.find(self.entry.id, self.entry.ticket) is None:
-                    if not self._is_own_doing(state):
+                    if not self.may_be_gone or state.was_evicted(self.entry.ticket):
                         self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
@@ -108,7 +123,21 @@ class OwnEntry:
             if self.lost.is_set():
                 raise self.loss()
             self._writes += 1
+            if self.item is None:
+                self.image = None  # the image from the grant is no longer the item
             yield self._writes
+
+    @contextlib.contextmanager
+    def going(self) -> Iterator[None]:
+        """Mark the time in which a request may remove the entry; it ends with a definite answer."""
+        was_in_doubt, self.may_be_gone = self.may_be_gone, True
+        try:
+            yield
+        except OutcomeUnknown:
+            raise
+        except Exception:
+            self.may_be_gone = was_in_doubt
+            raise
 
     @property
     def last_write(self) -> int:
@@ -129,37 +158,33 @@ class OwnEntry:
         if self.lost.is_set():
             self.end()
             raise self.loss()
-        self.leaving = True
-        for attempt in range(_RELEASE_ATTEMPTS):
-            try:
-                image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
-            except Unavailable as error:
-                logger.warning("release of %s not answered: %s", self, error)
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            except Refused as refused:
-                self._was_not_there(refused, repeated=attempt > 0 or refused.repeated)
-                return
-            else:
-                self.end()
-                local.tell_waiters(self.row, image or None)
-                return
-        self.end()
-        logger.warning("gave up releasing %s; others wait until its lease is over", self)
+        in_doubt, self.may_be_gone = self.may_be_gone, True
+        try:
+            for attempt in range(_RELEASE_ATTEMPTS):
+                if self._release_once(attempt, in_doubt=in_doubt):
+                    return
+            logger.warning("gave up releasing %s; others wait until its lease is over", self)
+        finally:
+            self.end()  # whatever happened: who has let go must not go on renewing
 
-    def _was_not_there(self, refused: Refused, *, repeated: bool) -> None:
-        state = self.row.state(refused.image)
-        is_own_doing = self._is_own_doing(state, repeated=repeated)
-        if not is_own_doing:
-            self.lose_to(state)
+    def _release_once(self, attempt: int, *, in_doubt: bool) -> bool:
+        """Send one release; False if there was no answer."""
+        try:
+            image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
+        except Unavailable as error:
+            logger.warning("release of %s not answered: %s", self, error)
+            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+            return False
+        except Refused as refused:
+            state = self.row.state(refused.image)
+            if not (in_doubt or attempt > 0 or refused.repeated) or state.was_evicted(self.entry.ticket):
+                self.lose_to(state)
+            if self.lost.is_set():
+                raise self.loss() from refused
+            return True
         self.end()
-        if not is_own_doing:
-            raise self.loss() from refused
-
-    def _is_own_doing(self, state: LockState, *, repeated: bool | None = None) -> bool:
-        """Tell whether a request of ours explains that the entry is gone."""
-        # `leaving` is about other threads; the request that leaves knows whether it was repeated.
-        in_doubt = self.may_be_gone or (self.leaving if repeated is None else repeated)
-        return in_doubt and not state.was_evicted(self.entry.ticket)
+        local.tell_waiters(self.row, image or None)
+        return True
 
     def take_again(self) -> bool:
         """Count one more take by the same context; False if the last one is already given back."""
@@ -181,8 +206,11 @@ class OwnEntry:
             self.ended = True
 
     def lose_to(self, state: LockState) -> None:
-        """Note a loss, given the document that proves it."""
-        self.lose("evicted" if state.exists else "deleted")
+        """Note a loss, given the document that proves it; it is none if the item was ours to delete."""
+        if self.may_delete and not state.exists:
+            self.end()
+        else:
+            self.lose("evicted" if state.exists else "deleted")
 
     def lose(self, reason: str) -> None:
         """Note a proven loss: set the event and call back, once, off this thread."""
@@ -201,14 +229,14 @@ class OwnEntry:
         why = _REASONS[reason] if self.lost_reason else "it was released or its item deleted"
         return LockLost(
             f"ticket {self.entry.ticket} of {self.row.label} is no longer in the queue: {why}. "
-            f"Stop writing; take the lock again and read again before you go on.",
+            f"Stop writing. Leave the `with` block (or release the lock), take it again, and read again.",
             reason=reason,
             ticket=self.entry.ticket,
         )
 
     def leave_to_parent(self) -> None:
         """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""
-        self._mutex, self._renewing, self._writing = (runtime.current.mutex() for _ in range(3))
+        self._make_mutexes()
         if not self.ended:
             self.lost_reason = "forked"
             self.lost = runtime.current.event()

@@ -165,13 +165,11 @@ def release(row: Row, entry_id: str, *, want_image: bool) -> Image:
     )
 
 
-def evict(row: Row, entries: tuple[Entry, ...], traced: Entry | None) -> Image:
-    """Remove dead entries if none of them was renewed since we looked.
+def evict(row: Row, entries: tuple[Entry, ...]) -> Image:
+    """Remove dead entries, in ticket order, if none of them was renewed since we looked.
 
-    Args:
-        row: where.
-        entries: the dead ones, as seen.
-        traced: the one among them that may have been the holder; the document remembers it.
+    The document remembers the first: if those ahead of it have left meanwhile, it is the holder. The
+    others were never first, since it stood before them until now.
     """
     names, values = {"#b": records.BEAT}, dict[str, Any]()
     removed, conditions = list[str](), list[str]()
@@ -180,14 +178,12 @@ def evict(row: Row, entries: tuple[Entry, ...], traced: Entry | None) -> Image:
         values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
         removed.append(f"#l.#q.#e{i}, #l.#t.#e{i}")
         conditions.append(f"#l.#q.#e{i}.#b = :b{i} AND #l.#t.#e{i} = :t{i}")
-    set_ = ""
-    if traced is not None:
-        set_ = "#l.#evicted.#slot = :traced"
-        names |= {"#evicted": records.EVICTED, "#slot": str(traced.ticket % EVICTION_SLOTS)}
-        values[":traced"] = number(traced.ticket)
+    first = entries[0].ticket
+    names |= {"#evicted": records.EVICTED, "#slot": str(first % EVICTION_SLOTS)}
+    values[":first"] = number(first)
     return _update(
         row,
-        set_=set_,
+        set_="#l.#evicted.#slot = :first",
         remove=", ".join(removed),
         condition=" AND ".join(conditions),
         names=names,

@@ -88,6 +88,16 @@ def row_of(
     )
 
 
+def check_same_place(model: type[Model], row: Row) -> None:
+    """Refuse a lock table that no transaction with the model's table could include."""
+    connection = model._get_connection().connection
+    if (connection.host, connection.region) != (row.connection.host, row.connection.region):
+        raise ConfigurationError(
+            f"{model.__name__} is in {connection.region} ({connection.host or 'AWS'}), and its lock table in "
+            f"{row.connection.region} ({row.connection.host or 'AWS'}): give both the same Meta.region and Meta.host."
+        )
+
+
 def name_of(model: type[Model], key: dict[str, Any]) -> str:
     """Return the collision-free name of an item: of its lock row, and in messages."""
     parts = [next(iter(value.items())) for value in key.values()]

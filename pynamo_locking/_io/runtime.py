@@ -51,13 +51,17 @@ class Runtime:
         """Return a name that is never used twice: 80 random bits."""
         return secrets.token_hex(10)
 
+    def exclusive(self) -> threading.Lock:
+        """Return a new mutex that nobody can take twice."""
+        return threading.Lock()
+
     def event(self) -> threading.Event:
         """Return a new event."""
         return threading.Event()
 
-    def mutex(self) -> threading.Lock:
-        """Return a new mutex."""
-        return threading.Lock()
+    def mutex(self) -> threading.RLock:
+        """Return a new mutex, which its thread may take again (in a signal handler or a finalizer)."""
+        return threading.RLock()
 
     def condition(self) -> threading.Condition:
         """Return a new condition variable."""
@@ -75,6 +79,15 @@ class Runtime:
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread."""
         threading.Thread(target=target, name=name, daemon=True).start()
+
+    def party(self) -> tuple[object, ...]:
+        """Return who is running: this thread, and within it the asyncio task if there is one."""
+        asyncio = sys.modules.get("asyncio")  # whoever has tasks has imported it
+        try:
+            task = asyncio.current_task() if asyncio is not None else None
+        except RuntimeError:  # no event loop runs in this thread
+            task = None
+        return threading.get_ident(), task
 
     def owner(self) -> str:
         """Return the label that names this process and thread to people."""

@@ -52,9 +52,9 @@ def _response(error: BaseException | None) -> dict[str, Any]:
     return getattr(error, "response", None) or {}
 
 
-def _original(error: BaseException) -> BaseException:
+def _original(error: BaseException | None) -> BaseException | None:
     """Return botocore's own exception: PynamoDB's copy drops the item and the count of attempts."""
-    return error.__cause__ if isinstance(error.__cause__, ClientError) else error
+    return error.__cause__ if error is not None and isinstance(error.__cause__, ClientError) else error
 
 
 def image_of(error: BaseException) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ def image_of(error: BaseException) -> dict[str, Any] | None:
     return image
 
 
-def reasons_of(error: BaseException) -> list[dict[str, Any]]:
+def reasons_of(error: BaseException | None) -> list[dict[str, Any]]:
     """Return why a transaction was cancelled, one reason an action; empty if it was not."""
     return list(_response(_original(error)).get("CancellationReasons", []))
 
@@ -74,7 +74,7 @@ def is_conflict(reasons: list[dict[str, Any]]) -> bool:
     return bool(codes) and codes <= _CANCELLED_BUSY
 
 
-def was_repeated(error: BaseException) -> bool:
+def was_repeated(error: BaseException | None) -> bool:
     """Tell whether botocore sent the request more than once."""
     metadata = _response(_original(error)).get("ResponseMetadata", {})
     return bool(metadata.get("RetryAttempts", 0))
@@ -86,15 +86,14 @@ def is_transient(error: BaseException) -> bool:
     return on_the_way or code_of(error) in _BUSY or _server_failed(error)
 
 
-def is_ambiguous(error: BaseException) -> bool:
+def is_ambiguous(error: BaseException | None) -> bool:
     """Tell whether the request may have been applied all the same."""
-    # Without a connection there was no request; everything else may have happened on the way back.
-    if isinstance(error, HTTPClientError):
-        return True
-    return _server_failed(error) or (was_repeated(error) and code_of(error) in _BUSY)
+    # botocore shows the last of several attempts: "no connection" says nothing about those before.
+    on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
+    return on_the_way or _server_failed(error) or was_repeated(error)
 
 
-def _server_failed(error: BaseException) -> bool:
+def _server_failed(error: BaseException | None) -> bool:
     status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return code_of(error) in _BROKEN or status >= _HTTP_SERVER_ERROR
 
@@ -130,10 +129,12 @@ def _twin(connection: Connection, request_timeout: float) -> Connection:
 
 
 def _forget_after_fork() -> None:
-    """Leave the parent's mutex and sockets alone in a child process."""
+    """Leave the parent's mutex and sockets alone in a child process, also in locks made before the fork."""
     global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _guard = runtime.current.mutex()
-    _lock_connections.clear()
+    for connection, twins in _lock_connections.items():
+        for used_by_parent in (connection, *twins.values()):
+            used_by_parent._client = None
 
 
 runtime.after_fork(_forget_after_fork)

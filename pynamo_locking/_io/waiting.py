@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from pynamo_locking._core.lease import RATE_MARGIN, LockSettings, backoff, next_renewal
+from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
 from pynamo_locking._core.queue import (
     EVICT_AT_ONCE,
     FREE,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.wish import Wish
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -35,18 +35,6 @@ _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
 #: Attempts to remove our entry on the way out; after that its lease has to end by itself.
 _ATTEMPTS_TO_LEAVE: Final = 4
-
-
-@dataclass(frozen=True)
-class Wish:
-    """How a lock is to be taken; durations in seconds."""
-
-    wait: float
-    lease: float
-    heartbeat: bool
-    owner: str
-    settings: LockSettings
-    not_found: type[Exception]
 
 
 class Acquisition:
@@ -81,6 +69,7 @@ class Acquisition:
                 if own is not None:
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
+                self._leave()  # a late copy of the enter request may have brought it back
                 self._new = self._name_entry()
         except BaseException:
             self._leave()
@@ -235,7 +224,7 @@ class Acquisition:
         return dead_among(entries, self._seen, now, runtime.current.time_ms(), skew)
 
     def _evict(self, dead: tuple[Entry, ...]) -> Image | None:
-        return evict_dead(self._row, self._state, dead)
+        return evict_dead(self._row, dead)
 
     def _grant(self, image: Image) -> OwnEntry | None:
         """It is our turn. Without a heartbeat the lease starts anew now, if waiting has used it up."""
@@ -311,16 +300,14 @@ class Acquisition:
                 return
 
 
-def evict_dead(row: Row, state: LockState, dead: tuple[Entry, ...]) -> Image | None:
+def evict_dead(row: Row, dead: tuple[Entry, ...]) -> Image | None:
     """Remove dead entries, the first ones if there are many; return the new image.
 
     None: one of them proved to be alive, so that nothing was removed.
     """
     dead = dead[:EVICT_AT_ONCE]
-    first = state.entries[0]
-    traced = first if any(entry.id == first.id for entry in dead) else None
     logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(entry.owner for entry in dead))
     try:
-        return requests.evict(row, dead, traced)
+        return requests.evict(row, dead)
     except Refused:
         return None

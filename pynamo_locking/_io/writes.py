@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OWN_ENTRY: Final = "_pynamo_locking_own_entry"
 
 #: A transaction that meets another one on the same rows (a heartbeat is enough) is sent again.
-_CONFLICT_ATTEMPTS: Final = 8
+CONFLICT_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -86,31 +86,38 @@ class Write:
         """Return the error PynamoDB would raise."""
         return self.operation.error(f"Failed to {self.operation.verb} item: {error}", error)
 
-    def unknown(self, own: OwnEntry, number: int, error: Exception) -> OutcomeUnknown:
+    def unknown(self, label: str, write_id: str | None, error: Exception) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
-        write_id = f"{own.entry.id}/{number}"
         return also(OutcomeUnknown, self.operation.error)(
-            f"the {self.operation.verb} of {own.row.label} (write {write_id}) may or may not have been applied: "
-            f"{error}. Read the item again before you decide what to do.",
+            f"the {self.operation.verb} of {label} (write {write_id or 'without a lock'}) may or may not have been "
+            f"applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
         )
 
 
-def own_entry_of(item: Model, row: Row | None) -> OwnEntry | None:
+def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
     """Return the entry under which an item is written: the one it was read under, or the context's.
 
     Raises:
         LockLost: that entry is known to be gone.
     """
-    own: OwnEntry | None = item.__dict__.get(OWN_ENTRY)
-    if (own is None or (own.ended and not own.lost.is_set())) and row is not None:
+    own: OwnEntry | None = vars(item).get(OWN_ENTRY)
+    if own is not None and own.row.identity != row.identity:
+        own = None  # the item got another key since it was read
+    if own is None or (own.ended and not own.lost.is_set()):
         own = local.held_in_context(row)
     if own is None:
         return None
     if own.lost.is_set():
         raise own.loss()
     return None if own.ended else own
+
+
+def is_stale_copy(item: Model, own: OwnEntry) -> bool:
+    """Tell whether an item was read under an earlier lock than the one it would be saved under."""
+    read_under: OwnEntry | None = vars(item).get(OWN_ENTRY)
+    return read_under is not None and read_under.row.identity == own.row.identity and read_under is not own
 
 
 # Embedded locks
@@ -125,24 +132,20 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
         PynamoDBException: another condition of the write failed, or DynamoDB refused it.
     """
     with own.writing() as number:
+        if write.kind is Kind.KEEP:
+            kwargs = write.kwargs(guards.standing(own, number), [guards.counting(own, number)])
+            return _send(own, write, number, kwargs)
         finishes = write.kind is Kind.FINISH
         if finishes and local.has_waiters(own.row):
             write.return_values = "ALL_NEW"
-        own.leaving = write.kind is not Kind.KEEP
-        try:
-            actions = guards.leaving(own) if finishes else [guards.counting(own, number)]
-            data = _send(own, write, number, write.kwargs(guards.standing(own, number), actions))
-        except OutcomeUnknown:
-            own.may_be_gone = write.kind is not Kind.KEEP
-            raise
-        finally:
-            own.leaving = False
-        if write.kind is not Kind.KEEP:
-            _left(own, data.get("Attributes") if finishes else None)
+        with own.going():
+            kwargs = write.kwargs(guards.standing(own, number), guards.leaving(own))
+            data = _send(own, write, number, kwargs)
+        left(own, data.get("Attributes") if finishes else None)
         return data
 
 
-def _left(own: OwnEntry, image: Image | None) -> None:
+def left(own: OwnEntry, image: Image | None) -> None:
     """Note that a write took our entry away with it, and tell who waits in this process."""
     own.end()
     heart.remove(own)
@@ -163,7 +166,7 @@ def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> d
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
             if repeated:
-                raise write.unknown(own, number, error) from error
+                raise write.unknown(own.row.label, f"{own.entry.id}/{number}", error) from error
             repeated = True
 
 
@@ -183,8 +186,11 @@ def _settle(
         return
     if outcome is Outcome.REJECTED:
         raise write.failed(error) from error
-    own.lose_to(state)
-    raise (own.loss() if outcome is Outcome.LOST else write.unknown(own, number, error)) from error
+    if outcome is Outcome.LOST or write.kind is Kind.KEEP:
+        own.lose_to(state)
+    raise (
+        own.loss() if outcome is Outcome.LOST else write.unknown(own.row.label, f"{own.entry.id}/{number}", error)
+    ) from error
 
 
 def outside(row: Row, lock: Any, write: Write) -> dict[str, Any]:
@@ -206,6 +212,8 @@ def outside(row: Row, lock: Any, write: Write) -> dict[str, Any]:
             refused = transport.code_of(error) == transport.CONDITION_FAILED
             if not refused or not state.entries:
                 raise write.failed(error) from error
+            if transport.was_repeated(error):  # an earlier copy may have been here before the holder
+                raise write.unknown(row.label, None, error) from error
             if not (may_evict and _evict_all(row, state, type(write.item))):
                 raise locked_out(row, state, write.operation.error, error) from error
     raise AssertionError("the second round returns or raises")
@@ -219,7 +227,7 @@ def _evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
         if len(dead) < len(state.entries):
             return False
         try:
-            image = evict_dead(row, state, dead)
+            image = evict_dead(row, dead)
         except requests.Unavailable:
             return False
         if image is None:
@@ -275,16 +283,12 @@ def beside(own: OwnEntry, write: Write, action: dict[str, Any]) -> None:
     """
     with own.writing() as number:
         items = [action, row_guard(own, number, write.kind)]
-        own.leaving = write.kind is Kind.FINISH
-        try:
+        if write.kind is Kind.KEEP:
             _transact(own, write, number, items)
-        except OutcomeUnknown:
-            own.may_be_gone = write.kind is Kind.FINISH
-            raise
-        finally:
-            own.leaving = False
-        if write.kind is Kind.FINISH:
-            _left(own, None)
+            return
+        with own.going():
+            _transact(own, write, number, items)
+        left(own, None)
 
 
 def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, Any]]) -> None:
@@ -299,7 +303,7 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
             if reasons and not transport.is_conflict(reasons):
                 _settle_transaction(own, write, number, reasons, error, repeated)
                 return
-            if transport.is_conflict(reasons) and attempt < _CONFLICT_ATTEMPTS:
+            if transport.is_conflict(reasons) and attempt < CONFLICT_ATTEMPTS:
                 attempt += 1
                 token = runtime.current.token()
                 runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
@@ -307,7 +311,7 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
             if repeated:
-                raise write.unknown(own, number, error) from error
+                raise write.unknown(own.row.label, f"{own.entry.id}/{number}", error) from error
             repeated = True
         else:
             return
