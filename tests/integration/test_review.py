@@ -1,0 +1,472 @@
+"""Faults that an adversarial review of the first version found, each as it was shown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+import pickle
+import threading
+
+import botocore.endpoint
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemLocked,
+    LockableModel,
+    LockingError,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    OutcomeUnknown,
+    TransactWrite,
+)
+from pynamo_locking._io import requests, runtime
+from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io.waiting import evict_dead
+from tests.support.faults import lost_requests, lost_responses
+from tests.support.models import Account, Device, Document, Locks
+from tests.support.parties import in_thread
+
+
+@pytest.fixture
+def account(engine):
+    """An account with 100 in it, and a lock document."""
+    engine.bind(Account)
+    Account("a", balance=100).save()
+    with Account.locked("a"):
+        pass
+    return Account
+
+
+@pytest.fixture
+def device(engine):
+    """A device whose lock is in a row of its own."""
+    engine.bind(Locks, Device)
+    Device("d", state="off").save()
+    return Device
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LockingError("expired token")])
+def test_who_failed_to_release_does_not_go_on_renewing(account, error):
+    """Whatever interrupts a release, the heartbeat of that entry ends, and its lease with it."""
+    lock = account.lock("a").acquire()
+
+    def fail(*arguments, **options):
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "release", fail)
+        with pytest.raises(type(error)):
+            lock.release()
+    assert lock._own.ended
+    with pytest.raises(LockLost):
+        lock._own.renew()
+
+
+def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
+    """If no thread can be started, the entry is removed again and nobody renews it."""
+
+    class Crowded(runtime.Runtime):
+        def spawn(self, target, name):
+            raise RuntimeError("can't start new thread")
+
+    real, threads = runtime.current, heart._threads
+    runtime.install(Crowded())
+    heart._threads, heart._idle, idle = 0, 0, heart._idle
+    try:
+        with pytest.raises(RuntimeError, match="new thread"):
+            account.locked("a").acquire()
+    finally:
+        runtime.install(real)
+        heart._threads, heart._idle = threads, idle
+    assert account.lock_state("a").entries == ()
+
+
+def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
+    """A holder that was evicted as one of several entries learns it: its edit is not reported as saved."""
+    ahead = account.lock("a", heartbeat=False).acquire()
+    edit = account.edit("a", wait=60, heartbeat=False)
+    thread_lock = edit.lock
+    old_images = []
+
+    def edit_it():
+        with edit as item:
+            item.balance = 0
+            evict_dead(thread_lock._target.row, old_images[0].waiters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = requests.enter
+
+        def enter(row, entry, capacity):
+            image = original(row, entry, capacity)
+            old_images.append(row.state(image))
+            ahead.release()
+            return image
+
+        patch.setattr(requests, "enter", enter)
+        with pytest.raises(LockLost), lost_requests("UpdateItem", where=lambda body: _saves(body)):
+            in_thread(edit_it)
+    assert account.get("a").balance == 100
+
+
+def _saves(body):
+    return body.get("UpdateExpression", "")[:6][5:].isdigit()
+
+
+def _cut_off_after(applied):
+    """Let one request through, lose its answer, and refuse all connections afterwards."""
+
+    def tap(endpoint, request, model, context):
+        if not applied:
+            applied.append(original(endpoint, request, model, context))
+        return None, EndpointConnectionError(endpoint_url=request.url)
+
+    original = botocore.endpoint.Endpoint._do_get_response
+    patch = pytest.MonkeyPatch()
+    patch.setattr(botocore.endpoint.Endpoint, "_do_get_response", tap)
+    patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
+    return patch
+
+
+def test_no_connection_after_a_lost_answer_is_no_refusal(account):
+    """botocore shows the last of its attempts; the first may have been applied."""
+    with account.locked("a") as lock:
+        lock.item.balance = 99
+        patch = _cut_off_after([])
+        with pytest.raises(OutcomeUnknown):
+            lock.item.save()
+        patch.undo()
+        assert account.get("a").balance == 99
+        patch = _cut_off_after([])
+        with pytest.raises(OutcomeUnknown), TransactWrite(connection=account._get_connection().connection) as write:
+            write.update(lock.item, [account.balance.add(1)])
+        patch.undo()
+        assert account.get("a").balance == 100
+        assert not lock.lost.is_set()
+
+
+def test_who_inherits_a_context_does_not_hold_the_lock(account):
+    """A thread or task started inside a lock writes under it, and waits for it like everybody else."""
+    with account.locked("a") as lock:
+        context = contextvars.copy_context()
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: context.run(account.locked("a", wait=0).acquire))
+        in_thread(lambda: context.run(account.get("a").save))
+        assert account.lock_state("a").holders[0].writes == 1
+
+        async def in_a_task():
+            account.locked("a", wait=0).acquire()
+
+        with pytest.raises(LockTimeout):
+            asyncio.run(in_a_task())
+        assert lock.is_held
+
+
+def test_tasks_of_one_thread_exclude_each_other(account):
+    """asyncio tasks that share a thread and inherited a context are different parties."""
+
+    async def party(entered, done):
+        with account.locked("a", wait=0):
+            entered.set()
+            await done.wait()
+
+    async def both():
+        entered, done = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(party(entered, done))
+        await entered.wait()
+        with pytest.raises(LockTimeout):
+            await asyncio.create_task(party(entered, done))
+        done.set()
+        await first
+
+    asyncio.run(both())
+
+
+def test_an_aborted_edit_is_not_saved_by_the_next(account):
+    """Inside an outer lock the item is shared; what an edit changed before it failed is forgotten."""
+    with account.locked("a"):
+        with pytest.raises(ZeroDivisionError), account.edit("a") as item:
+            item.balance -= 100 / 0
+        with pytest.raises(ValueError, match="no"), account.edit("a") as item:
+            item.balance -= 100
+            raise ValueError("no")
+        with account.edit("a") as item:
+            item.note = "only this"
+    assert (account.get("a").balance, account.get("a").note) == (100, "only this")
+
+
+def test_the_item_is_asked_for_after_a_write(account):
+    """`lock.item` is never older than the last write under the lock."""
+    with account.locked("a") as lock:
+        other = account.get("a")
+        other.balance = 50
+        other.save()
+        assert lock.item.balance == 50
+
+
+@pytest.mark.parametrize("how", ["delete", "our transaction", "stock transaction"])
+@pytest.mark.parametrize("model", [Account, Device], ids=["in-the-item", "in-a-row"])
+def test_an_edit_that_deletes_does_not_save(engine, model, how):
+    """However the block deleted the item, it stays deleted, and the lock was not lost."""
+    if model is Device and how == "stock transaction":
+        return  # refused: see test_guarded_writes
+    engine.bind(Locks, Account, Device)
+    model("x").save()
+    edit = model.edit("x")
+    with edit as item:
+        if how == "delete":
+            item.delete()
+        else:
+            kind = TransactWrite if how == "our transaction" else StockTransactWrite
+            with kind(connection=model._get_connection().connection) as write:
+                write.delete(item)
+    assert not edit.lock.lost.is_set()
+    with pytest.raises(model.DoesNotExist):
+        model.get("x")
+    assert model.lock_state("x").entries == ()
+
+
+def test_a_cancelled_delete_hides_no_loss(account):
+    """After a transaction that was to delete the item has failed, a later deletion by others is a loss."""
+    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+        with (
+            pytest.raises(TransactWriteError),
+            TransactWrite(connection=account._get_connection().connection) as write,
+        ):
+            write.delete(lock.item, condition=account.balance == 12345)
+        client = account._get_connection().connection.client
+        key = {"account_id": {"S": "a"}}
+        client._make_api_call("DeleteItem", {"TableName": account.Meta.table_name, "Key": key})
+
+
+def test_an_item_that_got_another_key_is_another_item(account):
+    """It is written from outside; the lock of the first key stays what it is."""
+    with account.locked("a") as lock:
+        lock.item.account_id = "b"
+        lock.item.save()
+        assert not lock.lost.is_set()
+        assert account.lock_state("a").holders[0].writes == 0
+    assert account.get("b").balance == 100
+
+
+def test_transactions_survive_a_conflict(account):
+    """A heartbeat that touches an item at the same moment does not fail the transaction."""
+    original = account._get_connection().connection.dispatch
+    refusals = []
+
+    def dispatch(operation, kwargs):
+        if operation == "TransactWriteItems" and not refusals:
+            refusals.append(kwargs["ClientRequestToken"])
+            response = {
+                "Error": {"Code": "TransactionCanceledException", "Message": "conflict"},
+                "CancellationReasons": [{"Code": "TransactionConflict"}],
+            }
+            raise ClientError(response, operation)
+        return original(operation, kwargs)
+
+    connection = account._get_connection().connection
+    with account.locked("a") as lock, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "dispatch", dispatch)
+        with TransactWrite(connection=connection) as write:
+            write.update(lock.item, [account.balance.add(1)])
+        assert write._client_request_token != refusals[0]
+        with (
+            pytest.raises(TransactWriteError),
+            TransactWrite(connection=connection, client_request_token="mine") as write,
+        ):
+            refusals.clear()
+            write.update(lock.item, [account.balance.add(1)])
+    assert account.get("a").balance == 101
+
+
+def test_a_write_from_outside_that_was_repeated_is_not_called_refused(account):
+    """Applied, answer lost, somebody locks, the repetition is refused: nobody knows what to call that."""
+    item = account.get("a")
+    item.balance = 77
+    lock = account.lock("a")
+
+    class Time:
+        @staticmethod
+        def sleep(seconds):
+            if not lock._takes:
+                in_thread(lock.acquire)
+
+    with pytest.MonkeyPatch.context() as patch, lost_responses("UpdateItem", where=_saves):
+        patch.setattr(botocore.endpoint, "time", Time)
+        with pytest.raises(OutcomeUnknown):
+            item.save()
+    assert account.get("a").balance == 77
+    lock.release()
+
+
+def test_an_interrupt_after_an_applied_save_is_no_loss(account):
+    """Ctrl-C while the answer to the last request of an edit is on its way."""
+    reasons = []
+    edit = account.edit("a", on_lost=reasons.append)
+    original = type(account._get_connection().connection).dispatch
+
+    def dispatch(self, operation, kwargs):
+        answer = original(self, operation, kwargs)
+        if _saves(kwargs):
+            raise KeyboardInterrupt
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt), edit as item:
+        item.balance = 1
+        patch.setattr(type(account._get_connection().connection), "dispatch", dispatch)
+    assert account.get("a").balance == 1
+    assert not edit.lock.lost.is_set()
+    assert reasons == []
+
+
+def test_a_lock_object_is_taken_by_one_thread_at_a_time(account):
+    """A second thread is refused also while the first one still waits."""
+    lock = account.lock("a")
+    holder = account.lock("a").acquire()
+    thread = threading.Thread(target=lock.acquire)
+    thread.start()
+    while not account.lock_state("a").waiters:
+        pass
+    with pytest.raises(ConfigurationError, match="in use"):
+        in_thread(lock.acquire)
+    holder.release()
+    thread.join()
+    lock.release()
+
+
+def test_reads_of_other_models_inside_a_lock(account, engine):
+    """A model without a place for locks, and a key that cannot be, read as they do outside."""
+
+    class Plain(LockableModel):
+        class Meta:
+            table_name = "plain"
+
+        account_id = Account.account_id
+
+    engine.bind(Plain)
+    with account.locked("a"):
+        with pytest.raises(Plain.DoesNotExist):
+            Plain.get("x")
+        with pytest.raises(Exception) as caught:  # noqa: B017 - each engine has its own
+            assert account.get("") is None
+        assert not isinstance(caught.value, ConfigurationError)
+
+
+def test_a_refresh_starts_afresh_after_a_loss(account):
+    """Reading is never refused."""
+    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            item.save()
+        item.refresh()
+        assert item.balance == 100
+
+
+def test_items_of_a_lock_can_be_copied_and_pickled(account):
+    """A copy writes under the same lock; what is unpickled is outside of it."""
+    with account.locked("a") as lock:
+        copied = copy.deepcopy(lock.item)
+        copied.balance = 3
+        copied.save()
+        assert account.lock_state("a").holders[0].writes == 1
+        unpickled = pickle.loads(pickle.dumps(lock.item))
+        assert unpickled.balance == 100
+        with pytest.raises(ItemLocked):
+            in_thread(unpickled.save)
+
+
+def test_a_copy_from_an_earlier_lock_is_not_saved(account, device):
+    """It could undo what others wrote in between; an update of it is fine, and so is a fresh read."""
+    for model, key, action in ((account, "a", Account.balance.add(1)), (device, "d", Device.total.add(1))):
+        with model.locked(key) as lock:
+            stale = lock.item
+        with model.locked(key):
+            with pytest.raises(ConfigurationError, match="earlier lock"):
+                stale.save()
+            stale.update([action])
+            stale.refresh()
+            stale.save()
+
+
+def test_reads_beside_a_lock_are_transactional(device):
+    """get() and refresh() of an item whose lock is in another row, inside that lock."""
+    from tests.support.faults import count_requests
+
+    with device.locked("d"), count_requests() as counted:
+        item = device.get("d")
+        item.refresh()
+    assert counted.by_operation == {"TransactGetItems": 2}
+
+
+def test_breaking_tells_what_it_did(account):
+    """An answer that got lost does not turn a removed entry into one that was not there."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    with lost_responses("UpdateItem", where=lambda body: "#e0" in body.get("UpdateExpression", "")):
+        assert account.break_lock("a", ticket=lock.ticket) is True
+    assert account.break_lock("a", ticket=lock.ticket) is False
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_every_listener_hears_of_the_loss(account):
+    """Also one that was given when the lock was taken again."""
+    heard, both = [], threading.Barrier(3)
+
+    def listener(name):
+        def on_lost(reason):
+            heard.append((name, reason))
+            both.wait()
+
+        return on_lost
+
+    with (
+        pytest.raises(LockLost),
+        account.locked("a", heartbeat=False, on_lost=listener("outer")) as lock,
+        account.locked("a", on_lost=listener("inner")),
+    ):
+        account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            lock.renew()
+        both.wait()
+    assert sorted(heard) == [("inner", "evicted"), ("outer", "evicted")]
+
+
+def test_saving_a_lock_row_keeps_its_expiry(engine):
+    """The copy of the expiry that was loaded long ago does not replace the one of the last renewal."""
+    engine.bind(Locks)
+    with Locks.locked("n", heartbeat=False) as lock:
+        item = lock.item
+        client = Locks._get_connection().connection.client
+        later = {
+            "TableName": Locks.Meta.table_name,
+            "Key": {"name": {"S": "n"}},
+            "UpdateExpression": "SET expires_s = :later",
+            "ExpressionAttributeValues": {":later": {"N": "4102444800"}},
+        }
+        client._make_api_call("UpdateItem", later)
+        item.save()
+        assert Locks.get("n").expires.timestamp() == 4102444800
+
+
+def test_a_lock_table_elsewhere_is_refused(engine):
+    """No transaction could include both tables."""
+    engine.bind(Locks, Document)
+
+    class Far(Document):
+        class Meta:
+            table_name = "far"
+            region = "eu-central-1"
+            host = "http://127.0.0.1:9"
+            lock_settings = LockSettings()
+            lock_table = Locks
+
+        mutex = None
+
+    with pytest.raises(ConfigurationError, match=r"same Meta\.region"):
+        Far.locked("f", 1)
