@@ -109,7 +109,7 @@ def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
             return image
 
         patch.setattr(requests, "enter", enter)
-        with pytest.raises(LockLost), lost_requests("UpdateItem", where=lambda body: _saves(body)):
+        with pytest.raises(LockLost), lost_requests("UpdateItem", where=_saves):
             in_thread(edit_it)
     assert account.get("a").balance == 100
 
@@ -352,7 +352,7 @@ def test_reads_of_other_models_inside_a_lock(account, engine):
     with account.locked("a"):
         with pytest.raises(Plain.DoesNotExist):
             Plain.get("x")
-        with pytest.raises(Exception) as caught:  # noqa: B017 - each engine has its own
+        with pytest.raises(Exception) as caught:
             assert account.get("") is None
         assert not isinstance(caught.value, ConfigurationError)
 
