@@ -83,7 +83,7 @@ class GuardedMixin(_Base):
         lock = table._lock_attribute()
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row({"name": {"S": name}}, lock, settings, name)
-        rows.check_same_place(cls, row)
+        rows.join_places(cls, row)
         return Target(cls, row, (table, name, None), lambda: cls._read_committed(hash_key, range_key))
 
     @classmethod

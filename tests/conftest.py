@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engines import Engine, Servers, running
-from tests.engines.engine import AWS_PREFIX_VARIABLE
+from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
+from tests.engines.servers import Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,6 +18,7 @@ class Mailbox:
     """Where a waiter sleeps, and where a release in this process leaves the new image for it."""
 
     def __init__(self) -> None:
+        self.ticket: int | None = None  # of the waiter, once it is in the queue
         self._condition = runtime.current.condition()
         self._image: Image | None = None
         self._rung = False
@@ -68,12 +69,15 @@ def has_waiters(row: Row) -> bool:
 def tell_waiters(row: Row, image: Image | None) -> None:
     """Tell the waiters of this process that somebody left the queue.
 
-    With the image after it, the next one needs no read at all. Without, the one who waits longest looks.
+    With the image after it, the next one needs no read at all. Without, the first of them in the queue
+    looks, and whoever does not know its place yet.
     """
     with _guard:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
-    for mailbox in mailboxes if image is not None else mailboxes[:1]:
-        mailbox.put(image)
+    first = min((mailbox.ticket for mailbox in mailboxes if mailbox.ticket is not None), default=None)
+    for mailbox in mailboxes:
+        if image is not None or mailbox.ticket in (None, first):
+            mailbox.put(image)
 
 
 _held: ContextVar[Mapping[tuple[Any, ...], OwnEntry]] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated

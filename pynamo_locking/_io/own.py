@@ -239,7 +239,8 @@ class OwnEntry:
         self._make_mutexes()
         if not self.ended:
             self.lost_reason = "forked"
-            self.lost = runtime.current.event()
+            reinit = getattr(self.lost, "_at_fork_reinit", lambda: None)  # its mutex may be mid-flight as well
+            reinit()
             self.lost.set()
 
     def __str__(self) -> str:

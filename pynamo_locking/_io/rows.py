@@ -8,7 +8,7 @@ from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking._core.naming import canonical_number, row_name
 from pynamo_locking._io.requests import Row
-from pynamo_locking._io.transport import lock_connection
+from pynamo_locking._io.transport import leave_to_parent_after_fork, lock_connection
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ def row_of(
     )
 
 
-def check_same_place(model: type[Model], row: Row) -> None:
-    """Refuse a lock table that no transaction with the model's table could include."""
+def join_places(model: type[Model], row: Row) -> None:
+    """Prepare for transactions with a row in another table; refuse one that no transaction could include."""
     connection = model._get_connection().connection
+    leave_to_parent_after_fork(connection)
     if (connection.host, connection.region) != (row.connection.host, row.connection.region):
         raise ConfigurationError(
             f"{model.__name__} is in {connection.region} ({connection.host or 'AWS'}), and its lock table in "

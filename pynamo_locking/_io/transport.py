@@ -118,6 +118,12 @@ def lock_connection(connection: Connection, request_timeout: float) -> Connectio
         return twins[request_timeout]
 
 
+def leave_to_parent_after_fork(connection: Connection) -> None:
+    """Make a forked child open sockets of its own for a connection that only carries writes."""
+    with _guard:
+        _lock_connections.setdefault(connection, {})
+
+
 def _twin(connection: Connection, request_timeout: float) -> Connection:
     twin = copy.copy(connection)
     twin._client = None

@@ -61,11 +61,11 @@ class Acquisition:
             ItemNotFound: the item does not exist, or was deleted while we waited.
             ConfigurationError: DynamoDB refuses such requests.
         """
-        mailbox = local.open_mailbox(self._row)
+        self._mailbox = local.open_mailbox(self._row)
         try:
             while True:
                 image = self._enter()
-                own = self._wait_for_turn(image, mailbox)
+                own = self._wait_for_turn(image)
                 if own is not None:
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
@@ -75,7 +75,7 @@ class Acquisition:
             self._leave()
             raise
         finally:
-            local.close_mailbox(self._row, mailbox)
+            local.close_mailbox(self._row, self._mailbox)
 
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease)
@@ -143,7 +143,7 @@ class Acquisition:
 
     # Waiting
 
-    def _wait_for_turn(self, image: Image | None, mailbox: local.Mailbox) -> OwnEntry | None:
+    def _wait_for_turn(self, image: Image | None) -> OwnEntry | None:
         """Return our granted entry, or None if it vanished from the queue."""
         attempt = 0
         while True:
@@ -158,7 +158,7 @@ class Acquisition:
             try:
                 image = self._evict(dead) if dead else None
                 if image is None:
-                    image = self._next_image(len(ahead), mailbox)
+                    image = self._next_image(len(ahead))
                 attempt = 0
             except Unavailable as error:
                 self._not_answered(error, attempt)
@@ -173,7 +173,7 @@ class Acquisition:
             found = self._state.find(self._new.id)
             # A late copy of our enter request may have revived the id under another ticket.
             if found is not None and (self._entry is None or found.ticket == self._entry.ticket):
-                self._entry = found
+                self._entry, self._mailbox.ticket = found, found.ticket
                 return image
         if image is None and not self._row.may_create:
             self._no_such_item()
@@ -188,14 +188,14 @@ class Acquisition:
                 self._not_answered(error, attempt)
                 attempt += 1
 
-    def _next_image(self, position: int, mailbox: local.Mailbox) -> Image | None:
+    def _next_image(self, position: int) -> Image | None:
         """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
         delay = poll_delay(position, self._wish.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._wish.lease)
-        told = mailbox.wait(min(now + delay, self._deadline, renewal) - now)
+        told = self._mailbox.wait(min(now + delay, self._deadline, renewal) - now)
         if runtime.current.monotonic() >= renewal:
             return self._renew()
         if told is not None:

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.helpers import Table
 
 if TYPE_CHECKING:
-    from tests.engines import Engine
+    from tests.engines.engine import Engine
 
 
 @pytest.fixture

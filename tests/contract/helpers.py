@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.engines import Engine
+    from tests.engines.engine import Engine
 
 REFUSED = "ConditionalCheckFailedException"
 INVALID = "ValidationException"

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from tests.engines import Servers, running, start_dynoxide
+from tests.engines.engine import running
+from tests.engines.servers import Servers, start_dynoxide
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.engines import Engine
+    from tests.engines.engine import Engine
 
 
 class Thing(Model):

@@ -17,7 +17,7 @@ from tests.contract.helpers import Table
 from tests.support.faults import count_requests, lost_requests, lost_responses
 
 if TYPE_CHECKING:
-    from tests.engines import Engine
+    from tests.engines.engine import Engine
 
 
 class Account(Model):

@@ -13,7 +13,7 @@ from tests.contract.lock_requests import lock_map
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines import Engine
+    from tests.engines.engine import Engine
 
 NOT_FOUND = "ResourceNotFoundException"
 
