@@ -195,13 +195,22 @@ class Acquisition:
             self._time_out()
         delay = poll_delay(position, self._wish.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._wish.lease)
-        told = self._mailbox.wait(min(now + delay, self._deadline, renewal) - now)
+        told = self._hear_until(min(now + delay, self._deadline, renewal))
         if runtime.current.monotonic() >= renewal:
             return self._renew()
         if told is not None:
             return told
         # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof.
         return requests.look(self._row, consistent=False)
+
+    def _hear_until(self, until: float) -> Image | None:
+        """Sleep until a release in this process wakes us; return the image it left."""
+        assert self._entry is not None  # noqa: S101 - we are in the queue
+        told = self._mailbox.wait(until - runtime.current.monotonic())
+        if told is not None and self._row.state(told).next_ticket <= self._entry.ticket:
+            # It is from before we came, and was left while our request to enter was on its way.
+            told = self._mailbox.wait(until - runtime.current.monotonic())
+        return told
 
     def _renew(self) -> Image | None:
         assert self._entry is not None  # noqa: S101 - we are in the queue

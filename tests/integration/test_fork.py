@@ -1,0 +1,156 @@
+"""A process forks inside of a lock: the lock stays with the parent, and the child starts anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import LockLost, LockSettings
+from tests.support.workers import Beside, Locks, Plain, Versioned, crew, until_next_beat, until_queued
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
+
+all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
+
+
+def bind(engine: Engine, model: Any, *keys: str) -> tuple[type[Any], ...]:
+    """Bind the model, and the table of its locks if that is another one; save some items."""
+    models = (Locks, Beside) if model is Beside else (model,)
+    for one in models:
+        engine.bind(one)
+    for key in keys:
+        model(key).save()
+    return models
+
+
+@all_models
+def test_child_has_not_the_lock(real_engine: Engine, model: Any) -> None:
+    """In the child the lock is lost, and so is every write under it."""
+    with crew(real_engine, 1, *bind(real_engine, model, "a")) as [parent]:
+        taken = parent.call("enter", model, "a", settings=SETTINGS)
+        child = parent.fork()
+        facts = child.call("facts", "a")
+        assert facts.lost
+        assert not facts.is_held
+        with pytest.raises(LockLost) as refused:
+            child.call("add", "a", 100)
+        assert (refused.value.reason, refused.value.ticket) == ("forked", taken.ticket)
+        assert model.get("a", consistent_read=True).value == 0
+        child.close()
+
+
+def test_event_from_before_the_fork_is_set_in_the_child(real_engine: Engine) -> None:
+    """Who keeps `lock.lost` at hand, to look at it in a loop, sees in the child that it is set."""
+    with crew(real_engine, 1, *bind(real_engine, Plain, "a")) as [parent]:
+        parent.call("enter", Plain, "a", settings=SETTINGS)
+        child = parent.fork()
+        assert child.call("facts", "a").lost_before
+        assert not parent.call("facts", "a").lost_before
+        child.close()
+
+
+@all_models
+def test_child_leaves_the_block(real_engine: Engine, model: Any) -> None:
+    """The child's way out of the with-block does not release the lock, and the parent works on."""
+    with crew(real_engine, 1, *bind(real_engine, model, "a")) as [parent]:
+        taken = parent.call("enter", model, "a", settings=SETTINGS)
+        child = parent.fork()
+        with pytest.raises(LockLost) as lost:
+            child.call("leave", "a")
+        assert lost.value.reason == "forked"
+        child.close()
+
+        assert [entry.ticket for entry in model.lock_state("a").entries] == [taken.ticket]
+        until_next_beat(model, "a", taken.ticket)
+        until_next_beat(model, "a", taken.ticket)
+        assert parent.call("add", "a", 1) == 1
+        facts = parent.call("facts", "a")
+        assert (facts.lost, facts.reasons, facts.is_held) == (False, [], True)
+        parent.call("leave", "a")
+    assert model.get("a", consistent_read=True).value == 1
+    assert model.lock_state("a").entries == ()
+
+
+@all_models
+def test_child_takes_locks_of_its_own(real_engine: Engine, model: Any) -> None:
+    """The child takes another lock, and its own heartbeat renews it, while the parent's goes on as well."""
+    with crew(real_engine, 1, *bind(real_engine, model, "a", "b")) as [parent]:
+        held = parent.call("enter", model, "a", settings=SETTINGS)
+        child = parent.fork()
+        taken = child.call("enter", model, "b", settings=SETTINGS)
+        for _ in range(2):
+            until_next_beat(model, "b", taken.ticket)
+            until_next_beat(model, "a", held.ticket)
+        assert child.call("add", "b", 1) == 1
+        assert parent.call("add", "a", 1) == 1
+        child.call("leave", "b")
+        assert model.lock_state("b").entries == ()
+        child.close()
+
+
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_child_queues_behind_its_parent(real_engine: Engine, model: Any) -> None:
+    """After the with-block the child asks for the same lock, and gets it when the parent has left."""
+    with crew(real_engine, 1, *bind(real_engine, model, "a")) as [parent]:
+        parent.call("enter", model, "a", settings=SETTINGS)
+        child = parent.fork()
+        with pytest.raises(LockLost):
+            child.call("leave", "a")
+        child.start("enter", model, "a", settings=SETTINGS)
+        tickets = until_queued(model, "a", 2)
+        assert parent.call("add", "a", 1) == 1
+        assert child.is_waiting()
+        parent.call("leave", "a")
+        assert child.result().ticket == tickets[1]
+        assert child.call("add", "a", 1) == 2
+        assert not child.call("facts", "a").lost
+        child.call("leave", "a")
+        child.close()
+    assert model.lock_state("a").entries == ()
+
+
+def test_parent_and_child_write_at_the_same_time(real_engine: Engine) -> None:
+    """Parent and child increment the same items after the fork, and each increment counts."""
+    keys = [f"item-{i}" for i in range(5)]
+    with crew(real_engine, 1, *bind(real_engine, Plain, *keys)) as [parent]:
+        parent.call("edit", Plain, keys)
+        child = parent.fork()
+        for process in (parent, child):
+            process.start("edit", Plain, keys * 5)
+        done = [*parent.result(), *child.result()]
+        child.close()
+    for key in keys:
+        served = sorted((one for one in done if one.key == key), key=lambda one: one.ticket)
+        assert [one.value for one in served] == list(range(2, 12))
+
+
+@pytest.mark.parametrize("makes_lock", ["before", "after"])
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_child_has_connections_of_its_own(dynoxide: Engine, model: Any, makes_lock: str) -> None:
+    """No connection that was open at the fork serves both: one would read the other one's answers."""
+    with crew(dynoxide, 1, *bind(dynoxide, model, "a")) as [parent]:
+        parent.call("make_lock", model, "a")
+        before = parent.call("ports")
+        child = parent.fork()
+        if makes_lock == "after":
+            child.call("make_lock", model, "a")
+        assert not child.call("ports") & before
+        assert parent.call("ports") <= before
+        child.close()
+
+
+def test_forks_in_the_middle_of_renewals(real_engine: Engine) -> None:
+    """Whatever the heartbeat is doing at the moment of a fork, the child's locks work."""
+    held, edited = [f"held-{i}" for i in range(20)], [f"edited-{i}" for i in range(10)]
+    with crew(real_engine, 1, *bind(real_engine, Plain, *held, *edited)) as [parent]:
+        for key in held:
+            parent.call("enter", Plain, key, settings=SETTINGS)
+        assert parent.call("fork_often", Plain, edited) == [0] * len(edited)
+        for key in held:
+            assert not parent.call("facts", key).lost
+            parent.call("leave", key)
+    assert [Plain.get(key, consistent_read=True).value for key in edited] == [1] * len(edited)

@@ -1,0 +1,159 @@
+"""A process stands still (SIGSTOP) for longer than its lease, and wakes up without knowing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import LockLost, LockSettings
+from tests.support.workers import (
+    Beside,
+    Locks,
+    Plain,
+    Versioned,
+    crew,
+    until,
+    until_next_beat,
+    until_over,
+    until_queued,
+)
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+LEASE = 1.5
+SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02)
+
+all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
+
+
+def bind(engine: Engine, model: Any) -> tuple[type[Any], ...]:
+    """Bind the model, and the table of its locks if that is another one."""
+    models = (Locks, Beside) if model is Beside else (model,)
+    for one in models:
+        engine.bind(one)
+    model("a").save()
+    return models
+
+
+@all_models
+@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "no heartbeat"])
+def test_write_of_a_holder_that_was_succeeded(real_engine: Engine, model: Any, heartbeat: bool) -> None:
+    """The write of a holder that woke up after its eviction is refused; the successor's stands."""
+    with crew(real_engine, 2, *bind(real_engine, model)) as [paused, successor]:
+        old = paused.call("enter", model, "a", settings=SETTINGS, heartbeat=heartbeat)
+        assert paused.call("add", "a", 1) == 1
+        paused.pause()
+        new = successor.call("enter", model, "a", settings=SETTINGS)
+        assert new.ticket > old.ticket
+        assert successor.call("add", "a", 10) == 11
+
+        # It is waiting in the pipe when the process wakes up. Without a heartbeat nothing but this very
+        # write can find out about the eviction.
+        paused.start("add", "a", 100)
+        paused.resume()
+        with pytest.raises(LockLost) as refused:
+            paused.result()
+        assert (refused.value.reason, refused.value.ticket) == ("evicted", old.ticket)
+        assert model.get("a", consistent_read=True).value == 11
+
+        facts = paused.call("wait_for_loss", "a")
+        assert facts.reasons == ["evicted"]
+        assert facts.lost
+        assert not facts.is_held
+        with pytest.raises(LockLost):
+            paused.call("add", "a", 100)
+        with pytest.raises(LockLost):
+            paused.call("leave", "a")
+
+        assert [entry.ticket for entry in model.lock_state("a").entries] == [new.ticket]
+        assert successor.call("add", "a", 10) == 21
+        assert not successor.call("facts", "a").lost
+        successor.call("leave", "a")
+    assert model.get("a", consistent_read=True).value == 21
+    assert model.lock_state("a").entries == ()
+
+
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
+    """The heartbeat of a holder that woke up sets `lost` and calls back, without any write."""
+    with crew(real_engine, 2, *bind(real_engine, model)) as [paused, successor]:
+        paused.call("enter", model, "a", settings=SETTINGS)
+        paused.pause()
+        successor.call("enter", model, "a", settings=SETTINGS)
+        paused.resume()
+        facts = paused.call("wait_for_loss", "a")
+        assert facts.reasons == ["evicted"]
+        with pytest.raises(LockLost):
+            paused.call("leave", "a")
+        successor.call("leave", "a")
+    assert model.lock_state("a").entries == ()
+
+
+@all_models
+def test_holder_that_nobody_evicted(real_engine: Engine, model: Any) -> None:
+    """A holder whose lease passed while nobody came goes on as if nothing had happened."""
+    with crew(real_engine, 1, *bind(real_engine, model)) as [paused]:
+        taken = paused.call("enter", model, "a", settings=SETTINGS)
+        paused.pause()
+        until_over(model, "a", taken.ticket)
+        paused.start("add", "a", 1)
+        paused.resume()
+        assert paused.result() == 1
+        until_next_beat(model, "a", taken.ticket)
+        facts = paused.call("facts", "a")
+        assert (facts.lost, facts.reasons, facts.is_held) == (False, [], True)
+        paused.call("leave", "a")
+    assert model.get("a", consistent_read=True).value == 1
+    assert model.lock_state("a").entries == ()
+
+
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_waiter_that_was_passed(real_engine: Engine, model: Any) -> None:
+    """A waiter that woke up after its eviction enters again, behind those who came meanwhile, and is served."""
+    with crew(real_engine, 3, *bind(real_engine, model)) as [holder, paused, behind]:
+        first = holder.call("enter", model, "a", settings=SETTINGS)
+        paused.start("enter", model, "a", settings=SETTINGS)
+        evicted = until_queued(model, "a", 2)[1]
+        paused.pause()
+        behind.start("enter", model, "a", settings=SETTINGS)
+        until_queued(model, "a", 3)
+        left = until_queued(model, "a", 2)
+        assert left[0] == first.ticket
+        assert evicted not in left
+        assert holder.call("add", "a", 1) == 1
+
+        paused.resume()
+        again = until_queued(model, "a", 3)
+        assert again[:2] == left
+        assert behind.is_waiting()
+        holder.call("leave", "a")
+        assert behind.result().ticket == left[1]
+        assert behind.call("add", "a", 1) == 2
+        assert paused.is_waiting()
+        behind.call("leave", "a")
+        assert paused.result().ticket == again[2]
+        assert paused.call("add", "a", 1) == 3
+        assert not paused.call("facts", "a").lost
+        paused.call("leave", "a")
+    assert model.lock_state("a").entries == ()
+
+
+def test_holder_that_wakes_up_before_its_lease_is_over(real_engine: Engine) -> None:
+    """A pause that is shorter than the lease costs nobody the lock."""
+    settings = LockSettings(lease=30, poll=0.02)
+    with crew(real_engine, 2, *bind(real_engine, Plain)) as [paused, waiter]:
+        taken = paused.call("enter", Plain, "a", settings=settings)
+        paused.pause()
+        waiter.start("enter", Plain, "a", settings=settings)
+        tickets = until_queued(Plain, "a", 2)
+        assert tickets[0] == taken.ticket
+        paused.resume()
+        assert paused.call("add", "a", 1) == 1
+        assert waiter.is_waiting()
+        paused.call("leave", "a")
+        assert waiter.result().ticket == tickets[1]
+        assert waiter.call("add", "a", 1) == 2
+        waiter.call("leave", "a")
+    until(lambda: Plain.lock_state("a").entries == ())

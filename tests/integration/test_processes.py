@@ -1,0 +1,71 @@
+"""Many processes at once: no update is lost, and they are served in the order of their tickets."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.workers import Beside, Increment, Locks, Plain, Versioned, Worker, crew
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+PROCESSES = 8
+
+
+def work(workers: list[Worker], action: str, model: Any, keys: list[list[str]]) -> list[Increment]:
+    """Let all workers increment their keys, from one start signal on; return what they report."""
+    for worker, share in zip(workers, keys, strict=True):
+        worker.start(action, model, share)
+    return [increment for worker in workers for increment in worker.result()]
+
+
+def assert_served_in_order(increments: list[Increment]) -> None:
+    """In the order of the tickets of an item, its values are 1, 2, 3 and so on."""
+    by_key = defaultdict(list)
+    for increment in increments:
+        by_key[increment.key].append(increment)
+    for served in by_key.values():
+        served.sort(key=lambda increment: increment.ticket)
+        assert [increment.value for increment in served] == list(range(1, len(served) + 1))
+
+
+@pytest.mark.parametrize("model", [Plain, Versioned])
+def test_increments_of_one_item(real_engine: Engine, model: Any) -> None:
+    """8 processes increment one item 50 times each: the sum is 400, in ticket order."""
+    real_engine.bind(model)
+    model("a").save()
+    with crew(real_engine, PROCESSES, model) as workers:
+        done = work(workers, "edit", model, [["a"] * 50] * PROCESSES)
+    assert len(done) == 400
+    assert_served_in_order(done)
+    assert model.get("a", consistent_read=True).value == 400
+    assert model.lock_state("a").entries == ()
+
+
+def test_increments_of_twenty_items(real_engine: Engine) -> None:
+    """8 processes make 50 increments each on 20 items, in an order of their own: the sum is 400."""
+    real_engine.bind(Plain)
+    names = [f"item-{i}" for i in range(20)]
+    for name in names:
+        Plain(name).save()
+    orders = [random.sample(names * 3, 50) for _ in range(PROCESSES)]
+    with crew(real_engine, PROCESSES, Plain) as workers:
+        done = work(workers, "edit", Plain, orders)
+    assert_served_in_order(done)
+    assert sum(Plain.get(name, consistent_read=True).value for name in names) == 400
+    assert all(Plain.lock_state(name).entries == () for name in names)
+
+
+def test_locks_in_rows_of_their_own(real_engine: Engine) -> None:
+    """8 processes lock, save and release an item 10 times each: the sum is 80, in ticket order."""
+    real_engine.bind(Locks, Beside)
+    Beside("a").save()
+    with crew(real_engine, PROCESSES, Locks, Beside) as workers:
+        done = work(workers, "lock_and_save", Beside, [["a"] * 10] * PROCESSES)
+    assert_served_in_order(done)
+    assert Beside.get("a", consistent_read=True).value == 80
+    assert Beside.lock_state("a").entries == ()

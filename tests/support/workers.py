@@ -1,0 +1,515 @@
+"""Processes under remote control: the parent says what to do and when, also to kill or stop them.
+
+Each worker serves one command after the other, in its main thread, over a pipe:
+
+    with crew(engine, 2, Plain) as (first, second):
+        first.call("enter", Plain, "a")           # waits for the result
+        second.start("enter", Plain, "a")         # does not
+        first.kill()
+        assert second.result().ticket > ...
+
+The commands are the methods of `Actions`. An exception of a command is raised again by `result()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock
+from tests.support.faults import count_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking import Entry, Lock
+    from tests.engines.engine import Engine
+
+T = TypeVar("T")
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PATIENCE: Final = 60.0
+"""Seconds after which a test gives up; never the time that something should take."""
+
+SETTINGS: Final = LockSettings(poll=0.02, request_timeout=5)
+
+
+class Plain(LockableModel):
+    """An item with its lock inside, and nothing but the lock to protect it."""
+
+    class Meta:
+        table_name = "plain"
+        lock_settings = SETTINGS
+
+    name = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    lock = LockAttribute()
+
+
+class Versioned(LockableModel):
+    """An item with its lock inside, and a version."""
+
+    class Meta:
+        table_name = "versioned"
+        lock_settings = SETTINGS
+
+    name = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Locks(NamedLock):
+    """Lock rows of `Beside`."""
+
+    class Meta:
+        table_name = "locks"
+        lock_settings = SETTINGS
+
+
+class Beside(LockableModel):
+    """An item whose lock is a row of its own."""
+
+    class Meta:
+        table_name = "beside"
+        lock_settings = SETTINGS
+        lock_table = Locks
+
+    name = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+
+
+# Waiting for a condition
+
+
+def until(condition: Callable[[], T], what: str = "the condition") -> T:
+    """Poll until the condition is true, and return its value."""
+    give_up = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < give_up, f"waited {PATIENCE:g} s in vain for {what}"
+        time.sleep(0.01)
+    return value
+
+
+def until_queued(model: Any, key: str, count: int) -> list[int]:
+    """Wait until so many are in the queue; return their tickets, the holder's first."""
+
+    def tickets() -> list[int] | None:
+        found = [entry.ticket for entry in model.lock_state(key).entries]
+        return found if len(found) == count else None
+
+    return until(tickets, f"{count} entries in the queue of {key}") or []
+
+
+def until_next_beat(model: Any, key: str, ticket: int) -> float:
+    """Wait for a renewal of that entry; return a moment before it was written."""
+    looked = time.monotonic()
+    before = _entry(model, key, ticket).beat
+
+    def is_renewed() -> bool:
+        nonlocal looked
+        now = time.monotonic()
+        if _entry(model, key, ticket).beat > before:
+            return True
+        looked = now
+        return False
+
+    until(is_renewed, f"a renewal of ticket {ticket}")
+    return looked
+
+
+def until_over(model: Any, key: str, ticket: int, seconds: float = 0.0) -> None:
+    """Wait until the stored end of the entry's lease was so many seconds ago."""
+
+    def is_over() -> bool:
+        return time.time() * 1000 - _entry(model, key, ticket).until_ms > seconds * 1000
+
+    until(is_over, f"the end of the lease of ticket {ticket}")
+
+
+def _entry(model: Any, key: str, ticket: int) -> Entry:
+    entries: tuple[Entry, ...] = model.lock_state(key).entries
+    found = [entry for entry in entries if entry.ticket == ticket]
+    assert found, f"ticket {ticket} left the queue"
+    return found[0]
+
+
+# The parent's side
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of a worker's exception
+    """What the worker's traceback looked like."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Remote:
+    """A process that serves commands from this one."""
+
+    def __init__(self, connection: Connection, pid: int, log: Any) -> None:
+        self.pid = pid
+        self._connection = connection
+        self._log = log
+
+    def start(self, action: str, *args: Any, **kwargs: Any) -> None:
+        """Give a command, and do not wait."""
+        self._connection.send((action, args, kwargs))
+
+    def result(self) -> Any:
+        """Wait for the result of the oldest command that was started; raise what it raised."""
+        is_good, value = self._receive()
+        if is_good:
+            return value
+        error, trace = value
+        raise error from RemoteTraceback(trace)
+
+    def failure(self) -> BaseException:
+        """Wait for the command to fail, and return its exception."""
+        is_good, value = self._receive()
+        assert not is_good, f"the command succeeded with {value!r}"
+        error: BaseException = value[0]
+        return error
+
+    def call(self, action: str, *args: Any, **kwargs: Any) -> Any:
+        """Give a command and return its result."""
+        self.start(action, *args, **kwargs)
+        return self.result()
+
+    def is_waiting(self) -> bool:
+        """Whether the command that was started has no result yet."""
+        return not self._connection.poll(0)
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        os.kill(self.pid, signal.SIGINT)
+
+    def _receive(self) -> tuple[bool, Any]:
+        try:
+            if not self._connection.poll(PATIENCE):
+                os.kill(self.pid, signal.SIGUSR1)  # faulthandler prints where its threads are
+                time.sleep(0.5)
+                raise AssertionError(f"no answer from worker {self.pid}\n{self._said()}")
+            answer: tuple[bool, Any] = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise AssertionError(f"worker {self.pid} died\n{self._said()}") from None
+        return answer
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        text: str = self._log.read()[-8000:].decode(errors="replace")
+        return text
+
+    def close(self) -> None:
+        """Hang up; the process ends."""
+        self._connection.close()
+
+
+class Worker(Remote):
+    """A child process, in a fresh interpreter."""
+
+    def __init__(self, engine: Engine, *models: type[Any]) -> None:
+        ours, theirs = Pipe()
+        our_spare, their_spare = Pipe()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        descriptors = (theirs.fileno(), their_spare.fileno())
+        warn = ["-W", "error", "-W", "ignore:datetime.datetime.utcnow:DeprecationWarning"]
+        code = "from tests.support.workers import main; main()"
+        self._process = subprocess.Popen(
+            [sys.executable, *warn, "-c", code, *map(str, (os.getpid(), *descriptors))],
+            cwd=ROOT,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        theirs.close()
+        their_spare.close()
+        super().__init__(ours, self._process.pid, log)
+        self._spare = our_spare
+        names = ("table_name", "host", "region", "lock_settings", *engine.credentials)
+        self._connection.send([(model, {name: getattr(model.Meta, name) for name in names}) for model in models])
+
+    def kill(self) -> float:
+        """SIGKILL it; return a moment after which it did nothing any more."""
+        self._process.kill()
+        self._process.wait()
+        return time.monotonic()
+
+    def pause(self) -> None:
+        """SIGSTOP it, and return once it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """SIGCONT it."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def fork(self) -> Remote:
+        """Let it fork; return the child, with all that it inherited. Once a worker."""
+        return Remote(self._spare, self.call("fork"), self._log)
+
+    def close(self) -> None:
+        """End it, whatever it is doing."""
+        super().close()
+        self._spare.close()
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+@contextlib.contextmanager
+def crew(engine: Engine, count: int, *models: type[Any]) -> Iterator[list[Worker]]:
+    """Start so many workers for models that are bound to the engine; all are ready, and end at the end."""
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(contextlib.closing(Worker(engine, *models))) for _ in range(count)]
+        for worker in workers:
+            assert worker.result() == "ready"
+        yield workers
+
+
+# The worker's side
+
+
+class Taken(NamedTuple):
+    """A lock that was taken."""
+
+    ticket: int
+    at: float
+    """When, on the monotonic clock that all processes share."""
+
+
+class Increment(NamedTuple):
+    """A locked increment of an item's value."""
+
+    key: str
+    ticket: int
+    value: int
+
+
+class Facts(NamedTuple):
+    """What a worker knows of its lock."""
+
+    lost: bool
+    lost_before: bool
+    """The event of `Lock.lost` as it was handed out when the lock was taken."""
+    reasons: list[str]
+    is_held: bool
+
+
+@dataclass
+class _Held:
+    stack: contextlib.ExitStack
+    lock: Lock[Any]
+    lost: threading.Event
+    reasons: list[str] = field(default_factory=list)
+    called: threading.Event = field(default_factory=threading.Event)
+
+
+class Actions:
+    """What a worker can do."""
+
+    def __init__(self, connection: Connection, spare: Connection) -> None:
+        self._connection = connection
+        self._spare = spare
+        self._held: dict[str, _Held] = {}
+        self._made: Any = None
+
+    def enter(self, model: Any, key: str, **options: Any) -> Taken:
+        """Go into ``with model.locked(key)``."""
+        reasons, called = list[str](), threading.Event()
+
+        def on_lost(reason: str) -> None:
+            reasons.append(reason)
+            called.set()
+
+        stack = contextlib.ExitStack()
+        lock = stack.enter_context(model.locked(key, on_lost=on_lost, **options))
+        at = time.monotonic()
+        self._held[key] = _Held(stack, lock, lock.lost, reasons, called)
+        return Taken(lock.ticket, at)
+
+    def enter_counting(self, model: Any, key: str, **options: Any) -> tuple[Taken, list[tuple[str, Any]]]:
+        """`enter`, with the requests that it took."""
+        with count_requests() as counted:
+            return self.enter(model, key, **options), counted.bodies
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Change the locked item, save it, and return its value."""
+        item = self._held[key].lock.item
+        item.value += amount
+        item.save()
+        return int(item.value)
+
+    def leave(self, key: str) -> None:
+        """Leave the with-block."""
+        self._held.pop(key).stack.close()
+
+    def facts(self, key: str) -> Facts:
+        """Say what is known of the lock."""
+        held = self._held[key]
+        return Facts(held.lock.lost.is_set(), held.lost.is_set(), held.reasons, held.lock.is_held)
+
+    def wait_for_loss(self, key: str) -> Facts:
+        """Wait until the lock is lost and the callback was called."""
+        held = self._held[key]
+        assert held.lost.wait(PATIENCE)
+        assert held.called.wait(PATIENCE)
+        return self.facts(key)
+
+    def edit(self, model: Any, keys: list[str]) -> list[Increment]:
+        """Increment each item with ``edit()``."""
+        done = []
+        for key in keys:
+            edit = model.edit(key)
+            with edit as item:
+                item.value += 1
+            done.append(Increment(key, edit.lock.ticket, int(item.value)))
+        return done
+
+    def lock_and_save(self, model: Any, keys: list[str]) -> list[Increment]:
+        """Increment each item with ``locked()`` and ``save()``."""
+        done = []
+        for key in keys:
+            with model.locked(key) as lock:
+                lock.item.value += 1
+                lock.item.save()
+            done.append(Increment(key, lock.ticket, int(lock.item.value)))
+        return done
+
+    def make_lock(self, model: Any, key: str) -> None:
+        """Make a lock to be used by `ports` later."""
+        self._made = model.lock(key)
+
+    def ports(self) -> set[int]:
+        """Take that lock, write its item, and return the local ports of all requests."""
+        used = set()
+        send = socket.socket.sendall
+
+        def noting(connection: socket.socket, *args: Any) -> None:
+            used.add(connection.getsockname()[1])
+            send(connection, *args)
+
+        socket.socket.sendall = noting  # type: ignore[assignment,method-assign]
+        try:
+            with self._made as lock:
+                lock.item.save()
+        finally:
+            socket.socket.sendall = send  # type: ignore[method-assign]
+        return used
+
+    def crowd(self, model: Any, key: str, count: int, **options: Any) -> None:
+        """Start so many threads that wait for the lock for ever."""
+        for _ in range(count):
+            lock = model.locked(key, wait=float("inf"), **options)
+            threading.Thread(target=lock.acquire, daemon=True).start()
+
+    def fork(self) -> int:
+        """Fork; the child, which is the rest of this process's main thread, serves the spare pipe."""
+        pid = _fork()
+        if pid:
+            self._spare.close()
+            return pid
+        with _end_of_the_child():
+            self._connection.close()
+            _serve(self._spare, self)
+        raise AssertionError("unreachable")
+
+    def fork_often(self, model: Any, keys: list[str]) -> list[int]:
+        """Fork once for each key; each child edits that item. Return the children's exit codes."""
+        codes = []
+        for key in keys:
+            pid = _fork()
+            if not pid:
+                with _end_of_the_child():
+                    signal.alarm(20)
+                    with model.edit(key) as item:
+                        item.value += 1
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return codes
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel end this process together with its parent: also if it is stopped, or hangs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _fork() -> int:
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those are the point
+        pid = os.fork()
+    if not pid:
+        _die_with(parent)
+    return pid
+
+
+@contextlib.contextmanager
+def _end_of_the_child() -> Iterator[None]:
+    code = 1
+    try:
+        yield
+        code = 0
+    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve(connection: Connection, actions: Actions) -> None:
+    while True:
+        try:
+            name, args, kwargs = connection.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        connection.send(_answer(getattr(actions, name), args, kwargs))
+
+
+def _answer(action: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+    try:
+        return True, action(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - the parent raises it again
+        trace = traceback.format_exc()
+        try:
+            pickle.dumps(error)
+        except Exception:  # noqa: BLE001 - whatever keeps it from being sent
+            return False, (RuntimeError(repr(error)), trace)
+        return False, (error, trace)
+
+
+def main() -> None:
+    """Serve commands in a worker process."""
+    faulthandler.register(signal.SIGUSR1)
+    parent, *descriptors = map(int, sys.argv[1:])
+    _die_with(parent)
+    pipes: list[Connection] = [Connection(descriptor) for descriptor in descriptors]
+    connection, spare = pipes
+    for model, meta in connection.recv():
+        for name, value in meta.items():
+            setattr(model.Meta, name, value)
+        model.lock_state("warm up")
+    connection.send((True, "ready"))
+    _serve(connection, Actions(connection, spare))
