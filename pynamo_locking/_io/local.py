@@ -67,16 +67,16 @@ def has_waiters(row: Row) -> bool:
 
 
 def tell_waiters(row: Row, image: Image | None) -> None:
-    """Tell the waiters of this process that somebody left the queue.
+    """Tell the first waiter of this process, and those who do not know their place yet, that somebody left.
 
-    With the image after it, the next one needs no read at all. Without, the first of them in the queue
-    looks, and whoever does not know its place yet.
+    With the image after it, the next one needs no read at all; without one it looks. The others cannot
+    be next, and waking them all at each release would cost more than the lock.
     """
     with _guard:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
     first = min((mailbox.ticket for mailbox in mailboxes if mailbox.ticket is not None), default=None)
     for mailbox in mailboxes:
-        if image is not None or mailbox.ticket in (None, first):
+        if mailbox.ticket in (None, first):
             mailbox.put(image)
 
 

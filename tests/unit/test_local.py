@@ -76,20 +76,15 @@ def test_a_waiter_wakes_by_itself(world):
     assert received == [None]
 
 
-def test_an_image_goes_to_everybody():
-    """Each can tell from it whether it is first."""
-    boxes = [local.open_mailbox(row()) for _ in range(3)]
-    local.tell_waiters(row(), IMAGE)
+@pytest.mark.parametrize("image", [IMAGE, None], ids=["image", "ring"])
+def test_the_first_of_the_queue_is_told(image):
+    """The one with the smallest ticket, and whoever does not know its place yet; the others sleep on."""
+    boxes = [local.open_mailbox(row()) for _ in range(4)]
+    boxes[0].ticket, boxes[1].ticket, boxes[2].ticket = 9, 7, 8
+    local.tell_waiters(row(), image)
 
-    assert [box.wait(0) for box in boxes] == [IMAGE] * 3
-
-
-def test_a_ring_goes_to_the_one_who_waits_longest():
-    """Without an image each of them would have to read; one is enough."""
-    boxes = [local.open_mailbox(row()) for _ in range(3)]
-    local.tell_waiters(row(), None)
-
-    assert [box._rung for box in boxes] == [True, False, False]
+    assert [box._rung for box in boxes] == [False, True, False, True]
+    assert [box.wait(0) for box in boxes] == [None, image, None, image]
 
 
 def test_the_newest_image_counts():
