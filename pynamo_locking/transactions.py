@@ -57,7 +57,8 @@ class TransactWrite(PynamoTransactWrite):
         super().__init__(client_request_token or runtime.current.token(), **options)
         self._has_own_token = client_request_token is None
         self._guarded: dict[int, _Guarded] = {}
-        self._deleted: list[OwnEntry] = []
+        self._deleted_items: list[OwnEntry] = []  # the lock stays, in its own row
+        self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
 
     @override
     def save(
@@ -122,13 +123,14 @@ class TransactWrite(PynamoTransactWrite):
             action = written.delete_action(condition, checks_version=add_version_condition)
             self._delete_items.append(action["Delete"])
             self._guard_row(written)
-            self._deleted.append(written.own)
+            self._deleted_items.append(written.own)
             return
         super().delete(model, condition, add_version_condition=add_version_condition)
         if isinstance(written, EmbeddedItem):
             self._note(self._delete_items[-1], written)
             if written.own is not None:
-                self._deleted.append(written.own)
+                written.own.may_delete = False  # only from the commit on
+                self._deleted_locks.append(written.own)
 
     def _guard_row(self, written: GuardedItem) -> None:
         """Add the check of the lock row."""
@@ -144,6 +146,8 @@ class TransactWrite(PynamoTransactWrite):
 
     @override
     def _commit(self) -> Any:
+        for own in self._deleted_locks:
+            own.may_delete = True
         repeated, conflicts = False, 0
         while True:
             try:
@@ -152,7 +156,8 @@ class TransactWrite(PynamoTransactWrite):
                 reasons = transport.reasons_of(error.cause)
                 if self._has_own_token and transport.is_conflict(reasons) and conflicts < writes.CONFLICT_ATTEMPTS:
                     conflicts += 1  # a heartbeat on one of the items is enough
-                    self._client_request_token = runtime.current.token()
+                    if not (repeated or transport.was_repeated(error.cause)):
+                        self._client_request_token = runtime.current.token()
                     runtime.current.sleep(backoff(conflicts, runtime.current.jitter()))
                     continue
                 in_doubt = repeated or transport.is_ambiguous(error.cause)
@@ -172,10 +177,10 @@ class TransactWrite(PynamoTransactWrite):
 
     def _note_deletions(self) -> None:
         """Deleted items have taken embedded locks with them, and `edit` must not save them again."""
-        for own in self._deleted:
+        for own in self._deleted_items:
             own.is_item_deleted = True
-            if own.may_delete:
-                writes.left(own, None)
+        for own in self._deleted_locks:
+            writes.left(own, None)
 
     def _refusals(self, reasons: list[dict[str, Any]]) -> list[tuple[_Guarded, Any]]:
         """Return the guarded actions whose condition failed, each with the image it failed on."""
@@ -208,7 +213,7 @@ class TransactWrite(PynamoTransactWrite):
 
     def _explain(self, reasons: list[dict[str, Any]], error: TransactWriteError) -> NoReturn:
         """Raise what a failed guard means, or PynamoDB's own error for every other reason."""
-        for deleted in self._deleted:
+        for deleted in self._deleted_locks:
             deleted.may_delete = False
         for guarded, image in self._refusals(reasons):
             state = guarded.row.state(image)

@@ -305,7 +305,8 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
                 return
             if transport.is_conflict(reasons) and attempt < CONFLICT_ATTEMPTS:
                 attempt += 1
-                token = runtime.current.token()
+                if not (repeated or transport.was_repeated(error)):
+                    token = runtime.current.token()  # else the same, in case an earlier copy was applied
                 runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
                 continue
             if not (repeated or transport.is_ambiguous(error)):
