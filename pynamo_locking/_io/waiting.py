@@ -70,7 +70,7 @@ class Acquisition:
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
-                self._new = self._name_entry()
+                self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
             self._leave()
             raise
@@ -88,8 +88,6 @@ class Acquisition:
         attempt = 0
         while True:
             try:
-                # The lease counts from before the first copy that may have been applied.
-                self._started = self._started or runtime.current.monotonic()
                 image = self._enter_once()
             except Unavailable as error:
                 self._not_answered(error, attempt)
@@ -124,6 +122,8 @@ class Acquisition:
         arrives meanwhile. A refusal that shows us in the queue was meant for a second copy.
         """
         was_in_doubt, self._may_be_in = self._may_be_in, True
+        if not was_in_doubt:  # the lease counts from before the first copy that may have been applied
+            self._started = runtime.current.monotonic()
         try:
             return request()
         except Refused as refused:

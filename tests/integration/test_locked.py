@@ -282,6 +282,33 @@ def test_the_lease_counts_from_before_the_write(account, operation):
             assert lock.remaining <= 995
 
 
+def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
+    """Time spent outside of a full queue is not taken off the lease."""
+    settings = LockSettings(max_waiters=1, max_clock_skew=None)
+    original, refused = requests.enter, threading.Event()
+    with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
+        holder = abandoned(account.lock("a", lease=9000, settings=settings))
+        waiter = original(holder._target.row, requests.NewEntry("waiter", "waiter", 9000.0), 2)
+        late = account.lock("a", settings=settings, wait=9000, lease=10_000, heartbeat=False)
+
+        def enter(*arguments):
+            try:
+                return original(*arguments)
+            finally:
+                refused.set()
+
+        patch.setattr(requests, "enter", enter)
+        thread = threading.Thread(target=late.acquire)
+        thread.start()
+        refused.wait()
+        clock.shift += 300
+        for entry in holder._target.row.state(waiter).entries:
+            account.break_lock("a", ticket=entry.ticket)
+        thread.join()
+        assert late.remaining > 9_800
+        late.release()
+
+
 def test_loss_is_proven_by_the_next_renewal(account):
     """A broken lock sets `lost`, calls back with the reason, and ends the block with `LockLost`."""
     reasons, called = [], threading.Event()
