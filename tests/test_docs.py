@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pytest
-from moto import mock_aws
-from moto.core.botocore_stubber import BotocoreStubber
 from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
-from tests.engines.engine import DUMMY_ENVIRONMENT
+from tests.engines.engine import DUMMY_ENVIRONMENT, moto_one_at_a_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,18 +39,10 @@ def has_examples(page: Path) -> bool:
 
 @pytest.fixture
 def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty DynamoDB in this process that takes one request at a time, as the real one does an item."""
+    """An empty DynamoDB in this process."""
     for name, value in DUMMY_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    one_at_a_time = threading.Lock()
-    answer = BotocoreStubber.__call__
-
-    def answer_alone(self: BotocoreStubber, *args: Any, **options: Any) -> Any:
-        with one_at_a_time:
-            return answer(self, *args, **options)
-
-    monkeypatch.setattr(BotocoreStubber, "__call__", answer_alone)
-    with mock_aws():
+    with moto_one_at_a_time():
         yield
 
 

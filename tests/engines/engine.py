@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -12,6 +13,7 @@ import botocore.exceptions
 import botocore.session
 import pytest
 from moto import mock_aws  # before any session is made, so that each has moto's hook
+from moto.core.botocore_stubber import BotocoreStubber
 from pynamodb.models import Model
 
 from tests.engines.servers import Servers, StartError
@@ -173,6 +175,24 @@ def _restore(meta: Any, name: str, value: object) -> None:
         setattr(meta, name, value)
 
 
+@contextmanager
+def moto_one_at_a_time() -> Iterator[None]:
+    """An empty moto in this process that takes one request at a time, as DynamoDB does an item.
+
+    Without it, threads lose updates and see "dictionary changed size during iteration".
+    """
+    one_at_a_time = threading.Lock()
+    answer = BotocoreStubber.__call__
+
+    def answer_alone(self: BotocoreStubber, *args: Any, **options: Any) -> Any:
+        with one_at_a_time:
+            return answer(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.setattr(BotocoreStubber, "__call__", answer_alone)
+        yield
+
+
 _SESSIONS: Final[dict[str, botocore.session.Session]] = {}
 
 
@@ -207,7 +227,7 @@ def running(name: str, servers: Servers) -> Iterator[Engine]:
                 environment.setenv(variable, value)
             environment.delenv("AWS_PROFILE", raising=False)
             if name == "moto":
-                stack.enter_context(mock_aws())
+                stack.enter_context(moto_one_at_a_time())
                 host = None
             else:
                 host = _url(servers, name)
