@@ -18,7 +18,6 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest --cov --cov-report=
-	@$(BIN)/coverage combine -q --keep 2>/dev/null || true
 	$(BIN)/coverage report
 
 lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
