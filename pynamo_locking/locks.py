@@ -6,12 +6,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
-from pynamodb.expressions.operand import Path
 from pynamodb.models import Model
 from typing_extensions import Self, TypeVar
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import local, records, runtime
+from pynamo_locking._io import guards, local, runtime
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.waiting import Acquisition
@@ -305,9 +304,7 @@ class Lock(Generic[M]):
         For hand-written conditions on the row that carries the lock: the item itself for an embedded
         lock, the lock row otherwise.
         """
-        own = self._must_have_taken()
-        path = Path([own.row.attribute, records.TICKETS, own.entry.id])
-        return path == own.entry.ticket
+        return guards.in_queue(self._must_have_taken())
 
     def check(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.

@@ -36,14 +36,19 @@ class Stored(Value):
         self.values = (stored,)
 
 
-def standing(own: OwnEntry, number: int) -> Condition:
-    """Our entry is in the queue, and no later write of ours has been applied.
+def in_queue(own: OwnEntry) -> Condition:
+    """Our entry is in the queue.
 
     The ticket is part of it: a late copy of the request that made the entry could bring its id back
     after we left, under another ticket, and a late copy of a write must not find it.
     """
-    tickets = Path([own.row.attribute, records.TICKETS, own.entry.id])
-    standing: Condition = (tickets == own.entry.ticket) & (_writes(own) < number)
+    path = Path([own.row.attribute, records.TICKETS, own.entry.id])
+    return path == own.entry.ticket
+
+
+def standing(own: OwnEntry, number: int) -> Condition:
+    """Our entry is in the queue, and no later write of ours has been applied."""
+    standing: Condition = in_queue(own) & (_writes(own) < number)
     return standing
 
 

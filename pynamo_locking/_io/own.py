@@ -139,6 +139,10 @@ class OwnEntry:
             self.may_be_gone = was_in_doubt
             raise
 
+    def write_id(self, number: int) -> str:
+        """Return the name of a guarded write, in errors and logs."""
+        return f"{self.entry.id}/{number}"
+
     @property
     def last_write(self) -> int:
         """The number of the last guarded write that was made ready."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
-TRANSACTION_CANCELED: Final = "TransactionCanceledException"
 
 #: Refused for now, not applied, worth another try.
 _BUSY: Final = frozenset(

@@ -135,7 +135,7 @@ class Acquisition:
         """The queue is full. Evict the dead in it; whoever has no time to wait learns who is ahead."""
         self._state = state
         dead = self._watch(state.entries)
-        if dead and self._evict(dead) is not None:
+        if dead and evict_dead(self._row, dead) is not None:
             return self._enter_once()
         if self._wish.wait == 0:
             self._time_out()
@@ -156,7 +156,7 @@ class Acquisition:
                 return self._grant(image)
             dead = self._watch(ahead)
             try:
-                image = self._evict(dead) if dead else None
+                image = evict_dead(self._row, dead) if dead else None
                 if image is None:
                     image = self._next_image(len(ahead))
                 attempt = 0
@@ -170,9 +170,9 @@ class Acquisition:
             if consistent:
                 image = self._look_for_certain()
             self._state = self._row.state(image)
-            found = self._state.find(self._new.id)
             # A late copy of our enter request may have revived the id under another ticket.
-            if found is not None and (self._entry is None or found.ticket == self._entry.ticket):
+            found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
+            if found is not None:
                 self._entry, self._mailbox.ticket = found, found.ticket
                 return image
         if image is None and not self._row.may_create:
@@ -231,9 +231,6 @@ class Acquisition:
         self._seen = observe(self._seen, entries, now)
         skew = self._wish.settings.max_clock_skew
         return dead_among(entries, self._seen, now, runtime.current.time_ms(), skew)
-
-    def _evict(self, dead: tuple[Entry, ...]) -> Image | None:
-        return evict_dead(self._row, dead)
 
     def _grant(self, image: Image) -> OwnEntry | None:
         """It is our turn. Without a heartbeat the lease starts anew now, if waiting has used it up."""

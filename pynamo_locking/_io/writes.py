@@ -166,7 +166,7 @@ def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> d
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
             if repeated:
-                raise write.unknown(own.row.label, f"{own.entry.id}/{number}", error) from error
+                raise write.unknown(own.row.label, own.write_id(number), error) from error
             repeated = True
 
 
@@ -189,7 +189,7 @@ def _settle(
     if outcome is Outcome.LOST or write.kind is Kind.KEEP:
         own.lose_to(state)
     raise (
-        own.loss() if outcome is Outcome.LOST else write.unknown(own.row.label, f"{own.entry.id}/{number}", error)
+        own.loss() if outcome is Outcome.LOST else write.unknown(own.row.label, own.write_id(number), error)
     ) from error
 
 
@@ -312,7 +312,7 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
             if repeated:
-                raise write.unknown(own.row.label, f"{own.entry.id}/{number}", error) from error
+                raise write.unknown(own.row.label, own.write_id(number), error) from error
             repeated = True
         else:
             return
