@@ -1,10 +1,13 @@
-"""First come, first served locks for PynamoDB models, enforced by DynamoDB itself."""
+"""Versions, locks and expiry for PynamoDB models, enforced by DynamoDB itself."""
 
 from pynamo_locking._core.lease import LockSettings
+from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._core.queue import Entry, LockState
-from pynamo_locking.attributes import LockAttribute
+from pynamo_locking.attributes import LockAttribute, TTLAttribute, VersionAttribute
+from pynamo_locking.batches import GuardedBatch
 from pynamo_locking.contexts import locked_all
 from pynamo_locking.exceptions import (
+    BatchError,
     ConfigurationError,
     Conflict,
     ItemLocked,
@@ -13,16 +16,24 @@ from pynamo_locking.exceptions import (
     LockLost,
     LockTimeout,
     OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
 )
+from pynamo_locking.expiring import ExpiringMixin
 from pynamo_locking.locks import Lock
 from pynamo_locking.models import LockableMixin, LockableModel
 from pynamo_locking.named import NamedLock
 from pynamo_locking.transactions import TransactWrite
+from pynamo_locking.versioned import VersionedMixin
 
 __all__ = [
+    "BatchError",
+    "BatchResult",
     "ConfigurationError",
     "Conflict",
     "Entry",
+    "ExpiringMixin",
+    "GuardedBatch",
     "ItemLocked",
     "ItemNotFound",
     "Lock",
@@ -36,6 +47,11 @@ __all__ = [
     "LockingError",
     "NamedLock",
     "OutcomeUnknown",
+    "StaleVersion",
+    "TTLAttribute",
     "TransactWrite",
+    "TransactionConflict",
+    "VersionAttribute",
+    "VersionedMixin",
     "locked_all",
 ]

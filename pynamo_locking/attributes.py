@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.attributes import Attribute
+from pynamodb.attributes import TTLAttribute as PynamoTTLAttribute
+from pynamodb.attributes import VersionAttribute as PynamoVersionAttribute
 from pynamodb.constants import MAP
-from typing_extensions import overload, override
+from typing_extensions import Self, overload, override
 
 from pynamo_locking._core.queue import FREE, LockState
+from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.records import state_of
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -87,3 +91,70 @@ class LockAttribute(Attribute[LockState]):
                 f"{model.__name__} has a LockAttribute, but is no LockableModel: derive it from one."
             )
         return model.locked(hash_key, range_key, **options)
+
+
+class VersionAttribute(PynamoVersionAttribute):
+    """The number of writes of an item, and the condition of the next one (optimistic locking).
+
+    Used like PynamoDB's attribute of this name, on models that derive from `VersionedMixin` or
+    `LockableModel`. It is 1 when the item is first saved and goes up by one with each write. On an instance
+    it reads as an int, and as None before the item is stored.
+
+    Assigning None says that the item is not stored yet: the next save creates it, or fails.
+    Assigning another number says which version is expected, for a client that sent it along (``If-Match``).
+
+    Beside it the item gets the id of its last write, an attribute of some 40 bytes whose name is that of
+    the version with ``_write_id`` appended; ``Meta.write_id`` names another one, or None for none.
+
+    Args:
+        attr_name: name in the stored item, if it differs from the Python name.
+
+    Raises:
+        ConfigurationError: the model it is on has no `VersionedMixin`, so nothing would be guarded.
+        ValueError: on assignment of something that is not a whole number.
+    """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: Any) -> Self: ...
+
+        @overload
+        def __get__(self, instance: object, owner: Any) -> int: ...
+
+    @override
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        if instance is not None and not hasattr(owner, "_writer"):
+            raise ConfigurationError(
+                f"{owner.__name__} has a VersionAttribute of pynamo_locking, but its base class is PynamoDB's: "
+                f"derive it from VersionedMixin and Model, or from LockableModel."
+            )
+        return super().__get__(instance, owner)  # type: ignore[no-untyped-call]
+
+    @override
+    def __set__(self, instance: Any, value: Any) -> None:
+        if value is not None:
+            number = int(value)
+            if number != value and not isinstance(value, str):
+                raise ValueError(f"a version is a whole number, or None for an item that is not stored yet: {value!r}")
+            value = number
+        versions.expect(instance, self, value)
+        Attribute.__set__(self, instance, value)
+
+
+class TTLAttribute(PynamoTTLAttribute):
+    """When an item expires, as in PynamoDB: assign an aware datetime, or a timedelta from now on.
+
+    "Now" is the clock of the library, which a test can set. DynamoDB deletes an expired item some time
+    later, usually within days; `ExpiringMixin` makes it count as absent at once.
+
+    Args:
+        **options: those of PynamoDB's attribute; ``null=True`` for items that may have no end.
+    """
+
+    @override
+    def _normalize(self, value: Any) -> datetime | None:
+        if isinstance(value, timedelta):
+            value = datetime.fromtimestamp(runtime.current.time_ms() / 1000, tz=timezone.utc) + value
+        normal: datetime | None = super()._normalize(value)  # type: ignore[no-untyped-call]
+        return normal

@@ -59,7 +59,7 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
         if self.lock._is_item_deleted:  # in the block, and perhaps the lock with it
             return
         kind = Kind.FINISH if self.lock._is_last_take else Kind.KEEP
-        written = self.lock.item._as_locked_item()
+        written = self.lock.item._writer()
         assert written is not None  # noqa: S101 - the lock is held
         try:
             written.save(None, checks_version=True, kind=kind)

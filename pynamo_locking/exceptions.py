@@ -3,8 +3,11 @@
 ::
 
     LockingError
-    ├── Conflict                    the write was refused; nothing changed
-    │   └── ItemLocked              somebody else holds the item's lock: .holder .ticket
+    ├── Conflict                    the write was refused and nothing changed: .current
+    │   ├── StaleVersion            the stored item is not the one that was read: .expected .actual
+    │   ├── ItemLocked              somebody else holds the item's lock: .holder .ticket
+    │   └── TransactionConflict     other transactions kept the items busy: .reasons
+    ├── BatchError                  some writes of a guarded batch failed: .results says which
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    was held, is no more: .reason .ticket; stop writing
     ├── OutcomeUnknown              the write may have been applied: .write_id
@@ -21,11 +24,13 @@ All of them pickle.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking._core.outcome import BatchResult
     from pynamo_locking._core.queue import LockState
 
 _Error = TypeVar("_Error", bound="LockingError")
@@ -63,7 +68,65 @@ class LockingError(Exception):
 
 
 class Conflict(LockingError):
-    """The write was refused and nothing changed; read again and retry if you still want to."""
+    """The write was refused and nothing changed; read again and retry if you still want to.
+
+    Raised as it is where a condition of the caller's own was not met.
+
+    Attributes:
+        stored: the stored item as DynamoDB returned it with the refusal, and the model's class; None if
+            there is no such item, or DynamoDB did not say.
+    """
+
+    stored: tuple[type[Any], dict[str, Any]] | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stored: tuple[type[Any], dict[str, Any]] | None = None,
+        cause: Exception | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.stored = stored
+
+    @property
+    def current(self) -> Any:
+        """The stored item that the write met, as a model instance; None if there is none.
+
+        It came with the refusal itself, so it costs no request and is as consistent as the check.
+        """
+        if self.stored is None:
+            return None
+        model, image = self.stored
+        return model.from_raw_data(copy.deepcopy(image))
+
+
+class StaleVersion(Conflict):
+    """The stored item is not in the version that was read: somebody else wrote or deleted it meanwhile.
+
+    Start again from `current`, which is the stored item.
+
+    Attributes:
+        expected: the version of the local copy; None if it was to be created.
+        actual: the stored version; None if there is no such item (or it has expired). If it is the same as
+            `expected`, the item was deleted and created again.
+    """
+
+    expected: int | None
+    actual: int | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected: int | None = None,
+        actual: int | None = None,
+        stored: tuple[type[Any], dict[str, Any]] | None = None,
+        cause: Exception | None = None,
+    ) -> None:
+        super().__init__(message, stored=stored, cause=cause)
+        self.expected = expected
+        self.actual = actual
 
 
 class ItemLocked(Conflict):
@@ -83,11 +146,43 @@ class ItemLocked(Conflict):
         *,
         holder: str | None = None,
         ticket: int | None = None,
+        stored: tuple[type[Any], dict[str, Any]] | None = None,
         cause: Exception | None = None,
     ) -> None:
-        super().__init__(message, cause=cause)
+        super().__init__(message, stored=stored, cause=cause)
         self.holder = holder
         self.ticket = ticket
+
+
+class TransactionConflict(Conflict):
+    """Other transactions, or DynamoDB's limits, kept refusing the write; nothing changed.
+
+    It was sent nine times, with pauses of full jitter between, at most 9.1 s together.
+
+    Attributes:
+        reasons: why each action was refused, in the order in which the caller added them: the codes of
+            DynamoDB, None for an action that was not the reason. Empty for a write that was no transaction.
+    """
+
+    reasons: tuple[str | None, ...]
+
+    def __init__(self, message: str, *, reasons: tuple[str | None, ...] = (), cause: Exception | None = None) -> None:
+        super().__init__(message, cause=cause)
+        self.reasons = reasons
+
+
+class BatchError(LockingError):
+    """Some writes of a guarded batch were not applied.
+
+    Attributes:
+        results: one `BatchResult` for each write, in the order in which they were added.
+    """
+
+    results: tuple[BatchResult, ...]
+
+    def __init__(self, message: str, *, results: tuple[BatchResult, ...] = (), cause: Exception | None = None) -> None:
+        super().__init__(message, cause=cause)
+        self.results = results
 
 
 class LockTimeout(LockingError, TimeoutError):

@@ -10,12 +10,12 @@ from pynamodb.models import Model
 from typing_extensions import Self, TypeVar
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import guards, local, runtime
+from pynamo_locking._io import expiry, guards, local, runtime
 from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io.locked import OWN_ENTRY
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.waiting import Acquisition
-from pynamo_locking._io.writes import OWN_ENTRY
-from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, OutcomeUnknown, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +135,7 @@ class Lock(Generic[M]):
     def _take(self, wish: Wish) -> OwnEntry:
         own = Acquisition(self._target.row, wish).run()
         try:
+            self._refuse_expired(own)
             if self._on_lost is not None:
                 own.on_lost.append(self._on_lost)
             if wish.heartbeat:
@@ -145,6 +146,12 @@ class Lock(Generic[M]):
             heart.remove(own)
             raise
         return own
+
+    def _refuse_expired(self, own: OwnEntry) -> None:
+        if not self._target.is_elsewhere and expiry.is_expired(self._target.model, own.image):
+            raise also(ItemNotFound, self._target.model.DoesNotExist)(
+                f"{self.name} has expired, and counts as absent: there is nothing to lock. Save it anew first."
+            )
 
     def release(self) -> None:
         """Give the lock back; the last of several takes removes our entry from the queue.
@@ -234,10 +241,11 @@ class Lock(Generic[M]):
         own = self._last()
         if own.item is None:
             image = None if self._target.is_elsewhere else own.image
-            own.item = self._target.read() if image is None else self._target.model.from_raw_data(image)
+            item = self._target.read() if image is None else self._target.model.from_raw_data(image)
+            own.item = expiry.present(item)
             vars(own.item)[OWN_ENTRY] = own
-        item: M = own.item
-        return item
+        locked_item: M = own.item
+        return locked_item
 
     @property
     def is_held(self) -> bool:

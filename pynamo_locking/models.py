@@ -10,8 +10,8 @@ from typing_extensions import Self
 from pynamo_locking._io import inspection
 from pynamo_locking._io.wish import make_wish
 from pynamo_locking.contexts import Edit
-from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.locks import Lock
+from pynamo_locking.versioned import VersionedMixin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pynamo_locking.attributes import LockAttribute
 
 
-class LockableMixin(GuardedMixin):
-    """Adds locks to a model: put it before `Model` in the bases, or derive from `LockableModel`.
+class LockableMixin(VersionedMixin):
+    """Adds locks to a model: put it right before `Model` in the bases, or derive from `LockableModel`.
 
     The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
     `NamedLock` class named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a
@@ -31,9 +31,15 @@ class LockableMixin(GuardedMixin):
     Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
     lock is lost. With a `LockAttribute`, writes from outside are refused while somebody holds it.
 
-    Such a model's `save` is an UpdateItem that sets the declared attributes and removes those without
+    With a `LockAttribute`, `save` is an UpdateItem that sets the declared attributes and removes those without
     a value. Attributes that the model does not declare therefore survive it.
+
+    A model may have a version besides: everything of `VersionedMixin` is here as well.
     """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"lock", "locked", "edit", "lock_state", "break_lock", "lock_settings"}
+    )
 
     @classmethod
     def locked(
@@ -151,4 +157,4 @@ class LockableMixin(GuardedMixin):
 
 
 class LockableModel(LockableMixin, Model):
-    """A PynamoDB `Model` with locks. See `LockableMixin`."""
+    """A PynamoDB `Model` with locks and versions. See `LockableMixin` and `VersionedMixin`."""

@@ -1,54 +1,64 @@
-"""PynamoDB's TransactWrite with the guards of locks."""
+"""PynamoDB's TransactWrite, with the guards of versions, locks and expiry."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
+from pynamodb.constants import ITEM
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
-from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import runtime, transport, writes
-from pynamo_locking._io.items import EmbeddedItem, GuardedItem
-from pynamo_locking.exceptions import OutcomeUnknown, also
+from pynamo_locking._io import locked, runtime, versions
+from pynamo_locking._io.commit import Action, Commit
+from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, action_of
+from pynamo_locking._io.writes import DELETE, SAVE, UPDATE, plan_check
+from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action
+    from pynamodb.expressions.update import Action as UpdateAction
     from pynamodb.models import Model
 
     from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.writes import Write
 
-
-@dataclass(frozen=True)
-class _Guarded:
-    """An action that names a lock: ours if `own` is there, nobody's otherwise."""
-
-    row: Row
-    own: OwnEntry | None
-    number: int
+MAX_ACTIONS: Final = 100
 
 
 class TransactWrite(PynamoTransactWrite):
-    """Up to 100 writes, all or none, each guarded by the lock of its item.
+    """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
 
-    Used like PynamoDB's class of this name, with lockable models and others mixed. Differences:
-    a `save` of a model with an embedded lock is an Update that leaves the lock alone, a write of an
-    item whose lock is held in a row of its own brings the check of that row along, and a lost answer
-    is resolved with the transaction's own token.
+    Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
 
-    All of these come when the ``with`` block ends.
+    * `save` takes `add_version_condition`, and `read` makes an item that is not written part of what is
+      checked.
+    * DynamoDB gets the actions in the order in which they were added, and the `cancellation_reasons` of
+      an error have that order.
+    * A lost answer is resolved with the transaction's own token, which DynamoDB knows for ten minutes.
+      A transaction that is refused for another one's sake, or throttled, is sent up to nine times, with
+      pauses of full jitter that last at most 9.1 s together.
+    * It can be committed once. An empty one sends nothing.
+    * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
+
+    All of these come when the ``with`` block ends. If the block raises, nothing is sent.
+
+    Args:
+        client_request_token: names the transaction, so that an application can repeat it within ten
+            minutes; a new one unless given.
+        **options: those of PynamoDB's class, above all `connection`.
 
     Raises:
+        StaleVersion: the stored version of an item is another one; also a `TransactWriteError`.
         ItemLocked: somebody else holds the lock of an item; also a `TransactWriteError`.
         LockLost: a lock of ours is gone; nothing was written.
+        Conflict: a condition of the caller's own failed; also a `TransactWriteError`.
+        TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
         OutcomeUnknown: no answer tells whether it was applied; also a `TransactWriteError`.
-        TransactWriteError: a version or a condition failed, or DynamoDB refused the transaction.
+        TransactWriteError: DynamoDB refused the transaction for another reason.
+        ConfigurationError: it was committed before, or is more than a transaction can be.
 
     Cost: 1 transactional write, two write units for each KB of each action.
     """
@@ -56,9 +66,50 @@ class TransactWrite(PynamoTransactWrite):
     def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
         super().__init__(client_request_token or runtime.current.token(), **options)
         self._has_own_token = client_request_token is None
-        self._guarded: dict[int, _Guarded] = {}
+        self._is_committed = False
+        self._actions: dict[Any, Action] = {}  # by the key of their item, in the caller's order
+        self._guards: list[Action] = []
+        self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
         self._deleted_items: list[OwnEntry] = []  # the lock stays, in its own row
         self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
+
+    @override
+    def condition_check(
+        self, model_cls: type[Model], hash_key: Any, range_key: Any = None, condition: Condition | None = None
+    ) -> None:
+        """Check a condition on an item that is not written. See PynamoDB's `TransactWrite.condition_check`."""
+        if condition is None:
+            raise TypeError("`condition` cannot be None")
+        kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
+        self._add(_key_of(kwargs), Action({"ConditionCheck": kwargs}))
+
+    def read(self, item: Model) -> None:
+        """Check that an item is still the one that was read, without writing it.
+
+        Whoever decides by one item and writes another needs this: two such transactions could both be
+        right by what they read, and wrong together (write skew). An item that the transaction writes as
+        well, with its version, needs no check of its own.
+
+        Args:
+            item: an instance whose model has a version. One that was never stored is checked to be absent.
+
+        Raises:
+            ConfigurationError: the model has no version.
+
+        Source: JPA's ``LockModeType.OPTIMISTIC``.
+        """
+        if not isinstance(item, GuardedMixin) or versions.attribute_of(item) is None:
+            raise ConfigurationError(
+                f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
+                f"or LockableModel, and declare a VersionAttribute."
+            )
+        write = plan_check(item)
+        kwargs = action_of(write)
+        key = _key_of(kwargs["ConditionCheck"])
+        written = self._actions.get(key)
+        if written is not None and written.write is not None and written.write.part.is_checked:
+            return
+        self._add(key, Action(kwargs, write))
 
     @override
     def save(
@@ -70,173 +121,150 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
-        written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
-        if isinstance(written, EmbeddedItem):
-            self._save_embedded(written, condition, checks_version=add_version_condition)
-        elif isinstance(written, GuardedItem):
-            put = written.put(condition, checks_version=add_version_condition)["Put"]
-            self._put_items.append(_returning(put, return_values))
-            self._guard_row(written)
-        elif add_version_condition:
-            super().save(model, condition, return_values)
+        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        if writer is not None:
+            write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
+            self._add_write(writer, write)
             return
-        else:
-            keys, kwargs = model._get_save_args(condition, add_version_condition=False)
-            kwargs["key"] = "Item"
-            put = model._get_connection().get_operation_kwargs(*keys, **kwargs)
-            self._put_items.append(_returning(put, return_values))
+        if add_version_condition:
+            kwargs = model.get_save_kwargs_from_instance(condition, return_values)
+        else:  # a stock model: PynamoDB has no way to leave the version out
+            keys, arguments = model._get_save_args(condition, add_version_condition=False)
+            arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
+            kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
+        self._add(_key_of(kwargs, model), Action({"Put": kwargs}))
         self._models_for_version_attribute_update.append(model)
-
-    def _save_embedded(self, written: EmbeddedItem, condition: Condition | None, *, checks_version: bool) -> None:
-        guard, actions = written.guard()
-        kwargs = written.planned_save(condition, checks_version=checks_version).kwargs(guard, actions)
-        self._update_items.append(kwargs)
-        self._note(kwargs, written)
 
     @override
     def update(
         self,
         model: Model,
-        actions: list[Action],
+        actions: list[UpdateAction],
         condition: Condition | None = None,
         return_values: str | None = None,
         *,
         add_version_condition: bool = True,
     ) -> None:
         """Update an item. See PynamoDB's `TransactWrite.update`."""
-        written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
-        if isinstance(written, GuardedItem):
-            action = written.update_action(actions, condition, checks_version=add_version_condition)
-            self._update_items.append(_returning(action["Update"], return_values))
-            self._guard_row(written)
-            self._models_for_version_attribute_update.append(model)
+        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        if writer is not None:
+            self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
             return
-        super().update(model, actions, condition, return_values, add_version_condition=add_version_condition)
-        if isinstance(written, EmbeddedItem):
-            self._note(self._update_items[-1], written)
+        kwargs = model.get_update_kwargs_from_instance(
+            [*actions], condition, return_values, add_version_condition=add_version_condition
+        )
+        self._add(_key_of(kwargs), Action({"Update": kwargs}))
+        self._models_for_version_attribute_update.append(model)
 
     @override
     def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Delete an item. See PynamoDB's `TransactWrite.delete`."""
-        written = model._as_locked_item() if isinstance(model, GuardedMixin) else None
-        if isinstance(written, GuardedItem):
-            action = written.delete_action(condition, checks_version=add_version_condition)
-            self._delete_items.append(action["Delete"])
-            self._guard_row(written)
-            self._deleted_items.append(written.own)
+        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        if writer is not None:
+            self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
             return
-        super().delete(model, condition, add_version_condition=add_version_condition)
-        if isinstance(written, EmbeddedItem):
-            self._note(self._delete_items[-1], written)
-            if written.own is not None:
-                written.own.may_delete = False  # only from the commit on
-                self._deleted_locks.append(written.own)
+        kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
+        self._add(_key_of(kwargs), Action({"Delete": kwargs}))
 
-    def _guard_row(self, written: GuardedItem) -> None:
+    def _add_write(self, writer: FreeItem, write: Write) -> None:
+        request = writer.action(write)
+        kwargs = next(iter(request.values()))
+        action = Action(request, write)
+        if isinstance(writer, EmbeddedItem):
+            number = 0 if writer.own is None else writer.own.last_write
+            action = Action(request, write, writer.row, writer.own, number)
+        self._add(_key_of(kwargs, write.item), action)
+        if isinstance(writer, GuardedItem):
+            self._guard_row(writer.own)
+        own = getattr(writer, "own", None)
+        if own is not None and write.operation is DELETE:
+            own.may_delete = False  # only from the commit on
+            (self._deleted_locks if isinstance(writer, EmbeddedItem) else self._deleted_items).append(own)
+
+    def _guard_row(self, own: OwnEntry) -> None:
         """Add the check of the lock row."""
-        number = written.own.next_write()
-        kwargs = writes.row_guard(written.own, number, Kind.KEEP)["Update"]
-        self._update_items.append(kwargs)
-        self._guarded[id(kwargs)] = _Guarded(written.own.row, written.own, number)
+        number = own.next_write()
+        self._guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
 
-    def _note(self, kwargs: dict[str, Any], written: EmbeddedItem) -> None:
-        kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-        number = 0 if written.own is None else written.own.last_write
-        self._guarded[id(kwargs)] = _Guarded(written.row, written.own, number)
+    def _add(self, key: Any, action: Action) -> None:
+        self._check_open()
+        before = self._actions.get(key)
+        if before is not None:
+            is_read = "ConditionCheck" in before.request and before.write is not None
+            if not (is_read and action.write is not None and action.write.part.is_checked):
+                raise ConfigurationError(
+                    f"a transaction allows one action for each item, and this one has two for {key}: join them."
+                )
+        elif len(self._actions) + len(self._guards) >= MAX_ACTIONS:
+            raise ConfigurationError(
+                f"DynamoDB allows {MAX_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
+                f"counts twice). Use several, or guarded_batch()."
+            )
+        self._actions[key] = action
+
+    def _check_open(self) -> None:
+        if self._is_committed:
+            raise ConfigurationError(
+                "this transaction has been committed (or refused) already, and can be committed once only: "
+                "make a new TransactWrite."
+            )
 
     @override
     def _commit(self) -> Any:
+        self._check_open()
+        self._is_committed = True
+        if not self._actions:
+            return {}
         for own in self._deleted_locks:
             own.may_delete = True
-        repeated, conflicts = False, 0
-        while True:
-            try:
-                data = super()._commit()
-            except TransactWriteError as error:
-                reasons = transport.reasons_of(error.cause)
-                if self._has_own_token and transport.is_conflict(reasons) and conflicts < writes.CONFLICT_ATTEMPTS:
-                    conflicts += 1  # a heartbeat on one of the items is enough
-                    if not (repeated or transport.was_repeated(error.cause)):
-                        self._client_request_token = runtime.current.token()
-                    runtime.current.sleep(backoff(conflicts, runtime.current.jitter()))
-                    continue
-                in_doubt = repeated or transport.is_ambiguous(error.cause)
-                if reasons and self._was_applied(reasons, repeated=in_doubt):
-                    data = self._note_commit()
-                elif reasons:
-                    self._explain(reasons, error)
-                elif not in_doubt:
-                    raise
-                elif repeated:
-                    raise self._unknown(error) from error
-                else:
-                    repeated = True
-                    continue
-            self._note_deletions()
-            return data
+        options = self._connection._get_transact_operation_kwargs(
+            None, self._return_consumed_capacity, self._return_item_collection_metrics
+        )
+        commit = Commit(
+            self._connection,
+            list(self._actions.values()),
+            self._guards,
+            str(self._client_request_token),
+            may_change_token=self._has_own_token,
+            options=options,
+        )
+        try:
+            data = commit.send()
+        except Exception as error:
+            self._refusals = commit.refusals
+            self._note_refusal(error)
+            raise
+        finally:
+            self._client_request_token = commit.token
+        self._note_commit()
+        return data
 
-    def _note_deletions(self) -> None:
-        """Deleted items have taken embedded locks with them, and `edit` must not save them again."""
+    def _note_refusal(self, error: Exception) -> None:
+        """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
+        if not isinstance(error, OutcomeUnknown):
+            for own in self._deleted_locks:
+                own.may_delete = False
+
+    def _note_commit(self) -> None:
+        """Make the instances what they are now; `edit` must not save deleted items again."""
+        for model in self._models_for_version_attribute_update:
+            model.update_local_version_attribute()
+        for action in self._actions.values():
+            write = action.write
+            if write is not None and write.operation in (SAVE, UPDATE):
+                is_known = write.operation is SAVE and write.part.is_checked
+                versions.promise(write.item, write.part, outdates=not is_known)
+                write.item.update_local_version_attribute()
         for own in self._deleted_items:
             own.is_item_deleted = True
         for own in self._deleted_locks:
-            writes.left(own, None)
-
-    def _refusals(self, reasons: list[dict[str, Any]]) -> list[tuple[_Guarded, Any]]:
-        """Return the guarded actions whose condition failed, each with the image it failed on."""
-        order = [
-            *self._condition_check_items,
-            *self._delete_items,
-            *self._put_items,
-            *self._update_items,
-        ]
-        return [
-            (self._guarded[id(kwargs)], reason.get("Item"))
-            for kwargs, reason in zip(order, reasons, strict=False)
-            if reason.get("Code") == "ConditionalCheckFailed" and id(kwargs) in self._guarded
-        ]
-
-    def _was_applied(self, reasons: list[dict[str, Any]], *, repeated: bool) -> bool:
-        """Tell whether an earlier copy of this transaction was applied, on engines without tokens."""
-        for guarded, image in self._refusals(reasons) if repeated else ():
-            if guarded.own is not None:
-                entry = guarded.own.entry
-                mine = guarded.row.state(image).find(entry.id, entry.ticket)
-                if mine is not None and mine.writes == guarded.number:
-                    return True
-        return False
-
-    def _note_commit(self) -> dict[str, Any]:
-        for model in self._models_for_version_attribute_update:
-            model.update_local_version_attribute()
-        return {}
-
-    def _explain(self, reasons: list[dict[str, Any]], error: TransactWriteError) -> NoReturn:
-        """Raise what a failed guard means, or PynamoDB's own error for every other reason."""
-        for deleted in self._deleted_locks:
-            deleted.may_delete = False
-        for guarded, image in self._refusals(reasons):
-            state = guarded.row.state(image)
-            own = guarded.own
-            if own is None and state.entries:
-                raise writes.locked_out(guarded.row, state, TransactWriteError, error.cause) from error
-            if own is not None and state.find(own.entry.id, own.entry.ticket) is None:
-                own.lose_to(state)
-                raise own.loss() from error
-        raise error
-
-    def _unknown(self, error: TransactWriteError) -> OutcomeUnknown:
-        token = str(self._client_request_token)
-        return also(OutcomeUnknown, TransactWriteError)(
-            f"the transaction {token} may or may not have been applied: {error.cause}. Read its items again "
-            f"before you decide what to do, or send it again with the same client_request_token within 10 minutes.",
-            write_id=token,
-            cause=error.cause,
-        )
+            locked.left(own, None)
 
 
-def _returning(kwargs: dict[str, Any], return_values: str | None) -> dict[str, Any]:
-    """Ask for the stored item if the action's condition fails."""
-    if return_values is not None:
-        kwargs["ReturnValuesOnConditionCheckFailure"] = return_values
-    return kwargs
+def _key_of(kwargs: dict[str, Any], model: Model | None = None) -> Any:
+    """Return what identifies the item of a request: its table and its key."""
+    key = kwargs.get("Key")
+    if key is None:
+        assert model is not None  # noqa: S101 - a Put has one
+        key = {name: kwargs["Item"][name] for name in model._get_keys()}
+    return (kwargs["TableName"], *sorted((name, *value.items()) for name, value in key.items()))

@@ -14,9 +14,13 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 #: From the top down; those in one line do not know of each other.
 LAYERS = [
     ["__init__"],
-    ["transactions", "named"],
+    ["named"],
     ["models"],
-    ["contexts", "guarded"],
+    ["contexts", "versioned", "expiring"],
+    ["batches"],
+    ["transactions"],
+    ["guarded"],
+    ["placement"],
     ["locks"],
     ["attributes"],
     ["_io"],

@@ -6,8 +6,9 @@ effect, and a success looks like a refusal. The image that DynamoDB returns with
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
@@ -53,3 +54,84 @@ def judge(state: LockState, entry_id: str, ticket: int, number: int, *, kind: Ki
         if evicted is not None:
             return Outcome.LOST if evicted else Outcome.APPLIED
     return Outcome.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a stored item: its version, and the id of the write that made it what it is.
+
+    Attributes:
+        version: None if there is no item, or it has no version.
+        write_id: None if it is not known: the item was last written by something else than this package,
+            or only a part of it was read.
+    """
+
+    version: int | None = None
+    write_id: str | None = None
+
+    def is_same_life(self, other: Known) -> bool:
+        """Tell whether both are known to be states of one item that was never deleted between them."""
+        mine, others = life(self.write_id), life(other.write_id)
+        return mine is not None and mine == others
+
+
+def next_write_id(before: Known, token: str) -> str:
+    """Return the id of a write: that of the item's life, and a token that is never used twice.
+
+    Everybody who writes hands the life on. Who does not know it, since he creates the item or has not read
+    it, begins a new one. Two equal lives therefore prove that the item was not deleted and created again.
+
+    Args:
+        before: what the writer knows of the item he will replace.
+        token: at least eight characters, unique.
+    """
+    return f"{life(before.write_id) or token[:8]}-{token}"
+
+
+def life(write_id: str | None) -> str | None:
+    """Return the part of a write id that stays the same for as long as the item exists."""
+    return write_id.partition("-")[0] if write_id else None
+
+
+def judge_by_id(seen: Known | None, before: Known, write_id: str | None, *, kind: Kind, repeated: bool) -> Outcome:
+    """Return what became of a refused write of an item that carries write ids.
+
+    Args:
+        seen: the stored item that the refusal came with; None if there is none.
+        before: what the writer knew of the item.
+        write_id: the id of the write.
+        kind: what the write does.
+        repeated: whether the request was sent more than once.
+    """
+    if seen is not None and write_id is not None and seen.write_id == write_id:
+        return Outcome.APPLIED
+    if not repeated:
+        return Outcome.REJECTED
+    if seen is None:
+        return Outcome.APPLIED if kind is Kind.DELETE else Outcome.UNKNOWN
+    if before.write_id is not None and seen.write_id == before.write_id:
+        return Outcome.REJECTED  # ours would have replaced it
+    # Each write of one life counts the version up by one. Whoever made the next one, it was not us.
+    if before.is_same_life(seen) and before.version is not None and seen.version == before.version + 1:
+        return Outcome.REJECTED
+    return Outcome.UNKNOWN
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What became of one write of a guarded batch.
+
+    Attributes:
+        item: the model instance.
+        operation: ``"save"`` or ``"delete"``.
+        error: why it was not applied; None if it was. After an `OutcomeUnknown` it may have been.
+    """
+
+    item: Any
+    operation: str
+    error: Exception | None = None
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the write was applied, for certain."""
+        return self.error is None

@@ -1,4 +1,4 @@
-"""The parts of a write that name the lock and the version, as PynamoDB's conditions and actions."""
+"""The parts of a write that name the lock, and the update that is a save, as PynamoDB's conditions and actions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
 
-from pynamo_locking._io import records
+from pynamo_locking._io import records, versions
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.versions import VersionPart
 
 #: DynamoDB's limit for the text of one expression: about 315 attributes.
 _MAX_EXPRESSION_BYTES: Final = 4096
@@ -88,47 +90,48 @@ def both(left: Condition | None, right: Condition | None) -> Condition | None:
     return joined
 
 
-def version_attribute(item: Model) -> Attribute[Any] | None:
-    """Return the model's version attribute, if it has one."""
-    name = item._version_attribute_name
-    return None if name is None else item.get_attributes()[name]
-
-
-def version_condition(item: Model, *, wanted: bool) -> Condition | None:
-    """The stored version is the loaded one."""
-    attribute = version_attribute(item)
-    if attribute is None or not wanted:
-        return None
-    assert item._version_attribute_name is not None  # noqa: S101 - there is an attribute
-    value = getattr(item, item._version_attribute_name)
-    return attribute.does_not_exist() if value is None else attribute == value
-
-
-def save_actions(item: Model, kept: set[str], *, checks_version: bool) -> list[Action]:
+def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[Action]:
     """Return the update that leaves the declared attributes of the stored item as they are here.
 
     Except those in `kept`, which lock operations maintain.
 
-    A Put would write our old copy of the lock document over those who queued meanwhile.
-    The version goes up from the loaded one if that is checked, else from the stored one.
+    A Put would write our old copy of the lock document over those who queued meanwhile, and could not
+    count the stored version up without knowing it.
     """
     values = item.serialize(null_check=True)
-    version = version_attribute(item)
+    version = versions.attribute_of(item)
     actions: list[Action] = []
     for attribute in item.get_attributes().values():
         name = attribute.attr_name
-        if attribute.is_hash_key or attribute.is_range_key or name in kept:
+        if attribute.is_hash_key or attribute.is_range_key or name in kept or attribute is version:
             continue
         path = Path([name])
-        if version is not None and name == version.attr_name:
-            loaded = int(values[name]["N"]) if name in values else 0
-            actions.append(path.set(loaded + 1 if checks_version else (path | Value(0)) + 1))
-        elif name in values:
-            actions.append(path.set(Stored(values[name])))
-        else:
-            actions.append(path.remove())
+        actions.append(path.set(Stored(values[name])) if name in values else path.remove())
+    actions += part.actions()
     # An update without any action is fine with DynamoDB, but moto, which many test with, fails on it.
     return actions or [Path([_NOTHING]).remove()]
+
+
+def same_class(item: Model) -> Condition | None:
+    """The stored item is of the instance's class, for models with a discriminator.
+
+    PynamoDB notices another class only after it has changed the item.
+    """
+    attribute = item._get_discriminator_attribute()
+    if attribute is None:
+        return None
+    value, path = attribute.get_discriminator(type(item)), Path([attribute.attr_name])
+    none: Condition = path.does_not_exist()
+    return none if value is None else none | (path == value)
+
+
+def is_repeatable(actions: Sequence[Action]) -> bool:
+    """Tell whether a second copy of an update would change nothing that the first has not."""
+    return all(
+        isinstance(action, (RemoveAction, DeleteAction))
+        or (isinstance(action, SetAction) and isinstance(action.values[1], Value))
+        for action in actions
+    )
 
 
 def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:

@@ -1,35 +1,102 @@
-"""The three writes of an item, for the two places where its lock can be."""
+"""The three writes of an item, for the places where its lock can be: nowhere, in it, in another row."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.constants import ITEM
-from pynamodb.exceptions import TransactWriteError
-from pynamodb.models import Model
+from pynamodb.exceptions import PutError, TransactWriteError
+from typing_extensions import override
 
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import guards, records, writes
-from pynamo_locking._io.writes import DELETE, SAVE, UPDATE, Write
+from pynamo_locking._io import guards, locked, records, unlocked
+from pynamo_locking._io.writes import DELETE, SAVE, UPDATE, plan_delete, plan_save, plan_update
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamodb.attributes import Attribute
+    from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.writes import Write
 
 #: Where an item notes the lock document that a transaction's Put will have written.
 _PUT_DOCUMENT = "_pynamo_locking_put_document"
 
 
-class EmbeddedItem:
+class FreeItem:
+    """Writes an item that carries no lock, and whose lock, if it has one elsewhere, we do not hold.
+
+    Args:
+        item: the model instance.
+    """
+
+    lock: Attribute[Any] | None = None
+
+    def __init__(self, item: Model) -> None:
+        self.item = item
+
+    def plan_save(
+        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+    ) -> Write:
+        """Return the save without the lock's part."""
+        return plan_save(self.item, condition, checks_version=checks_version, error=error)
+
+    def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
+        """Return the update without the lock's part."""
+        check_actions(self.item, self.lock, actions)
+        return plan_update(self.item, actions, condition, checks_version=checks_version)
+
+    def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
+        """Return the delete without the lock's part."""
+        return plan_delete(self.item, condition, checks_version=checks_version)
+
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
+        """Store the item as it is here."""
+        write = self.plan_save(condition, checks_version=checks_version)
+        write.kind = kind
+        return self._write(write)
+
+    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
+        """Apply actions; the item is then what DynamoDB has stored."""
+        return self._write(self.plan_update(actions, condition, checks_version=checks_version))
+
+    def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Delete the item."""
+        return self._write(self.plan_delete(condition, checks_version=checks_version))
+
+    def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Count the version up."""
+        return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
+
+    def _write(self, write: Write) -> dict[str, Any]:
+        data = self._send(write)
+        write.done(data)
+        return data
+
+    def _send(self, write: Write) -> dict[str, Any]:
+        return unlocked.send(write)
+
+    def action(self, write: Write) -> dict[str, Any]:
+        """Return a write as an action of a transaction, with the lock's part of that action."""
+        return action_of(write)
+
+    def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
+        """Return the save that PynamoDB's own TransactWrite makes, which is always a Put, and its request."""
+        write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+        return write, write.kwargs()
+
+
+class EmbeddedItem(FreeItem):
     """Writes an item that carries its own lock, inside and outside of it.
+
+    A save sets every declared attribute, removes those without a value, and leaves the lock alone.
 
     Args:
         item: the model instance.
@@ -38,101 +105,65 @@ class EmbeddedItem:
         own: the entry under which it is written; None outside the lock.
     """
 
+    lock: Attribute[Any]
+
     def __init__(self, item: Model, lock: Attribute[Any], row: Row, own: OwnEntry | None) -> None:
-        self.item = item
+        super().__init__(item)
         self.lock = lock
         self.row = row
         self.own = own
 
-    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
-        """Set every declared attribute, remove those without a value, leave the lock alone."""
-        write = self.planned_save(condition, checks_version=checks_version)
-        write.kind = kind
-        version = guards.version_attribute(self.item)
+    @override
+    def plan_save(
+        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+    ) -> Write:
         check_copy(self.item, self.own)
-        if version is not None and not checks_version:
-            write.return_values = "UPDATED_NEW"
-        data = self._send(write)
-        self.item.update_local_version_attribute()
-        if version is not None and not checks_version and version.attr_name in data.get("Attributes", {}):
-            stored = version.deserialize(data["Attributes"][version.attr_name]["N"])
-            setattr(self.item, str(self.item._version_attribute_name), stored)
-        return data
-
-    def planned_save(self, condition: Condition | None, *, checks_version: bool) -> Write:
-        """Return the save without the lock's part."""
-        checked = guards.both(condition, guards.version_condition(self.item, wanted=checks_version))
         kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
-        actions = guards.save_actions(self.item, kept, checks_version=checks_version)
-        return Write(self.item, SAVE, checked, actions)
+        return plan_save(self.item, condition, checks_version=checks_version, as_update=True, kept=kept, error=error)
 
-    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
-        """Apply actions; the item is then what DynamoDB has stored."""
-        check_actions(self.item, self.lock, actions)
-        version = guards.version_attribute(self.item)
-        counted = [*actions, *([] if version is None else [version.add(1)])]
-        checked = guards.both(condition, guards.version_condition(self.item, wanted=checks_version))
-        data = self._send(Write(self.item, UPDATE, checked, counted, return_values="ALL_NEW"))
-        image = data["Attributes"]
-        stored_class = self.item._get_discriminator_class(image)
-        if stored_class and stored_class is not type(self.item):
-            raise ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
-        self.item.deserialize(image)
-        return data
-
-    def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
-        """Delete the item and its lock."""
-        checked = guards.both(condition, guards.version_condition(self.item, wanted=checks_version))
-        return self._send(Write(self.item, DELETE, checked, kind=Kind.DELETE))
-
+    @override
     def _send(self, write: Write) -> dict[str, Any]:
         if self.own is None:
-            return writes.outside(self.row, self.lock, write)
-        return writes.inside(self.own, write)
+            return unlocked.send(write, self.row, self.lock)
+        return locked.inside(self.own, write)
 
-    # For transactions, which are sent later
-
-    def guard(self) -> tuple[Condition, list[Action]]:
-        """Return the lock's condition and actions for an update in a transaction."""
+    @override
+    def action(self, write: Write) -> dict[str, Any]:
         if self.own is None:
-            return guards.unlocked(self.lock), []
+            return action_of(write, guards.unlocked(self.lock))
         number = self.own.next_write()
-        return guards.standing(self.own, number), [guards.counting(self.own, number)]
+        self.own.may_delete = self.own.may_delete or write.operation is DELETE
+        return action_of(write, guards.standing(self.own, number), [guards.counting(self.own, number)])
 
-    def guard_of_delete(self) -> Condition:
-        """Return the lock's condition for a delete in a transaction."""
-        if self.own is None:
-            return guards.unlocked(self.lock)
-        self.own.may_delete = True
-        return guards.standing(self.own, self.own.next_write())
-
-    def guard_of_put(self, state: LockState) -> Condition:
-        """Return the condition for a Put: it writes the whole lock document, so that must not have changed.
+    @override
+    def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
+        """A Put writes the whole lock document, so that must not have changed.
 
         Raises:
             ItemLocked: the loaded document shows somebody else in the queue.
             ConfigurationError: the item was loaded before the lock was taken.
         """
+        state: LockState = self.lock.__get__(self.item, type(self.item))
+        document = self._next_document(state)
+        write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+        vars(self.item).pop(_PUT_DOCUMENT, None)
+        if document is not None:
+            assert write.attributes is not None  # noqa: S101 - it is a Put
+            vars(self.item)[_PUT_DOCUMENT] = document
+            write.attributes[self.lock.attr_name] = {"M": document}
+        return write, write.kwargs(guards.unchanged(self.lock, state.raw))
+
+    def _next_document(self, state: LockState) -> dict[str, Any] | None:
+        """Return the lock document with the write counted in it; None if we are not inside."""
         if self.own is None:
             if state.entries:
-                raise writes.locked_out(self.row, state, TransactWriteError)
-            vars(self.item).pop(_PUT_DOCUMENT, None)
-        elif state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
+                raise unlocked.locked_out(self.row, state, TransactWriteError)
+            return None
+        if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
             raise ConfigurationError(
                 f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
             )
-        else:
-            vars(self.item)[_PUT_DOCUMENT] = records.with_write_counted(
-                state.raw, self.own.entry.id, self.own.next_write()
-            )
-        return guards.unchanged(self.lock, state.raw)
-
-    def complete_put(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Put the lock document into a Put whose condition is `guard_of_put`."""
-        document = vars(self.item).get(_PUT_DOCUMENT)
-        if document is not None:
-            kwargs[ITEM][self.lock.attr_name] = {"M": document}
-        return kwargs
+        return records.with_write_counted(state.raw, self.own.entry.id, self.own.next_write())
 
 
 def put_document(item: Model) -> LockState | None:
@@ -141,7 +172,7 @@ def put_document(item: Model) -> LockState | None:
     return None if document is None else records.state_of(document)
 
 
-class GuardedItem:
+class GuardedItem(FreeItem):
     """Writes an item whose lock, which we hold, is a row of its own: one transaction each.
 
     Args:
@@ -150,56 +181,41 @@ class GuardedItem:
     """
 
     def __init__(self, item: Model, own: OwnEntry) -> None:
-        self.item = item
+        super().__init__(item)
         self.own = own
 
+    @override
     def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
-        """Put the item."""
         check_copy(self.item, self.own)
-        action = self.put(condition, checks_version=checks_version)
-        writes.beside(self.own, Write(self.item, SAVE, None, kind=kind), action)
+        data = super().save(condition, checks_version=checks_version, kind=kind)
         self.own.is_item_deleted = False
-        self.item.update_local_version_attribute()
-        return {}
+        return data
 
-    def put(self, condition: Condition | None, *, checks_version: bool) -> dict[str, Any]:
-        """Return the Put of a transaction."""
-        # The public builder, get_save_kwargs_from_instance, has no way to leave the version out.
-        keys, kwargs = self.item._get_save_args(condition, add_version_condition=checks_version)
-        kwargs["key"] = ITEM
-        return {"Put": self.item._get_connection().get_operation_kwargs(*keys, **kwargs)}
-
-    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
-        """Apply actions and load the item again: a transaction returns no values."""
-        action = self.update_action(actions, condition, checks_version=checks_version)
-        writes.beside(self.own, Write(self.item, UPDATE, None), action)
-        self.item.refresh(consistent_read=True)
-        return {"Attributes": self.item.serialize()}
-
-    def update_action(
-        self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool
-    ) -> dict[str, Any]:
-        """Return the Update of a transaction."""
-        check_actions(self.item, None, actions)
-        kwargs = Model.get_update_kwargs_from_instance(
-            self.item, list(actions), condition, add_version_condition=checks_version
-        )
-        return {"Update": kwargs}
-
+    @override
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; its lock stays."""
-        writes.beside(
-            self.own,
-            Write(self.item, DELETE, None),
-            self.delete_action(condition, checks_version=checks_version),
-        )
+        data = super().delete(condition, checks_version=checks_version)
         self.own.is_item_deleted = True
+        return data
+
+    @override
+    def _write(self, write: Write) -> dict[str, Any]:
+        """Send it, and read what a transaction does not return."""
+        if write.operation is DELETE:
+            write.kind = Kind.KEEP
+        locked.beside(self.own, write, action_of(write))
+        if write.operation is UPDATE or (write.operation is SAVE and write.actions):
+            self.item.refresh(consistent_read=True)
+            return {"Attributes": self.item.serialize()}
+        write.done({})
         return {}
 
-    def delete_action(self, condition: Condition | None, *, checks_version: bool) -> dict[str, Any]:
-        """Return the Delete of a transaction."""
-        kwargs = Model.get_delete_kwargs_from_instance(self.item, condition, add_version_condition=checks_version)
-        return {"Delete": kwargs}
+
+def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
+    """Return a write as an action of a transaction, with the lock's part."""
+    kwargs = write.kwargs(guard, actions)
+    kwargs.pop("ReturnValues", None)  # a transaction has none
+    return {write.request.removesuffix("Item"): kwargs}
 
 
 def _path(action: Action) -> list[str]:
@@ -211,7 +227,7 @@ def _path(action: Action) -> list[str]:
 
 def check_copy(item: Model, own: OwnEntry | None) -> None:
     """Refuse to save a whole item that was read under an earlier lock: others may have changed it since."""
-    if own is not None and writes.is_stale_copy(item, own):
+    if own is not None and locked.is_stale_copy(item, own):
         raise ConfigurationError(
             f"this copy of {own.row.label} was read under an earlier lock; saving it could undo what others wrote "
             f"meanwhile. Use lock.item, or refresh() it."

@@ -6,18 +6,30 @@ import copy
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
 from botocore.exceptions import ConnectionError as NoConnectionError
+from pynamodb.exceptions import CancellationReason, TransactWriteError, VerboseClientError
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from pynamodb.connection import Connection
 
+#: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
+Reasons = list[dict[str, Any]]
+
 #: What a request through PynamoDB can raise.
 BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+
+TRANSACTION_CONFLICT: Final = "TransactionConflictException"
 
 #: Refused for now, not applied, worth another try.
 _BUSY: Final = frozenset(
@@ -26,7 +38,7 @@ _BUSY: Final = frozenset(
         "RequestLimitExceeded",
         "Throttling",
         "ThrottlingException",
-        "TransactionConflictException",
+        TRANSACTION_CONFLICT,
         "TransactionInProgressException",
     }
 )
@@ -62,12 +74,12 @@ def image_of(error: BaseException) -> dict[str, Any] | None:
     return image
 
 
-def reasons_of(error: BaseException | None) -> list[dict[str, Any]]:
+def reasons_of(error: BaseException | None) -> Reasons:
     """Return why a transaction was cancelled, one reason an action; empty if it was not."""
     return list(_response(_original(error)).get("CancellationReasons", []))
 
 
-def is_conflict(reasons: list[dict[str, Any]]) -> bool:
+def is_conflict(reasons: Reasons) -> bool:
     """Tell whether a transaction only met another one, or a limit, and may pass later."""
     codes = {reason.get("Code") for reason in reasons} - {"None", None}
     return bool(codes) and codes <= _CANCELLED_BUSY
@@ -92,6 +104,48 @@ def is_ambiguous(error: BaseException | None) -> bool:
     return on_the_way or _server_failed(error) or was_repeated(error)
 
 
+def readable(error: Exception) -> Exception:
+    """Make the cause of an error readable by PynamoDB, which fails where there was no response."""
+    if getattr(error, "response", {}) is None:
+        error.response = {}  # type: ignore[attr-defined]
+    return error
+
+
+def was_not_sent(error: BaseException) -> bool:
+    """Tell whether a request that was tried once never left, since there was no connection."""
+    return isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
+
+
+def is_refused_for_now(error: BaseException) -> bool:
+    """Tell whether DynamoDB refused the request for another transaction's or a limit's sake. Not applied."""
+    return code_of(error) in _BUSY or is_conflict(reasons_of(error))
+
+
+def condition_failed(error: type[Exception], message: str, reasons: Reasons | None = None) -> VerboseClientError:
+    """Return a cause as PynamoDB's errors have it, for a refusal that callers find by its code.
+
+    Args:
+        error: PynamoDB's error that it will be the cause of.
+        message: what failed.
+        reasons: of a transaction; one failed condition unless given.
+    """
+    if error is not TransactWriteError:
+        return VerboseClientError({"Error": {"Code": CONDITION_FAILED, "Message": message}}, "TransactWriteItems")
+    given: list[dict[str, Any]] = (
+        [{"Code": "ConditionalCheckFailed", "Message": message}] if reasons is None else reasons
+    )
+    return VerboseClientError(
+        {"Error": {"Code": "TransactionCanceledException", "Message": message}},
+        "TransactWriteItems",
+        cancellation_reasons=[
+            None
+            if reason.get("Code", "None") == "None"
+            else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
+            for reason in given
+        ],
+    )
+
+
 def _server_failed(error: BaseException | None) -> bool:
     status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return code_of(error) in _BROKEN or status >= _HTTP_SERVER_ERROR
@@ -99,6 +153,9 @@ def _server_failed(error: BaseException | None) -> bool:
 
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
 _guard = runtime.current.mutex()
+
+#: In the place of a timeout: the twin that has the model's own.
+_ONCE: Final = 0.0
 
 #: PynamoDB keeps ten connections; a process with many waiters would throw the others away again.
 _POOL_SIZE: Final = 50
@@ -117,6 +174,15 @@ def lock_connection(connection: Connection, request_timeout: float) -> Connectio
         return twins[request_timeout]
 
 
+def single_attempt(connection: Connection) -> Connection:
+    """Return a twin of a model's connection without hidden retries, for writes that must not be sent twice."""
+    with _guard:
+        twins = _lock_connections.setdefault(connection, {})
+        if _ONCE not in twins:
+            twins[_ONCE] = _without_retries(connection)
+        return twins[_ONCE]
+
+
 def leave_to_parent_after_fork(connection: Connection) -> None:
     """Make a forked child open sockets of its own for a connection that only carries writes."""
     with _guard:
@@ -124,12 +190,17 @@ def leave_to_parent_after_fork(connection: Connection) -> None:
 
 
 def _twin(connection: Connection, request_timeout: float) -> Connection:
-    twin = copy.copy(connection)
-    twin._client = None
+    twin = _without_retries(connection)
     twin._connect_timeout_seconds = request_timeout
     twin._read_timeout_seconds = request_timeout
-    twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
     twin._max_pool_connections = max(_POOL_SIZE, connection._max_pool_connections)
+    return twin
+
+
+def _without_retries(connection: Connection) -> Connection:
+    twin = copy.copy(connection)
+    twin._client = None
+    twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
     return twin
 
 

@@ -1,39 +1,34 @@
-"""Guarded writes: what is sent, and what became of it.
+"""One write of one item: what is asked for, how it is sent, and what its refusal means.
 
-Inside a lock a write names our entry, counts itself in it, and recognises its own earlier copy.
-Outside, a write of an item with an embedded lock is refused while anybody is in the queue.
+`plan_save`, `plan_update` and `plan_delete` put the version and the expiry into it. What a lock adds comes
+from those who send it: `unlocked` without an entry of our own in the queue, `locked` with one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.constants import KEY
-from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, UpdateError, VerboseClientError
-from pynamodb.expressions.update import Update
+from pynamodb.constants import ITEM, KEY
+from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._core.outcome import Kind, Outcome, judge
-from pynamo_locking._core.queue import LockState, dead_among
-from pynamo_locking._io import guards, local, requests, runtime, transport
-from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.waiting import evict_dead
-from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, also
+from pynamo_locking._core.outcome import Kind, Outcome, judge_by_id
+from pynamo_locking._io import expiry, guards, runtime, transport, versions
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown, StaleVersion, TransactionConflict, also
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-    from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.versions import VersionPart
 
-#: Where an item that came out of a lock remembers the entry it was read under.
-OWN_ENTRY: Final = "_pynamo_locking_own_entry"
-
-#: A transaction that meets another one on the same rows (a heartbeat is enough) is sent again.
-CONFLICT_ATTEMPTS: Final = 8
+#: A write that is refused for another transaction's sake (a heartbeat is enough), or throttled, is sent again.
+BUSY_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -45,31 +40,61 @@ class Operation:
     verb: str
 
 
-SAVE: Final = Operation("UpdateItem", PutError, "put")
+SAVE: Final = Operation("PutItem", PutError, "put")
 UPDATE: Final = Operation("UpdateItem", UpdateError, "update")
 DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
+CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
 
 
 @dataclass
 class Write:
-    """One write of one item, before the lock's part is added."""
+    """One write of one item, before the lock's part is added.
+
+    Attributes:
+        item: the model instance.
+        operation: what the caller asked for.
+        part: the version's part of it.
+        condition: everything but the lock's.
+        actions: of an update, or of a save that goes out as one.
+        attributes: of a save that goes out as a Put; None for all other writes.
+        is_repeatable: whether a second copy does no harm.
+        creates: whether it would be accepted where there is no item.
+        kind: what it does to our entry in the lock's queue.
+        return_values: what DynamoDB is asked for.
+    """
 
     item: Model
     operation: Operation
+    part: VersionPart
     condition: Condition | None
     actions: list[Action] = field(default_factory=list)
+    attributes: dict[str, Any] | None = None
+    is_repeatable: bool = True
+    creates: bool = False
     kind: Kind = Kind.KEEP
     return_values: str | None = None
 
-    def kwargs(self, guard: Condition, actions: list[Action]) -> dict[str, Any]:
+    @property
+    def label(self) -> str:
+        """Its item, for people."""
+        keys = [getattr(self.item, name) for name in (self.item._hash_keyname, self.item._range_keyname) if name]
+        return f"{type(self.item).__name__}({', '.join(map(repr, keys))})"
+
+    @property
+    def request(self) -> str:
+        """DynamoDB's name of the request."""
+        return "UpdateItem" if self.actions else self.operation.request
+
+    def kwargs(self, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
         """Return the request with that guard and those actions in addition."""
-        all_actions = [*self.actions, *actions] if self.operation is not DELETE else []
+        all_actions = [*self.actions, *actions] if self.actions else None
         hash_key, range_key = self.item._get_hash_range_key_serialized_values()
         kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(
             hash_key,
             range_key=range_key,
-            key=KEY,
-            actions=all_actions or None,
+            key=KEY if self.attributes is None else ITEM,
+            attributes=self.attributes,
+            actions=all_actions,
             condition=guards.both(self.condition, guard),
             return_values=self.return_values,
             return_values_on_condition_failure="ALL_OLD",
@@ -78,267 +103,180 @@ class Write:
         return kwargs
 
     def dispatch(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Send it over the model's own connection, with the retries and timeouts its Meta asks for."""
-        data: dict[str, Any] = self.item._get_connection().connection.dispatch(self.operation.request, kwargs)
+        """Send it over the model's own connection, with the timeouts and retries its Meta asks for.
+
+        Without retries if a second copy could do harm.
+        """
+        connection = self.item._get_connection().connection
+        if not self.is_repeatable:
+            connection = transport.single_attempt(connection)
+        data: dict[str, Any] = connection.dispatch(self.request, kwargs)
         return data
+
+    def done(self, data: Mapping[str, Any]) -> None:
+        """Make the instance what it is after the write was applied.
+
+        Args:
+            data: the response; for an update and a save without a check, with the item's new attributes.
+        """
+        if self.operation is UPDATE:
+            self.item.deserialize(data["Attributes"])
+        elif self.operation is SAVE:
+            versions.promise(self.item, self.part)
+            self.item.update_local_version_attribute()
+            if not self.part.is_checked:
+                versions.adopt(self.item, data.get("Attributes", {}))
+
+    def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
+        """Return what became of it, given the item that a refusal came with."""
+        seen = None if image is None else versions.known_of(type(self.item), image)
+        return judge_by_id(seen, self.part.before, self.part.write_id, kind=self.kind, repeated=repeated)
 
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
-        return self.operation.error(f"Failed to {self.operation.verb} item: {error}", error)
+        message = f"Failed to {self.operation.verb} item: {error}"
+        if transport.code_of(error) == transport.TRANSACTION_CONFLICT:
+            busy: Any = also(TransactionConflict, self.operation.error)(message, cause=error)
+            return busy  # type: ignore[no-any-return]
+        return self.operation.error(message, transport.readable(error))
 
-    def unknown(self, label: str, write_id: str | None, error: Exception) -> OutcomeUnknown:
+    def refused(self, error: Exception, image: Image | None) -> Exception:
+        """Return the error for a condition that failed on that image."""
+        return refusal(self, self.operation.error, image, error)
+
+    def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
+        write_id = write_id or self.part.write_id
         return also(OutcomeUnknown, self.operation.error)(
-            f"the {self.operation.verb} of {label} (write {write_id or 'without a lock'}) may or may not have been "
-            f"applied: {error}. Read the item again before you decide what to do.",
+            f"the {self.operation.verb} of {self.label} (write {write_id or 'without an id'}) may or may not have "
+            f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
         )
 
 
-def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
-    """Return the entry under which an item is written: the one it was read under, or the context's.
+def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception) -> Exception:
+    """Return what a failed condition means: another version, another class, or the caller's own condition.
 
-    Raises:
-        LockLost: that entry is known to be gone.
+    Args:
+        write: what was refused.
+        kind: PynamoDB's error that it has to be as well.
+        image: the stored item.
+        cause: as callers find it by its code.
     """
-    own: OwnEntry | None = vars(item).get(OWN_ENTRY)
-    if own is not None and own.row.identity != row.identity:
-        own = None  # the item got another key since it was read
-    if own is None or (own.ended and not own.lost.is_set()):
-        own = local.held_in_context(row)
-    if own is None:
-        return None
-    if own.lost.is_set():
-        raise own.loss()
-    return None if own.ended else own
-
-
-def is_stale_copy(item: Model, own: OwnEntry) -> bool:
-    """Tell whether an item was read under an earlier lock than the one it would be saved under."""
-    read_under: OwnEntry | None = vars(item).get(OWN_ENTRY)
-    return read_under is not None and read_under.row.identity == own.row.identity and read_under is not own
-
-
-# Embedded locks
-
-
-def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
-    """Write an item that carries the lock we hold.
-
-    Raises:
-        LockLost: our entry is gone and nothing was written.
-        OutcomeUnknown: nothing tells whether it was written.
-        PynamoDBException: another condition of the write failed, or DynamoDB refused it.
-    """
-    with own.writing() as number:
-        if write.kind is Kind.KEEP:
-            kwargs = write.kwargs(guards.standing(own, number), [guards.counting(own, number)])
-            return _send(own, write, number, kwargs)
-        finishes = write.kind is Kind.FINISH
-        if finishes and local.has_waiters(own.row):
-            write.return_values = "ALL_NEW"
-        with own.going():
-            kwargs = write.kwargs(guards.standing(own, number), guards.leaving(own))
-            data = _send(own, write, number, kwargs)
-        left(own, data.get("Attributes") if finishes else None)
-        return data
-
-
-def left(own: OwnEntry, image: Image | None) -> None:
-    """Note that a write took our entry away with it, and tell who waits in this process."""
-    own.end()
-    heart.remove(own)
-    local.tell_waiters(own.row, image)
-
-
-def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
-    repeated = False
-    while True:
-        try:
-            return write.dispatch(kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            if transport.code_of(error) == transport.CONDITION_FAILED:
-                image = transport.image_of(error)
-                _settle(own, write, number, image, error, repeated or transport.was_repeated(error))
-                return {"Attributes": image} if image is not None else {}
-            if not (repeated or transport.is_ambiguous(error)):
-                raise write.failed(error) from error
-            if repeated:
-                raise write.unknown(own.row.label, own.write_id(number), error) from error
-            repeated = True
-
-
-def _settle(
-    own: OwnEntry,
-    write: Write,
-    number: int,
-    image: Image | None,
-    error: Exception,
-    repeated: bool,  # noqa: FBT001
-) -> None:
-    """Return if a refused write was applied by its earlier copy, raise what happened otherwise."""
-    state = own.row.state(image)
-    ticket = own.entry.ticket
-    outcome = judge(state, own.entry.id, ticket, number, kind=write.kind, repeated=repeated)
-    if outcome is Outcome.APPLIED:
-        return
-    if outcome is Outcome.REJECTED:
-        raise write.failed(error) from error
-    if outcome is Outcome.LOST or write.kind is Kind.KEEP:
-        own.lose_to(state)
-    raise (
-        own.loss() if outcome is Outcome.LOST else write.unknown(own.row.label, own.write_id(number), error)
-    ) from error
-
-
-def outside(row: Row, lock: Any, write: Write) -> dict[str, Any]:
-    """Write an item with an embedded lock that we do not hold: only while nobody is in its queue.
-
-    Entries that are dead by their stored end of lease are evicted first, so that a crash does not
-    keep everybody out until someone takes the lock.
-
-    Raises:
-        ItemLocked: somebody holds the lock.
-        PynamoDBException: another condition of the write failed, or DynamoDB refused it.
-    """
-    kwargs = write.kwargs(guards.unlocked(lock), [])
-    for may_evict in (True, False):
-        try:
-            return write.dispatch(kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            state = row.state(transport.image_of(error))
-            refused = transport.code_of(error) == transport.CONDITION_FAILED
-            if not refused or not state.entries:
-                raise write.failed(error) from error
-            if transport.was_repeated(error):  # an earlier copy may have been here before the holder
-                raise write.unknown(row.label, None, error) from error
-            if not (may_evict and _evict_all(row, state, type(write.item))):
-                raise locked_out(row, state, write.operation.error, error) from error
-    raise AssertionError("the second round returns or raises")
-
-
-def _evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
-    """Empty a queue in which all are dead; False if anybody may be alive."""
-    skew = model.lock_settings().max_clock_skew
-    while state.entries:
-        dead = dead_among(state.entries, {}, 0.0, runtime.current.time_ms(), skew)
-        if len(dead) < len(state.entries):
-            return False
-        try:
-            image = evict_dead(row, dead)
-        except requests.Unavailable:
-            return False
-        if image is None:
-            return False
-        state = row.state(image)
-    return True
-
-
-def locked_out(
-    row: Row, state: LockState, error: type[PynamoDBException], cause: Exception | None = None
-) -> ItemLocked:
-    """Return the error for a write from outside while somebody holds the lock."""
-    holder = state.entries[0]
-    return also(ItemLocked, error)(
-        f"{row.label} is locked by {holder.owner} (ticket {holder.ticket}); nothing was written. "
-        f"Take the lock yourself (locked() or edit()), or try again when it is free.",
-        holder=holder.owner,
-        ticket=holder.ticket,
+    model, before = type(write.item), write.part.before
+    image = dict(expiry.unexpired(model, image) or {}) or None
+    stored_class = None if image is None or write.operation is not UPDATE else model._get_discriminator_class(image)
+    if stored_class not in (None, model):
+        return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
+    stored = None if image is None else (model, image)
+    seen = versions.known_of(model, image or {})
+    if write.part.is_checked and not versions.are_same(before, seen):
+        return also(StaleVersion, kind)(
+            f"the {write.operation.verb} of {write.label} was refused and nothing changed: it was read in version "
+            f"{before.version}, and {_found(before.version, seen.version, image)}. Start again from the error's "
+            f"`current`, or refresh() the item. ({cause})",
+            expected=before.version,
+            actual=seen.version,
+            stored=stored,
+            cause=cause,
+        )
+    return also(Conflict, kind)(
+        f"Failed to {write.operation.verb} item: the condition of the write of {write.label} was not met: {cause}",
+        stored=stored,
         cause=cause,
     )
 
 
-# Locks in a row of their own
+def _found(expected: int | None, actual: int | None, image: Image | None) -> str:
+    if image is None:
+        return "there is no such item (any more)"
+    if actual is None:
+        return "the stored one has no version"
+    return f"version {actual} is stored" + (", after a delete" if actual == expected else "")
 
 
-def row_guard(own: OwnEntry, number: int, kind: Kind) -> dict[str, Any]:
-    """Return the transaction's action on the lock row: check our entry, and count the write or leave.
+class Patience:
+    """The budget for writes that are refused for now: eight more attempts, with pauses of full jitter."""
 
-    A ConditionCheck costs the same and cannot count, so a late copy could overtake a later write.
-    """
-    actions = guards.leaving(own) if kind is Kind.FINISH else [guards.counting(own, number)]
-    names: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    kwargs = {
-        "TableName": own.row.table,
-        "Key": own.row.key,
-        "ConditionExpression": guards.standing(own, number).serialize(names, values),
-        "UpdateExpression": Update(*actions).serialize(names, values),
-        "ExpressionAttributeNames": {placeholder: name for name, placeholder in names.items()},
-        "ExpressionAttributeValues": values,
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
-    return {"Update": kwargs}
+    def __init__(self) -> None:
+        self._used = 0
+
+    def allows(self, error: BaseException, *, or_not_sent: bool = False) -> bool:
+        """Wait, and tell whether to send the write again; False if it was refused for good, or too often."""
+        is_harmless = transport.is_refused_for_now(error) or (or_not_sent and transport.was_not_sent(error))
+        if self._used >= BUSY_ATTEMPTS or not is_harmless:
+            return False
+        self._used += 1
+        runtime.current.sleep(backoff(self._used, runtime.current.jitter()))
+        return True
 
 
-def beside(own: OwnEntry, write: Write, action: dict[str, Any]) -> None:
-    """Write an item whose lock is another row: one transaction with the check of that row.
+# What is asked for
+
+
+def plan_save(
+    item: Model,
+    condition: Condition | None,
+    *,
+    checks_version: bool,
+    as_update: bool = False,
+    kept: Collection[str] = (),
+    error: type[PynamoDBException] = PutError,
+) -> Write:
+    """Return the save of an item.
+
+    A Put, as PynamoDB does it, unless the stored version has to be counted up without knowing it.
 
     Args:
-        own: our entry in the lock row.
-        write: what it is, for errors.
-        action: the write as a transaction's action, such as ``{"Put": {...}}``.
+        item: the model instance.
+        condition: the caller's.
+        checks_version: whether the stored version must be the one that was read.
+        as_update: whether something in the stored item has to survive.
+        kept: what that is, by stored names.
+        error: what PynamoDB raises when a save of this kind fails.
     """
-    with own.writing() as number:
-        items = [action, row_guard(own, number, write.kind)]
-        if write.kind is Kind.KEEP:
-            _transact(own, write, number, items)
-            return
-        with own.going():
-            _transact(own, write, number, items)
-        left(own, None)
+    versions.check_current(item, error)
+    part = versions.part_of(item, is_checked=checks_version)
+    whole = expiry.for_save(type(item), guards.both(condition, part.condition()))
+    write = Write(item, SAVE, part, whole)
+    if as_update or (not checks_version and versions.attribute_of(item) is not None):
+        write.actions = guards.save_actions(item, kept, part)
+        write.return_values = None if checks_version else "UPDATED_NEW"
+    else:
+        values, keys = item.serialize(null_check=True), item._get_keys()
+        write.attributes = {name: value for name, value in values.items() if name not in keys}
+        part.complete_put(write.attributes)
+    return write
 
 
-def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, Any]]) -> None:
-    connection = write.item._get_connection().connection
-    token, repeated, attempt = runtime.current.token(), False, 0
-    while True:
-        kwargs = {"TransactItems": items, "ClientRequestToken": token}
-        try:
-            connection.dispatch("TransactWriteItems", kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            reasons = transport.reasons_of(error)
-            if reasons and not transport.is_conflict(reasons):
-                _settle_transaction(own, write, number, reasons, error, repeated)
-                return
-            if transport.is_conflict(reasons) and attempt < CONFLICT_ATTEMPTS:
-                attempt += 1
-                if not (repeated or transport.was_repeated(error)):
-                    token = runtime.current.token()  # else the same, in case an earlier copy was applied
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-                continue
-            if not (repeated or transport.is_ambiguous(error)):
-                raise write.failed(error) from error
-            if repeated:
-                raise write.unknown(own.row.label, own.write_id(number), error) from error
-            repeated = True
-        else:
-            return
+def plan_update(item: Model, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
+    """Return the update of an item, whose answer is the item after it.
+
+    One without a check of the version that is not the same when done twice is sent once only.
+    """
+    part = versions.part_of(item, is_checked=checks_version)
+    whole = guards.both(guards.both(condition, part.condition()), guards.same_class(item))
+    return Write(
+        item,
+        UPDATE,
+        part,
+        expiry.for_update(type(item), whole),
+        [*actions, *part.actions()],
+        is_repeatable=part.is_checked or part.write_id is None or guards.is_repeatable(actions),
+        creates=expiry.holds_without_item(whole),
+        return_values="ALL_NEW",
+    )
 
 
-def _settle_transaction(
-    own: OwnEntry,
-    write: Write,
-    number: int,
-    reasons: list[dict[str, Any]],
-    error: Exception,
-    repeated: bool,  # noqa: FBT001
-) -> None:
-    """Return if the transaction was applied by its earlier copy, raise what happened otherwise."""
-    item_reason, row_reason = reasons
-    if row_reason.get("Code") == "ConditionalCheckFailed":
-        repeated = repeated or transport.was_repeated(error)
-        _settle(own, write, number, row_reason.get("Item"), error, repeated)
-        return
-    _fail(write, item_reason, error)
+def plan_delete(item: Model, condition: Condition | None, *, checks_version: bool) -> Write:
+    """Return the delete of an item."""
+    part = versions.part_of(item, is_checked=checks_version)
+    return Write(item, DELETE, part, guards.both(condition, part.condition()), kind=Kind.DELETE)
 
 
-def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
-    """Raise what a single write would have raised: callers look for the code of a failed condition."""
-    if reason.get("Code") == "ConditionalCheckFailed":
-        stated = {"Code": transport.CONDITION_FAILED, "Message": reason.get("Message", "")}
-        cause = VerboseClientError({"Error": stated}, "TransactWriteItems")
-        raise write.failed(cause) from error
-    raise write.failed(error) from error
+def plan_check(item: Model) -> Write:
+    """Return the check of a transaction that an item is still the one that was read."""
+    versions.check_current(item, TransactWriteError)
+    part = versions.part_of(item, is_checked=True)
+    return Write(item, CHECK, part, part.condition())

@@ -197,7 +197,9 @@ def test_conditions_compose(engine):
         with pytest.raises(PutError) as caught:
             item.save(Document.body == "y")
         assert caught.value.cause_response_code == "ConditionalCheckFailedException"
-        assert not isinstance(caught.value, Conflict)
+        assert isinstance(caught.value, Conflict)
+        assert not isinstance(caught.value, (StaleVersion, ItemLocked))
+        assert caught.value.current.body == "x"
         assert item.version == 1
         item.save(Document.body == "x")
         assert item.version == 2

@@ -1,0 +1,179 @@
+"""Sends a native transaction, and says what its refusal means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.outcome import Outcome
+from pynamo_locking._io import runtime, transport
+from pynamo_locking._io.unlocked import locked_out
+from pynamo_locking._io.writes import Patience, refusal
+from pynamo_locking.exceptions import Conflict, ItemLocked, LockLost, OutcomeUnknown, TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.connection import Connection
+    from pynamodb.exceptions import VerboseClientError
+
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.transport import Reasons
+    from pynamo_locking._io.writes import Write
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action of a transaction.
+
+    Attributes:
+        request: as DynamoDB takes it, such as ``{"Put": {...}}``.
+        write: what it does to an item of a guarded model, if that is what it is.
+        row: the row of the lock that it names, if it names one.
+        own: our entry in that lock; None if nobody may be in it.
+        number: the number of the write in our entry.
+    """
+
+    request: dict[str, Any]
+    write: Write | None = None
+    row: Row | None = None
+    own: OwnEntry | None = None
+    number: int = 0
+
+    def is_ours(self, image: dict[str, Any] | None) -> bool:
+        """Tell whether an image shows that this action has been applied already."""
+        if self.write is not None and self.write.judge(image, repeated=False) is Outcome.APPLIED:
+            return True
+        if self.row is None or self.own is None:
+            return False
+        mine = self.row.state(image).find(self.own.entry.id, self.own.entry.ticket)
+        return mine is not None and mine.writes == self.number
+
+    def explain(self, image: dict[str, Any] | None, cause: Exception) -> Exception:
+        """Return why this action was refused, given the stored item."""
+        if self.row is not None:
+            state = self.row.state(image)
+            if self.own is None and state.entries:
+                return locked_out(self.row, state, TransactWriteError, cause)
+            if self.own is not None and state.find(self.own.entry.id, self.own.entry.ticket) is None:
+                self.own.lose_to(state)
+                return self.own.loss()
+        if self.write is not None:
+            return refusal(self.write, TransactWriteError, image, cause)
+        return also(Conflict, TransactWriteError)(
+            f"a condition of the transaction was not met, and nothing was written: {cause}", cause=cause
+        )
+
+
+class Commit:
+    """One transaction on its way.
+
+    Args:
+        connection: of any of its models.
+        actions: the caller's, in the caller's order.
+        guards: what locks in rows of their own add to them.
+        token: makes DynamoDB recognise a second copy for ten minutes.
+        may_change_token: whether a refused transaction may be sent again under another token.
+        options: what else the request has.
+
+    Attributes:
+        refusals: after a refusal, why each action was refused; None for those that were not the reason.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        actions: Sequence[Action],
+        guards: Sequence[Action],
+        token: str,
+        *,
+        may_change_token: bool,
+        options: dict[str, Any],
+    ) -> None:
+        self.connection = connection
+        self.actions = actions
+        self.all = [*actions, *guards]
+        self.token = token
+        self.may_change_token = may_change_token
+        self.options = options
+        self.refusals: list[Exception | None] = []
+
+    def send(self) -> dict[str, Any]:
+        """Send it until it is known what became of it.
+
+        Raises:
+            LockLost, ItemLocked, StaleVersion, Conflict, TransactionConflict: it was refused.
+            OutcomeUnknown: nothing tells whether it was applied.
+            TransactWriteError: everything else that DynamoDB says.
+        """
+        in_doubt, resent, patience = False, False, Patience()
+        while True:
+            items = [action.request for action in self.all]
+            kwargs = {"TransactItems": items, "ClientRequestToken": self.token, **self.options}
+            try:
+                data: dict[str, Any] = self.connection.dispatch("TransactWriteItems", kwargs)
+            except transport.BOTOCORE_EXCEPTIONS as error:
+                in_doubt = in_doubt or transport.is_ambiguous(error)
+                if patience.allows(error):
+                    if self.may_change_token and not in_doubt:
+                        self.token = runtime.current.token()
+                    continue
+                reasons = transport.reasons_of(error)
+                if reasons:
+                    return self._settle(reasons, error, in_doubt=in_doubt)
+                if not in_doubt:
+                    raise _failed(error) from error
+                if resent:
+                    raise self._unknown(error) from error
+                resent = True
+            else:
+                return data
+
+    def _settle(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> dict[str, Any]:
+        """Return if an earlier copy was applied after all, on engines that do not know tokens."""
+        images = [
+            (action, reason.get("Item"), reason.get("Code") == "ConditionalCheckFailed")
+            for action, reason in zip(self.all, reasons, strict=False)
+        ]
+        if in_doubt and any(action.is_ours(image) for action, image, is_refused in images if is_refused):
+            return {}
+        cause = transport.condition_failed(
+            TransactWriteError, transport.message_of(error), reasons[: len(self.actions)]
+        )
+        explained = [action.explain(image, cause) if is_refused else None for action, image, is_refused in images]
+        self.refusals = explained[: len(self.actions)]
+        if any(explained):
+            raise _gravest(explained) from error
+        raise self._hopeless(cause, error) from error
+
+    def _hopeless(self, cause: VerboseClientError, error: Exception) -> Exception:
+        codes = tuple(None if reason is None else reason.code for reason in cause.cancellation_reasons)
+        if not transport.is_conflict(transport.reasons_of(error)):
+            return _failed(cause)
+        return also(TransactionConflict, TransactWriteError)(
+            f"other transactions kept the items of this one busy; nothing was written, and it can be tried again: "
+            f"{cause}",
+            reasons=codes,
+            cause=cause,
+        )
+
+    def _unknown(self, error: Exception) -> OutcomeUnknown:
+        return also(OutcomeUnknown, TransactWriteError)(
+            f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
+            f"you decide what to do, or send it again with the same client_request_token within 10 minutes.",
+            write_id=self.token,
+            cause=error,
+        )
+
+
+def _gravest(errors: Sequence[Exception | None]) -> Exception:
+    """Return the error that says most: of a lock that was lost, then of one that is held, then the first."""
+    given = [error for error in errors if error is not None]
+    return next(error for kind in (LockLost, ItemLocked, Exception) for error in given if isinstance(error, kind))
+
+
+def _failed(error: Exception) -> TransactWriteError:
+    return TransactWriteError("Failed to write transaction items", transport.readable(error))

@@ -1,0 +1,214 @@
+"""Sends the write of an item whose lock we hold: it names our entry.
+
+It counts itself in the entry, and so recognises its own earlier copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pynamodb.expressions.update import Update
+
+from pynamo_locking._core.outcome import Kind, Outcome, judge
+from pynamo_locking._io import guards, local, runtime, transport
+from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io.writes import Patience
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.writes import Write
+
+#: Where an item that came out of a lock remembers the entry it was read under.
+OWN_ENTRY: Final = "_pynamo_locking_own_entry"
+
+
+def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
+    """Return the entry under which an item is written: the one it was read under, or the context's.
+
+    Raises:
+        LockLost: that entry is known to be gone.
+    """
+    own: OwnEntry | None = vars(item).get(OWN_ENTRY)
+    if own is not None and own.row.identity != row.identity:
+        own = None  # the item got another key since it was read
+    if own is None or (own.ended and not own.lost.is_set()):
+        own = local.held_in_context(row)
+    if own is None:
+        return None
+    if own.lost.is_set():
+        raise own.loss()
+    return None if own.ended else own
+
+
+def is_stale_copy(item: Model, own: OwnEntry) -> bool:
+    """Tell whether an item was read under an earlier lock than the one it would be saved under."""
+    read_under: OwnEntry | None = vars(item).get(OWN_ENTRY)
+    return read_under is not None and read_under.row.identity == own.row.identity and read_under is not own
+
+
+# Embedded locks
+
+
+def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
+    """Write an item that carries the lock we hold.
+
+    Raises:
+        LockLost: our entry is gone and nothing was written.
+        OutcomeUnknown: nothing tells whether it was written.
+        PynamoDBException: another condition of the write failed, or DynamoDB refused it.
+    """
+    with own.writing() as number:
+        if write.kind is Kind.KEEP:
+            kwargs = write.kwargs(guards.standing(own, number), [guards.counting(own, number)])
+            return _send(own, write, number, kwargs)
+        finishes = write.kind is Kind.FINISH
+        if finishes and local.has_waiters(own.row):
+            write.return_values = "ALL_NEW"
+        with own.going():
+            kwargs = write.kwargs(guards.standing(own, number), guards.leaving(own))
+            data = _send(own, write, number, kwargs)
+        left(own, data.get("Attributes") if finishes else None)
+        return data
+
+
+def left(own: OwnEntry, image: Image | None) -> None:
+    """Note that a write took our entry away with it, and tell who waits in this process."""
+    own.end()
+    heart.remove(own)
+    local.tell_waiters(own.row, image)
+
+
+def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
+    repeated, patience = False, Patience()
+    while True:
+        try:
+            return write.dispatch(kwargs)
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            if patience.allows(error):
+                repeated = repeated or transport.was_repeated(error)
+                continue
+            if transport.code_of(error) == transport.CONDITION_FAILED:
+                image = transport.image_of(error)
+                _settle(own, write, number, image, error, repeated or transport.was_repeated(error))
+                return {"Attributes": image} if image is not None else {}
+            if not (repeated or transport.is_ambiguous(error)):
+                raise write.failed(error) from error
+            if repeated:
+                raise write.unknown(error, own.write_id(number)) from error
+            repeated = True
+
+
+def _settle(
+    own: OwnEntry,
+    write: Write,
+    number: int,
+    image: Image | None,
+    error: Exception,
+    repeated: bool,  # noqa: FBT001
+) -> None:
+    """Return if a refused write was applied by its earlier copy, raise what happened otherwise."""
+    state = own.row.state(image)
+    ticket = own.entry.ticket
+    outcome = judge(state, own.entry.id, ticket, number, kind=write.kind, repeated=repeated)
+    if outcome is Outcome.APPLIED:
+        return
+    if outcome is Outcome.REJECTED:
+        raise write.refused(error, image) from error
+    if outcome is Outcome.LOST or write.kind is Kind.KEEP:
+        own.lose_to(state)
+    raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(number))) from error
+
+
+# Locks in a row of their own
+
+
+def row_guard(own: OwnEntry, number: int, kind: Kind) -> dict[str, Any]:
+    """Return the transaction's action on the lock row: check our entry, and count the write or leave.
+
+    A ConditionCheck costs the same and cannot count, so a late copy could overtake a later write.
+    """
+    actions = guards.leaving(own) if kind is Kind.FINISH else [guards.counting(own, number)]
+    names: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    kwargs = {
+        "TableName": own.row.table,
+        "Key": own.row.key,
+        "ConditionExpression": guards.standing(own, number).serialize(names, values),
+        "UpdateExpression": Update(*actions).serialize(names, values),
+        "ExpressionAttributeNames": {placeholder: name for name, placeholder in names.items()},
+        "ExpressionAttributeValues": values,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    return {"Update": kwargs}
+
+
+def beside(own: OwnEntry, write: Write, action: dict[str, Any]) -> None:
+    """Write an item whose lock is another row: one transaction with the check of that row.
+
+    Args:
+        own: our entry in the lock row.
+        write: what it is, for errors.
+        action: the write as a transaction's action, such as ``{"Put": {...}}``.
+    """
+    with own.writing() as number:
+        items = [action, row_guard(own, number, write.kind)]
+        if write.kind is Kind.KEEP:
+            _transact(own, write, number, items)
+            return
+        with own.going():
+            _transact(own, write, number, items)
+        left(own, None)
+
+
+def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, Any]]) -> None:
+    connection = write.item._get_connection().connection
+    token, repeated, patience = runtime.current.token(), False, Patience()
+    while True:
+        kwargs = {"TransactItems": items, "ClientRequestToken": token}
+        try:
+            connection.dispatch("TransactWriteItems", kwargs)
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            reasons = transport.reasons_of(error)
+            if reasons and not transport.is_conflict(reasons):
+                _settle_transaction(own, write, number, reasons, error, repeated)
+                return
+            if patience.allows(error):
+                if not (repeated or transport.was_repeated(error)):
+                    token = runtime.current.token()  # else the same, in case an earlier copy was applied
+                continue
+            if not (repeated or transport.is_ambiguous(error)):
+                raise write.failed(error) from error
+            if repeated:
+                raise write.unknown(error, own.write_id(number)) from error
+            repeated = True
+        else:
+            return
+
+
+def _settle_transaction(
+    own: OwnEntry,
+    write: Write,
+    number: int,
+    reasons: list[dict[str, Any]],
+    error: Exception,
+    repeated: bool,  # noqa: FBT001
+) -> None:
+    """Return if the transaction was applied by its earlier copy, raise what happened otherwise."""
+    item_reason, row_reason = reasons
+    if row_reason.get("Code") == "ConditionalCheckFailed":
+        repeated = repeated or transport.was_repeated(error)
+        _settle(own, write, number, row_reason.get("Item"), error, repeated)
+        return
+    _fail(write, item_reason, error)
+
+
+def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
+    """Raise what a single write would have raised: callers look for the code of a failed condition."""
+    if reason.get("Code") == "ConditionalCheckFailed":
+        cause = transport.condition_failed(write.operation.error, reason.get("Message", ""))
+        raise write.refused(cause, reason.get("Item")) from error
+    raise write.failed(error) from error

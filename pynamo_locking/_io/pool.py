@@ -1,0 +1,73 @@
+"""Runs jobs on a few threads, each in the context of the caller: locks that it holds guard them as well."""
+
+from __future__ import annotations
+
+import contextvars
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Pool:
+    """A number of jobs, none of which may raise.
+
+    Args:
+        jobs: what to do.
+        workers: how many at once.
+        on_done: called in the caller's thread with the index of each job that is done.
+    """
+
+    def __init__(self, jobs: Sequence[Callable[[], None]], workers: int, on_done: Callable[[int], None]) -> None:
+        self._jobs = jobs
+        self._workers = min(workers, len(jobs))
+        self._on_done = on_done
+        self._waiting = deque(range(len(jobs)))
+        self._done: deque[int] = deque()
+        self._running = 0
+        self._changed = runtime.current.condition()
+
+    def run(self) -> None:
+        """Do all of them, and return when none is running.
+
+        If `on_done` raises, or the caller is interrupted, no other job is begun.
+        """
+        self._running = self._workers
+        for _ in range(self._workers):
+            context = contextvars.copy_context()
+            runtime.current.spawn(lambda context=context: context.run(self._work), name="pynamo-locking-batch")  # type: ignore[misc]
+        try:
+            for _ in self._jobs:
+                self._on_done(self._next_done())
+        finally:
+            self._stop()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._running -= 1
+                    self._changed.notify_all()
+                    return
+                index = self._waiting.popleft()
+            try:
+                self._jobs[index]()
+            finally:
+                with self._changed:
+                    self._done.append(index)
+                    self._changed.notify_all()
+
+    def _next_done(self) -> int:
+        with self._changed:
+            while not self._done:
+                runtime.current.wait(self._changed, None)
+            return self._done.popleft()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._waiting.clear()
+            while self._running:
+                runtime.current.wait(self._changed, None)

@@ -1,0 +1,166 @@
+"""Sends the write of an item without an entry of our own in its queue, if it has one.
+
+An item with an embedded lock is written only while nobody is in its queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.outcome import Outcome
+from pynamo_locking._core.queue import dead_among
+from pynamo_locking._io import expiry, guards, requests, runtime, transport
+from pynamo_locking._io.waiting import evict_dead
+from pynamo_locking._io.writes import Patience
+from pynamo_locking.exceptions import ItemLocked, also
+
+if TYPE_CHECKING:
+    from pynamodb.attributes import Attribute
+    from pynamodb.exceptions import PynamoDBException
+    from pynamodb.expressions.condition import Condition
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.writes import Write
+
+
+def send(write: Write, row: Row | None = None, lock: Attribute[Any] | None = None) -> dict[str, Any]:
+    """Write an item whose lock we do not hold.
+
+    Entries in an embedded lock that are dead by their stored end of lease are evicted first, so that a
+    crash does not keep everybody out until someone takes the lock.
+
+    Args:
+        write: what to send.
+        row: the item as a lock's row, if it carries a lock.
+        lock: its lock attribute.
+
+    Raises:
+        ItemLocked: somebody holds the lock.
+        OutcomeUnknown: nothing tells whether it was written.
+        PynamoDBException: a condition of the write failed, or DynamoDB refused it.
+    """
+    return _Sending(write, row, None if lock is None else guards.unlocked(lock)).send()
+
+
+class _Sending:
+    def __init__(self, write: Write, row: Row | None, guard: Condition | None) -> None:
+        self.write = write
+        self.row = row
+        self.guard = guard
+        self.kwargs = write.kwargs(guard)
+        self.repeated = False
+        self.may_evict = True
+        self.may_clear = write.creates
+        self.patience = Patience()
+
+    def send(self) -> dict[str, Any]:
+        resent = False
+        while True:
+            try:
+                return self.write.dispatch(self.kwargs)
+            except transport.BOTOCORE_EXCEPTIONS as error:
+                self.repeated = self.repeated or transport.was_repeated(error)
+                if transport.code_of(error) == transport.CONDITION_FAILED:
+                    data = self._settle(error)
+                    if data is not None:
+                        return data
+                    continue
+                if self.patience.allows(error, or_not_sent=not self.write.is_repeatable):
+                    continue
+                if not self.write.is_repeatable:
+                    return self._look(error)
+                if not (self.repeated or transport.is_ambiguous(error)):
+                    raise self.write.failed(error) from error
+                if resent:
+                    raise self.write.unknown(error) from error
+                resent = self.repeated = True
+
+    def _settle(self, error: Exception) -> dict[str, Any] | None:
+        """Return the answer to a refused write that had been applied; None if it is worth another try."""
+        image = transport.image_of(error)
+        outcome = self.write.judge(image, repeated=self.repeated)
+        if outcome is Outcome.APPLIED:
+            return {} if image is None else {"Attributes": image}
+        if outcome is Outcome.UNKNOWN:
+            raise self.write.unknown(error) from error
+        state = None if self.row is None else self.row.state(image)
+        if state is not None and state.entries:
+            self._evict(state, image, error)
+            return None
+        if self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
+            self._clear(image)
+            return None
+        raise self.write.refused(error, image) from error
+
+    def _evict(self, state: LockState, image: Image | None, error: Exception) -> None:
+        assert self.row is not None  # noqa: S101 - a lock has one
+        may_evict, self.may_evict = self.may_evict, False
+        if not (may_evict and _evict_all(self.row, state, type(self.write.item))):
+            stored = None if image is None else (type(self.write.item), image)
+            raise locked_out(self.row, state, self.write.operation.error, error, stored) from error
+
+    def _clear(self, image: Image) -> None:
+        """Delete what is left of an expired item, so that an update can begin with an absent one."""
+        self.may_clear = False
+        item = self.write.item
+        hash_key, range_key = item._get_hash_range_key_serialized_values()
+        connection = item._get_connection()
+        kwargs = connection.get_operation_kwargs(
+            hash_key, range_key=range_key, condition=guards.both(expiry.still(type(item), image), self.guard)
+        )
+        try:
+            connection.connection.dispatch("DeleteItem", kwargs)
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            if transport.code_of(error) != transport.CONDITION_FAILED:  # else somebody else was faster
+                raise self.write.failed(error) from error
+
+    def _look(self, error: Exception) -> dict[str, Any]:
+        """Find out what became of a write that must not be sent twice."""
+        if not transport.is_ambiguous(error) or transport.was_not_sent(error):
+            raise self.write.failed(error) from error
+        connection = self.write.item._get_connection().connection
+        kwargs = {"TableName": self.kwargs["TableName"], "Key": self.kwargs["Key"], "ConsistentRead": True}
+        try:
+            image = connection.dispatch("GetItem", kwargs).get("Item")
+        except transport.BOTOCORE_EXCEPTIONS as failure:
+            raise self.write.unknown(error) from failure
+        if self.write.judge(image, repeated=True) is Outcome.APPLIED:
+            return {"Attributes": image}
+        raise self.write.unknown(error) from error  # it may have been replaced, or still be on its way
+
+
+def _evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
+    """Empty a queue in which all are dead; False if anybody may be alive."""
+    skew = model.lock_settings().max_clock_skew
+    while state.entries:
+        dead = dead_among(state.entries, {}, 0.0, runtime.current.time_ms(), skew)
+        if len(dead) < len(state.entries):
+            return False
+        try:
+            image = evict_dead(row, dead)
+        except requests.Unavailable:
+            return False
+        if image is None:
+            return False
+        state = row.state(image)
+    return True
+
+
+def locked_out(
+    row: Row,
+    state: LockState,
+    error: type[PynamoDBException],
+    cause: Exception | None = None,
+    stored: tuple[type[Any], Image] | None = None,
+) -> ItemLocked:
+    """Return the error for a write from outside while somebody holds the lock."""
+    holder = state.entries[0]
+    return also(ItemLocked, error)(
+        f"{row.label} is locked by {holder.owner} (ticket {holder.ticket}); nothing was written. "
+        f"Take the lock yourself (locked() or edit()), or try again when it is free.",
+        holder=holder.owner,
+        ticket=holder.ticket,
+        stored=stored,
+        cause=cause,
+    )

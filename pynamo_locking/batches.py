@@ -1,0 +1,194 @@
+"""Any number of writes that keep their conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from pynamodb.exceptions import PutError
+from typing_extensions import Self, TypeVar
+
+from pynamo_locking._core.outcome import BatchResult
+from pynamo_locking._io.pool import Pool
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, also
+from pynamo_locking.guarded import GuardedMixin
+from pynamo_locking.transactions import MAX_ACTIONS, TransactWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+
+M = TypeVar("M", bound=GuardedMixin)
+
+#: DynamoDB allows 4 MB for all items of a transaction; expressions and keys need some of it.
+_MAX_BYTES: Final = 3_800_000
+
+
+@dataclass(frozen=True)
+class _Job(Generic[M]):
+    item: M
+    operation: str
+    condition: Condition | None
+    checks_version: bool
+
+    def run(self) -> None:
+        write = self.item.save if self.operation == "save" else self.item.delete
+        write(self.condition, add_version_condition=self.checks_version)
+
+    def add_to(self, transaction: TransactWrite) -> None:
+        add = transaction.save if self.operation == "save" else transaction.delete
+        add(self.item, self.condition, add_version_condition=self.checks_version)
+
+
+class GuardedBatch(Generic[M]):
+    """Collects saves and deletes of one model, and writes them when the ``with`` block ends.
+
+    Each is guarded as it would be alone: by its version, its lock, its condition. One that is refused does
+    not keep the others from being written, except those of the same native transaction.
+
+    Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result.
+    Made by `VersionedMixin.guarded_batch`.
+
+    Attributes:
+        results: one `BatchResult` for each write, in the order in which they were added; empty until the
+            block has ended.
+    """
+
+    def __init__(self, *, transactions: bool, workers: int, on_progress: Callable[[int, int], object] | None) -> None:
+        if workers < 1:
+            raise ConfigurationError(f"a batch needs at least one worker, not {workers}.")
+        self._transactions = transactions
+        self._workers = workers
+        self._on_progress = on_progress
+        self._jobs: dict[Any, _Job[M]] = {}
+        self._errors: dict[int, Exception | None] = {}
+        self.results: tuple[BatchResult, ...] = ()
+
+    def save(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Add a save. The item is written as it is when the block ends.
+
+        Args:
+            item: the model instance.
+            condition: has to be true for this item.
+            add_version_condition: with False the item is overwritten whatever its version.
+
+        Raises:
+            ConfigurationError: the batch has a write of this item already.
+        """
+        self._add(_Job(item, "save", condition, add_version_condition))
+
+    def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Add a delete.
+
+        Args:
+            item: the model instance.
+            condition: has to be true for this item.
+            add_version_condition: with False the item is deleted whatever its version.
+
+        Raises:
+            ConfigurationError: the batch has a write of this item already.
+        """
+        self._add(_Job(item, "delete", condition, add_version_condition))
+
+    def _add(self, job: _Job[M]) -> None:
+        key = (type(job.item).Meta.table_name, *map(repr, job.item._get_serialized_keys()))
+        if key in self._jobs:
+            raise ConfigurationError(
+                f"a batch allows one write for each item, since they are written in any order, and this one has "
+                f"two for {key}: join them."
+            )
+        self._jobs[key] = job
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._commit()
+
+    def _commit(self) -> None:
+        jobs = list(self._jobs.values())
+        groups = self._groups(jobs)
+        try:
+            Pool(
+                [lambda group=group: self._write(group, jobs) for group in groups],  # type: ignore[misc]
+                self._workers,
+                lambda _: self._tell(len(jobs)),
+            ).run()
+        finally:
+            self.results = tuple(
+                BatchResult(job.item, job.operation, self._errors.get(number, _not_begun()))
+                for number, job in enumerate(jobs)
+            )
+        failed = [result for result in self.results if result.error is not None]
+        if failed:
+            raise also(BatchError, PutError)(
+                f"{len(failed)} of {len(jobs)} writes of the batch were not applied (`results` has all of them); "
+                f"the first: {failed[0].error}",
+                results=self.results,
+                cause=failed[0].error,
+            )
+
+    def _groups(self, jobs: list[_Job[M]]) -> list[list[int]]:
+        """Return which writes go out together."""
+        if not self._transactions:
+            return [[number] for number in range(len(jobs))]
+        groups: list[list[int]] = []
+        room = bytes_left = 0
+        for number, job in enumerate(jobs):
+            actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job.item)
+            if not groups or room < actions or bytes_left < size:
+                groups.append([])
+                room, bytes_left = MAX_ACTIONS, _MAX_BYTES
+            groups[-1].append(number)
+            room, bytes_left = room - actions, bytes_left - size
+        return groups
+
+    def _write(self, group: list[int], jobs: list[_Job[M]]) -> None:
+        """Write one item, or some in one transaction, and note what became of each."""
+        members = [jobs[number] for number in group]
+        errors = _transact(members) if self._transactions else [_failure_of(members[0].run)]
+        self._errors.update(zip(group, errors, strict=True))
+
+    def _tell(self, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress(len(self._errors), total)
+
+
+def _failure_of(act: Callable[[], object]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - it is the result
+        return error
+    return None
+
+
+def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
+    """Write all or none of them, and return why each was refused."""
+    transaction = TransactWrite(connection=jobs[0].item._get_connection().connection)
+    errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
+    if not any(errors):
+        error = _failure_of(transaction._commit)
+        errors = transaction._refusals or [error] * len(jobs)
+    first = next((error for error in errors if error is not None), None)
+    return errors if first is None else [error or _with_another(first) for error in errors]
+
+
+def _with_another(first: Exception) -> Exception:
+    return Conflict(f"not written, since another write of the same transaction was refused: {first}", cause=first)
+
+
+def _not_begun() -> Exception:
+    return Conflict("not written: the batch was interrupted before")
+
+
+def _size_of(item: GuardedMixin) -> int:
+    """Return how large an item is at most, in bytes."""
+    return len(repr(item.serialize(null_check=False)))

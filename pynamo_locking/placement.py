@@ -1,0 +1,147 @@
+"""Where an item's lock is: in the item, in a row of its own, or nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.attributes import Attribute
+from pynamodb.transactions import TransactGet
+from typing_extensions import Self
+
+from pynamo_locking._io import local, locked, rows
+from pynamo_locking._io.wish import checked_settings
+from pynamo_locking.attributes import LockAttribute
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.locks import Target
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.lease import LockSettings
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.requests import Row
+
+    _Base = Model
+else:
+    _Base = object
+
+
+class PlacedMixin(_Base):
+    """Finds the lock of an item, and our entry in it."""
+
+    _lock_creates_item: ClassVar[bool] = False
+
+    #: Names of methods that an attribute of a model must not hide; each mixin has its own.
+    _reserved_names: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse attributes that would hide methods, before anybody relies on them."""
+        super().__init_subclass__(**options)
+        # All classes, also those whose attribute is hidden or hides: Python would not say which one wins.
+        attributes = [
+            (name, value) for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Attribute)
+        ]
+        reserved: set[str] = set().union(*(vars(base).get("_reserved_names", ()) for base in cls.__mro__))
+        hidden = sorted(
+            name
+            for name, value in attributes
+            if name in reserved and not (name == "lock" and isinstance(value, LockAttribute))
+        )
+        if hidden:
+            raise ConfigurationError(
+                f"{cls.__name__} declares an attribute called {hidden[0]!r}, which would hide the method of that "
+                f"name. Rename it in Python and keep the stored name: "
+                f"{hidden[0]}_ = ...Attribute(attr_name={hidden[0]!r})."
+            )
+        locks = sorted({name for name, value in attributes if isinstance(value, LockAttribute)})
+        if len(locks) > 1:
+            raise ConfigurationError(f"{cls.__name__} has more than one LockAttribute: {', '.join(locks)}.")
+
+    @classmethod
+    def lock_settings(cls) -> LockSettings:
+        """Return ``Meta.lock_settings``, or the defaults."""
+        return checked_settings(getattr(cls.Meta, "lock_settings", None))
+
+    # Where the lock is
+
+    @classmethod
+    def _lock_attribute(cls) -> LockAttribute | None:
+        return next((a for a in cls.get_attributes().values() if isinstance(a, LockAttribute)), None)
+
+    @classmethod
+    def _lock_target(cls, hash_key: Any, range_key: Any, settings: LockSettings) -> Target[Self]:
+        key = rows.key_of(cls, hash_key, range_key)
+        attribute = cls._lock_attribute()
+        if attribute is not None:
+            label = str(hash_key) if cls._lock_creates_item else ""
+            row = cls._lock_row(key, attribute, settings, label)
+            read = lambda: super(PlacedMixin, cls).get(hash_key, range_key, consistent_read=True)  # noqa: E731
+            return Target(cls, row, (cls, hash_key, range_key), read)
+        table, name = cls._lock_table(), rows.name_of(cls, key)
+        lock = table._lock_attribute()
+        assert lock is not None  # noqa: S101 - every NamedLock has one
+        row = table._lock_row({"name": {"S": name}}, lock, settings, name)
+        rows.join_places(cls, row)
+        return Target(cls, row, (table, name, None), lambda: cls._read_committed(hash_key, range_key))
+
+    @classmethod
+    def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
+        """Read an item whose lock is elsewhere.
+
+        A plain read can show the state before a transaction that is decided but not yet applied.
+        """
+        with TransactGet(connection=cls._get_connection().connection) as transaction:
+            future = transaction.get(cls, hash_key, range_key)
+        return future.get()
+
+    @classmethod
+    def _lock_table(cls) -> type[PlacedMixin]:
+        table = getattr(cls.Meta, "lock_table", None)
+        if not (isinstance(table, type) and issubclass(table, PlacedMixin) and table._lock_creates_item):
+            raise ConfigurationError(
+                f"{cls.__name__} has no place for locks: declare `lock = LockAttribute()`, or name a "
+                f"subclass of NamedLock in Meta.lock_table (it is {table!r})."
+            )
+        return table
+
+    @classmethod
+    def _lock_row(cls, key: dict[str, Any], attribute: LockAttribute, settings: LockSettings, label: str) -> Row:
+        return rows.row_of(
+            cls,
+            key,
+            attribute,
+            may_create=cls._lock_creates_item,
+            request_timeout=settings.request_timeout,
+            label=label,
+        )
+
+    def _lock_row_of_item(self) -> Row:
+        return self._lock_target(*self._key_values(), self.lock_settings()).row
+
+    def _key_values(self) -> tuple[Any, Any]:
+        hash_name, range_name = str(self._hash_keyname), self._range_keyname
+        return getattr(self, hash_name), None if range_name is None else getattr(self, range_name)
+
+    def _own_entry(self, row: Row) -> OwnEntry | None:
+        """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
+        if locked.OWN_ENTRY not in self.__dict__ and local.holds_nothing():
+            return None
+        return locked.own_entry_of(self, row)
+
+    def _may_be_held_elsewhere(self) -> bool:
+        return locked.OWN_ENTRY in self.__dict__ or (not local.holds_nothing() and self._has_lock_place())
+
+    @classmethod
+    def _has_lock_place(cls) -> bool:
+        return cls._lock_attribute() is not None or getattr(cls.Meta, "lock_table", None) is not None
+
+    @classmethod
+    def _target_held_here(cls, hash_key: Any, range_key: Any) -> Target[Self] | None:
+        """Return the lock of an item if this context holds it."""
+        if local.holds_nothing() or not cls._has_lock_place():
+            return None
+        try:
+            target = cls._lock_target(hash_key, range_key, cls.lock_settings())
+        except ConfigurationError:  # a key that cannot be; let PynamoDB say so
+            return None
+        return None if local.held_in_context(target.row) is None else target
