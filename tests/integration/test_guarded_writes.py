@@ -17,6 +17,7 @@ from pynamo_locking import (
     LockableModel,
     LockAttribute,
     LockLost,
+    StaleVersion,
     TransactWrite,
 )
 from pynamo_locking._io import requests
