@@ -124,12 +124,14 @@ class VersionAttribute(PynamoVersionAttribute):
 
     @override
     def __get__(self, instance: Any, owner: Any) -> Any:
-        if instance is not None and not hasattr(owner, "_writer"):
+        if instance is None:
+            return self
+        if not hasattr(owner, "_writer"):
             raise ConfigurationError(
                 f"{owner.__name__} has a VersionAttribute of pynamo_locking, but its base class is PynamoDB's: "
                 f"derive it from VersionedMixin and Model, or from LockableModel."
             )
-        return super().__get__(instance, owner)  # type: ignore[no-untyped-call]
+        return Attribute.__get__(self, instance, owner)
 
     @override
     def __set__(self, instance: Any, value: Any) -> None:

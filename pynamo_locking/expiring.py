@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import TTLAttribute
+from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self, override
 
 from pynamo_locking._io import expiry
@@ -80,7 +81,7 @@ class ExpiringMixin(GuardedMixin):
         if not include_expired:
             try:
                 expiry.present(self)
-            except self.DoesNotExist:
+            except DoesNotExist:
                 vars(self).clear()
                 vars(self).update(before)
                 raise

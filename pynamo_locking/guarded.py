@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self, override
 
-from pynamo_locking._io import locked, versions
+from pynamo_locking._io import locked, transport, versions
 from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, put_document
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
@@ -39,7 +39,8 @@ class GuardedMixin(PlacedMixin):
         own = self._own_entry_elsewhere()
         if own is not None:
             return GuardedItem(self, own)
-        has_parts = self._version_attribute_name or self._hides_expired or versions.write_id_name(type(self))
+        shape = versions.shape_of(type(self))
+        has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return FreeItem(self) if has_parts else None
 
     def _own_entry_elsewhere(self) -> OwnEntry | None:
@@ -132,11 +133,10 @@ class GuardedMixin(PlacedMixin):
     ) -> Self:
         """Get an item; consistently if this context holds its lock. See PynamoDB's `Model.get`."""
         target = cls._target_held_here(hash_key, range_key)
-        if target is None:
-            return super().get(hash_key, range_key, consistent_read, attributes_to_get)
-        if target.is_elsewhere and attributes_to_get is None:
+        if target is not None and target.is_elsewhere and attributes_to_get is None:
             return target.read()
-        return super().get(hash_key, range_key, consistent_read=True, attributes_to_get=attributes_to_get)
+        with transport.readable_errors():
+            return super().get(hash_key, range_key, consistent_read or target is not None, attributes_to_get)
 
     @override
     def refresh(self, consistent_read: bool = False) -> None:
@@ -149,7 +149,8 @@ class GuardedMixin(PlacedMixin):
             del vars(self)[locked.OWN_ENTRY]
         target = self._target_held_here(*self._key_values())
         if target is None or not target.is_elsewhere:
-            super().refresh(consistent_read or target is not None)
+            with transport.readable_errors():
+                super().refresh(consistent_read or target is not None)
             return
         fresh = target.read()
         if type(fresh) is not type(self):

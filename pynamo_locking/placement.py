@@ -30,6 +30,8 @@ class PlacedMixin(_Base):
     """Finds the lock of an item, and our entry in it."""
 
     _lock_creates_item: ClassVar[bool] = False
+    #: In a tuple: PynamoDB takes every attribute object in a class for one of the model's.
+    _found_lock_attribute: ClassVar[tuple[LockAttribute | None]]
 
     #: Names of methods that an attribute of a model must not hide; each mixin has its own.
     _reserved_names: ClassVar[frozenset[str]] = frozenset()
@@ -66,7 +68,10 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _lock_attribute(cls) -> LockAttribute | None:
-        return next((a for a in cls.get_attributes().values() if isinstance(a, LockAttribute)), None)
+        if "_found_lock_attribute" not in vars(cls):
+            found = (a for a in cls.get_attributes().values() if isinstance(a, LockAttribute))
+            cls._found_lock_attribute = (next(found, None),)
+        return cls._found_lock_attribute[0]
 
     @classmethod
     def _lock_target(cls, hash_key: Any, range_key: Any, settings: LockSettings) -> Target[Self]:

@@ -98,7 +98,7 @@ class TransactWrite(PynamoTransactWrite):
 
         Source: JPA's ``LockModeType.OPTIMISTIC``.
         """
-        if not isinstance(item, GuardedMixin) or versions.attribute_of(item) is None:
+        if not isinstance(item, GuardedMixin) or versions.shape_of(type(item)).attribute is None:
             raise ConfigurationError(
                 f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
                 f"or LockableModel, and declare a VersionAttribute."

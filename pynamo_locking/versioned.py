@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core.lease import backoff
@@ -103,7 +104,7 @@ class VersionedMixin(GuardedMixin):
 
     @classmethod
     def _check_modify(cls, change: object, attempts: int) -> None:
-        if versions.attribute_of(cls) is None:
+        if versions.shape_of(cls).attribute is None:
             raise ConfigurationError(
                 f"{cls.__name__} has no version, so modify() could not tell whether somebody else wrote meanwhile: "
                 f"declare `version = VersionAttribute()`."
@@ -117,7 +118,7 @@ class VersionedMixin(GuardedMixin):
     def _read_or_create(cls, hash_key: Any, range_key: Any, *, create: bool, consistent_read: bool = True) -> Self:
         try:
             return cls.get(hash_key, range_key, consistent_read=consistent_read)
-        except cls.DoesNotExist:
+        except DoesNotExist:
             if not create:
                 raise
             return cls(hash_key, range_key)
@@ -143,7 +144,7 @@ class VersionedMixin(GuardedMixin):
 
         Cost: 1 write. Source: JPA's ``LockModeType.OPTIMISTIC_FORCE_INCREMENT``.
         """
-        if versions.attribute_of(self) is None:
+        if versions.shape_of(type(self)).attribute is None:
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could count up.")
         (self._writer() or FreeItem(self)).touch(condition, checks_version=add_version_condition)
 

@@ -16,9 +16,13 @@ import pytest
 import pynamo_locking
 
 PUBLIC = [
+    "BatchError",
+    "BatchResult",
     "ConfigurationError",
     "Conflict",
     "Entry",
+    "ExpiringMixin",
+    "GuardedBatch",
     "ItemLocked",
     "ItemNotFound",
     "Lock",
@@ -32,7 +36,12 @@ PUBLIC = [
     "LockingError",
     "NamedLock",
     "OutcomeUnknown",
+    "StaleVersion",
+    "TTLAttribute",
     "TransactWrite",
+    "TransactionConflict",
+    "VersionAttribute",
+    "VersionedMixin",
     "locked_all",
 ]
 ROOT = Path(pynamo_locking.__file__).parent

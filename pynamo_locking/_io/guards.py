@@ -8,7 +8,8 @@ from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
 
-from pynamo_locking._io import records, versions
+from pynamo_locking._io import records
+from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,14 +29,6 @@ _MAX_EXPRESSION_BYTES: Final = 4096
 
 #: An attribute that no item has.
 _NOTHING: Final = "pynamo_locking_nothing"
-
-
-class Stored(Value):
-    """A value that is in DynamoDB's form already."""
-
-    def __init__(self, stored: Mapping[str, Any]) -> None:
-        self.attr_type = next(iter(stored))
-        self.values = (stored,)
 
 
 def in_queue(own: OwnEntry) -> Condition:
@@ -99,7 +92,7 @@ def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[
     count the stored version up without knowing it.
     """
     values = item.serialize(null_check=True)
-    version = versions.attribute_of(item)
+    version = part.shape.attribute
     actions: list[Action] = []
     for attribute in item.get_attributes().values():
         name = attribute.attr_name

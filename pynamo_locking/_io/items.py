@@ -37,7 +37,8 @@ class FreeItem:
         item: the model instance.
     """
 
-    lock: Attribute[Any] | None = None
+    #: Stored name of an attribute that no action may change.
+    protected: str | None = None
 
     def __init__(self, item: Model) -> None:
         self.item = item
@@ -50,7 +51,7 @@ class FreeItem:
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the update without the lock's part."""
-        check_actions(self.item, self.lock, actions)
+        check_actions(self.item, self.protected, actions)
         return plan_update(self.item, actions, condition, checks_version=checks_version)
 
     def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
@@ -105,11 +106,10 @@ class EmbeddedItem(FreeItem):
         own: the entry under which it is written; None outside the lock.
     """
 
-    lock: Attribute[Any]
-
     def __init__(self, item: Model, lock: Attribute[Any], row: Row, own: OwnEntry | None) -> None:
         super().__init__(item)
         self.lock = lock
+        self.protected = lock.attr_name
         self.row = row
         self.own = own
 
@@ -234,12 +234,12 @@ def check_copy(item: Model, own: OwnEntry | None) -> None:
         )
 
 
-def check_actions(item: Model, lock: Attribute[Any] | None, actions: Sequence[Action]) -> None:
+def check_actions(item: Model, protected: str | None, actions: Sequence[Action]) -> None:
     """Refuse what is no list of actions, and actions on the lock itself."""
     if not isinstance(actions, list) or not actions:
         raise TypeError("the value of `actions` is expected to be a non-empty list")
     for action in actions:
-        if lock is not None and _path(action)[0] == lock.attr_name:
+        if _path(action)[0] == protected:
             raise ConfigurationError(
                 f"{action!r} would change the lock of {type(item).__name__} behind its back; "
                 f"use locked() or break_lock()."

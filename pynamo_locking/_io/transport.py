@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -14,11 +15,13 @@ from botocore.exceptions import (
     HTTPClientError,
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
-from pynamodb.exceptions import CancellationReason, TransactWriteError, VerboseClientError
+from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError, VerboseClientError
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pynamodb.connection import Connection
 
 #: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
@@ -102,6 +105,17 @@ def is_ambiguous(error: BaseException | None) -> bool:
     # botocore shows the last of several attempts: "no connection" says nothing about those before.
     on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
     return on_the_way or _server_failed(error) or was_repeated(error)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Make the errors of PynamoDB that are raised inside answer when they are asked for their cause's code."""
+    try:
+        yield
+    except PynamoDBException as error:
+        if error.cause is not None:
+            readable(error.cause)
+        raise
 
 
 def readable(error: Exception) -> Exception:

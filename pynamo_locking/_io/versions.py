@@ -10,6 +10,7 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Known, next_write_id
 from pynamo_locking._io import runtime, transport
+from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion, also
 
 if TYPE_CHECKING:
@@ -30,32 +31,46 @@ _PROMISE: Final = "_pynamo_locking_promise"
 #: Set on an instance whose attributes are no longer those of the version it carries.
 _OUTDATED: Final = "_pynamo_locking_outdated"
 
-#: Set on a model class: the stored name of its write ids, worked out once.
-_NAME: Final = "_pynamo_locking_write_id_name"
+#: Set on a model class: its `Shape`, worked out once.
+_SHAPE: Final = "_pynamo_locking_shape"
 
 
-def attribute_of(model: type[Model] | Model) -> Attribute[Any] | None:
-    """Return the model's version attribute, if it has one."""
-    name = model._version_attribute_name
-    return None if name is None else model.get_attributes()[name]
+class Shape:
+    """Where the items of one model have their version and their write id, and the expressions about them.
+
+    Attributes:
+        attribute: the version attribute, if the model has one.
+        write_id_name: the stored name of the write ids, None if the model has none.
+    """
+
+    def __init__(self, attribute: Attribute[Any] | None, write_id_name: str | None) -> None:
+        self.attribute = attribute
+        self.write_id_name = write_id_name
+        # Building these is a good part of the work of a write, and they are the same for all writes.
+        self.version = None if attribute is None else Path(attribute)
+        self.write_id = None if write_id_name is None else Path([write_id_name])
+        self.count = None if attribute is None else attribute.add(1)
+        self.begin = None if attribute is None else attribute.set(1)
 
 
-def write_id_name(model: type[Model]) -> str | None:
-    """Return the stored name of the attribute with the write ids, None if the model has none.
+def shape_of(model: type[Model]) -> Shape:
+    """Return where a model has versions and write ids.
 
-    ``Meta.write_id`` names it. Without that, models with a version have one beside it.
+    ``Meta.write_id`` names the attribute of the ids. Without that, models with a version have one beside it.
 
     Raises:
         ConfigurationError: the name is that of another attribute.
     """
-    if _NAME not in vars(model):
-        setattr(model, _NAME, _find_name(model))
-    name: str | None = vars(model)[_NAME]
-    return name
+    shape: Shape | None = vars(model).get(_SHAPE)
+    if shape is None:
+        name = model._version_attribute_name
+        attribute = None if name is None else model.get_attributes()[name]
+        shape = Shape(attribute, _find_name(model, attribute))
+        setattr(model, _SHAPE, shape)
+    return shape
 
 
-def _find_name(model: type[Model]) -> str | None:
-    attribute = attribute_of(model)
+def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | None:
     usual = None if attribute is None else f"{attribute.attr_name}_write_id"
     name = getattr(model.Meta, "write_id", usual)
     if name is not None and not (isinstance(name, str) and name):
@@ -74,21 +89,20 @@ def _find_name(model: type[Model]) -> str | None:
 def known(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
     name = item._version_attribute_name
-    return Known(None if name is None else getattr(item, name), item.__dict__.get(WRITE_ID))
+    return Known(None if name is None else getattr(item, name), vars(item).get(WRITE_ID))
 
 
 def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
     """Return the version and the write id in an image of a stored item."""
-    attribute, name = attribute_of(model), write_id_name(model)
-    version = None if attribute is None else image.get(attribute.attr_name, {}).get(NUMBER)
-    write_id = None if name is None else image.get(name, {}).get(STRING)
+    shape = shape_of(model)
+    version = None if shape.attribute is None else image.get(shape.attribute.attr_name, {}).get(NUMBER)
+    write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
     return Known(None if version is None else int(float(version)), write_id)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note the write id of the image that an instance was loaded from."""
-    name = write_id_name(type(item))
-    state = item.__dict__
+    name, state = shape_of(type(item)).write_id_name, vars(item)
     state.pop(_OUTDATED, None)
     state.pop(WRITE_ID, None)
     if name is not None and STRING in image.get(name, {}):
@@ -97,7 +111,7 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
 
 def expect(item: Model, attribute: Attribute[Any], version: int | None) -> None:
     """Note that somebody assigned a version: with another one, the write id that is known is not its own."""
-    state = item.__dict__
+    state = vars(item)
     if WRITE_ID in state and version != attribute.__get__(item, type(item)):
         del state[WRITE_ID]
 
@@ -114,9 +128,9 @@ def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
     """Take the version that DynamoDB has counted up to."""
     version = known_of(type(item), attributes).version
     if version is not None and item._version_attribute_name is not None:
-        write_id = item.__dict__.get(WRITE_ID)
+        write_id = vars(item).get(WRITE_ID)
         setattr(item, item._version_attribute_name, version)
-        item.__dict__[WRITE_ID] = write_id
+        vars(item)[WRITE_ID] = write_id
 
 
 def are_same(known: Known, stored: Known) -> bool:
@@ -129,59 +143,56 @@ class VersionPart:
     """What versions add to one write.
 
     Attributes:
-        model: the item's model.
+        shape: of the item's model.
         before: what the writer knows of the stored item.
         write_id: the id of this write; None if the model has none.
         is_checked: whether the stored version must be the known one.
     """
 
-    model: type[Model]
+    shape: Shape
     before: Known
     write_id: str | None
     is_checked: bool
 
     def condition(self) -> Condition | None:
         """Return the condition that the stored item is the one that was read."""
-        attribute = attribute_of(self.model)
-        if attribute is None or not self.is_checked:
+        path = self.shape.version
+        if path is None or not self.is_checked:
             return None
         if self.before.version is None:
-            return attribute.does_not_exist()
-        same: Condition = attribute == self.before.version
-        name = write_id_name(self.model)
-        # An id that we do not know is not compared: PynamoDB writes none, and a projection has none.
-        return same if name is None or self.before.write_id is None else same & (Path([name]) == self.before.write_id)
+            absent: Condition = path.does_not_exist()
+            return absent
+        same: Condition = path == Stored({NUMBER: str(self.before.version)})
+        if self.shape.write_id is None or self.before.write_id is None:
+            return same  # an id that we do not know is not compared: PynamoDB writes none, a projection has none
+        same &= self.shape.write_id == Stored({STRING: self.before.write_id})
+        return same
 
     def actions(self) -> list[Action]:
         """Return what an update does besides: count, and leave its id.
 
         Without a check the stored version counts, since ours may be old, or unknown.
         """
-        attribute = attribute_of(self.model)
-        actions: list[Action] = []
-        if attribute is not None:
-            creates = self.is_checked and self.before.version is None
-            actions.append(attribute.set(1) if creates else attribute.add(1))
-        name = write_id_name(self.model)
-        if name is not None and self.write_id is not None:
-            actions.append(Path([name]).set(self.write_id))
-        return actions
+        shape = self.shape
+        creates = self.is_checked and self.before.version is None
+        actions: list[Action | None] = [shape.begin if creates else shape.count]
+        if shape.write_id is not None:
+            actions.append(shape.write_id.set(Stored({STRING: self.write_id})))
+        return [action for action in actions if action is not None]
 
     def complete_put(self, attributes: dict[str, Any]) -> None:
         """Put the new version and the id into the attributes of a Put."""
-        attribute, name = attribute_of(self.model), write_id_name(self.model)
-        if attribute is not None:
-            attributes[attribute.attr_name] = {NUMBER: str((self.before.version or 0) + 1)}
-        if name is not None and self.write_id is not None:
-            attributes[name] = {STRING: self.write_id}
+        if self.shape.attribute is not None:
+            attributes[self.shape.attribute.attr_name] = {NUMBER: str((self.before.version or 0) + 1)}
+        if self.shape.write_id_name is not None:
+            attributes[self.shape.write_id_name] = {STRING: self.write_id}
 
 
 def part_of(item: Model, *, is_checked: bool) -> VersionPart:
     """Return what versions add to a write of an item: nothing, if its model has none."""
-    model, before = type(item), known(item)
-    name = write_id_name(model)
-    write_id = None if name is None else next_write_id(before, runtime.current.token())
-    return VersionPart(model, before, write_id, is_checked and model._version_attribute_name is not None)
+    shape, before = shape_of(type(item)), known(item)
+    write_id = None if shape.write_id is None else next_write_id(before, runtime.current.token())
+    return VersionPart(shape, before, write_id, is_checked and shape.attribute is not None)
 
 
 # What becomes of the instance

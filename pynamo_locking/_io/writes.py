@@ -240,12 +240,14 @@ def plan_save(
     part = versions.part_of(item, is_checked=checks_version)
     whole = expiry.for_save(type(item), guards.both(condition, part.condition()))
     write = Write(item, SAVE, part, whole)
-    if as_update or (not checks_version and versions.attribute_of(item) is not None):
+    if as_update or (not checks_version and part.shape.attribute is not None):
         write.actions = guards.save_actions(item, kept, part)
         write.return_values = None if checks_version else "UPDATED_NEW"
     else:
-        values, keys = item.serialize(null_check=True), item._get_keys()
-        write.attributes = {name: value for name, value in values.items() if name not in keys}
+        write.attributes = item.serialize(null_check=True)
+        for attribute in (item._hash_key_attribute(), item._range_key_attribute()):
+            if attribute is not None:
+                write.attributes.pop(attribute.attr_name, None)
         part.complete_put(write.attributes)
     return write
 

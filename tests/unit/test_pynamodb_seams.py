@@ -21,7 +21,7 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactGet, TransactWrite
 
 from pynamo_locking._io import transport
-from pynamo_locking._io.guards import Stored
+from pynamo_locking._io.operands import Stored
 
 
 class Item(Model):
