@@ -6,7 +6,7 @@ ENGINES := tests/engines/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs engines clean
+.PHONY: help demo test lint format docs bench engines clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ format: $(VENV)/.lint ## mend what can be mended
 docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+bench: $(VENV)/.test engines ## what a versioned save and update cost more than PynamoDB's own
+	$(BIN)/python -m benchmarks.overhead
 
 engines: $(ENGINES) ## the two DynamoDB engines from the npm registry
 

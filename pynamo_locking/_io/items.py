@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._core.outcome import Kind
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
-    from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.own import OwnEntry
@@ -205,7 +205,7 @@ class GuardedItem(FreeItem):
             write.kind = Kind.KEEP
         locked.beside(self.own, write, action_of(write))
         if write.operation is UPDATE or (write.operation is SAVE and write.actions):
-            self.item.refresh(consistent_read=True)
+            Model.refresh(self.item, consistent_read=True)
             return {"Attributes": self.item.serialize()}
         write.done({})
         return {}
