@@ -13,7 +13,7 @@ from pynamodb.constants import MAP
 from typing_extensions import Self, overload, override
 
 from pynamo_locking._core.queue import FREE, LockState
-from pynamo_locking._io import runtime, versions
+from pynamo_locking._io import runtime
 from pynamo_locking._io.records import state_of
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -140,7 +140,6 @@ class VersionAttribute(PynamoVersionAttribute):
             if number != value and not isinstance(value, str):
                 raise ValueError(f"a version is a whole number, or None for an item that is not stored yet: {value!r}")
             value = number
-        versions.expect(instance, self, value)
         Attribute.__set__(self, instance, value)
 
 

@@ -10,7 +10,7 @@ from typing_extensions import Self, TypeVar
 
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._io.pool import Pool
-from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, also
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, OutcomeUnknown, also
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.transactions import MAX_ACTIONS, TransactWrite
 
@@ -35,7 +35,8 @@ class _Job(Generic[M]):
 
     def run(self) -> None:
         write = self.item.save if self.operation == "save" else self.item.delete
-        write(self.condition, add_version_condition=self.checks_version)
+        # A model may have a `save` of its own that knows no more than PynamoDB's first argument.
+        write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
 
     def add_to(self, transaction: TransactWrite) -> None:
         add = transaction.save if self.operation == "save" else transaction.delete
@@ -116,15 +117,17 @@ class GuardedBatch(Generic[M]):
     def _commit(self) -> None:
         jobs = list(self._jobs.values())
         groups = self._groups(jobs)
+        pool = Pool(
+            [lambda group=group: self._write(group, jobs) for group in groups],  # type: ignore[misc]
+            self._workers,
+            lambda _: self._tell(len(jobs)),
+        )
         try:
-            Pool(
-                [lambda group=group: self._write(group, jobs) for group in groups],  # type: ignore[misc]
-                self._workers,
-                lambda _: self._tell(len(jobs)),
-            ).run()
+            pool.run()
         finally:
+            begun = {number for index in pool.begun for number in groups[index]}
             self.results = tuple(
-                BatchResult(job.item, job.operation, self._errors.get(number, _not_begun()))
+                BatchResult(job.item, job.operation, self._errors.get(number, _interrupted(number in begun)))
                 for number, job in enumerate(jobs)
             )
         failed = [result for result in self.results if result.error is not None]
@@ -143,7 +146,7 @@ class GuardedBatch(Generic[M]):
         groups: list[list[int]] = []
         room = bytes_left = 0
         for number, job in enumerate(jobs):
-            actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job.item)
+            actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job)
             if not groups or room < actions or bytes_left < size:
                 groups.append([])
                 room, bytes_left = MAX_ACTIONS, _MAX_BYTES
@@ -167,6 +170,8 @@ def _failure_of(act: Callable[[], object]) -> Exception | None:
         act()
     except Exception as error:  # noqa: BLE001 - it is the result
         return error
+    except BaseException as error:  # noqa: BLE001 - of a worker thread: nobody else would hear of it
+        return OutcomeUnknown(f"the write was broken off by {error!r}, and may or may not have been applied")
     return None
 
 
@@ -176,7 +181,7 @@ def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
         error = _failure_of(transaction._commit)
-        errors = transaction._refusals or [error] * len(jobs)
+        errors = transaction._refusals if any(transaction._refusals) else [error] * len(jobs)
     first = next((error for error in errors if error is not None), None)
     return errors if first is None else [error or _with_another(first) for error in errors]
 
@@ -185,10 +190,17 @@ def _with_another(first: Exception) -> Exception:
     return Conflict(f"not written, since another write of the same transaction was refused: {first}", cause=first)
 
 
-def _not_begun() -> Exception:
+def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
+    if is_begun:
+        return OutcomeUnknown("the batch was interrupted while this was written; it may or may not have been applied")
     return Conflict("not written: the batch was interrupted before")
 
 
-def _size_of(item: GuardedMixin) -> int:
-    """Return how large an item is at most, in bytes."""
-    return len(repr(item.serialize(null_check=False)))
+def _size_of(job: _Job[M]) -> int:
+    """Return how large an item is at most, in bytes; 0 for one that cannot be written, and will say so then."""
+    if job.operation == "delete":
+        return 0
+    try:
+        return len(repr(job.item.serialize(null_check=False)).encode())
+    except Exception:  # noqa: BLE001 - whatever an attribute raises
+        return 0

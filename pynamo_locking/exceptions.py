@@ -109,7 +109,7 @@ class StaleVersion(Conflict):
     Attributes:
         expected: the version of the local copy; None if it was to be created.
         actual: the stored version; None if there is no such item (or it has expired). If it is the same as
-            `expected`, the item was deleted and created again.
+            `expected`, the item was deleted and created again, or the copy lacks what a transaction wrote.
     """
 
     expected: int | None

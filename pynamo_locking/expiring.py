@@ -30,7 +30,7 @@ class ExpiringMixin(GuardedMixin):
     * A save that creates an item replaces an expired one, in the same single request. One of a copy that was
       read before it expired is refused.
     * An update of an expired item is one of an absent item: refused if it names a version, otherwise what is
-      left of the old item is deleted first (2 requests more).
+      left of the old item is deleted first (2 requests more). In a transaction it is refused.
     * A lock in an expired item cannot be taken (`ItemNotFound`).
 
     Pass ``include_expired=True`` to see what is there. Expired or not is decided by this process's clock, as

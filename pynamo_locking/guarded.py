@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
 
 from pynamo_locking._io import locked, transport, versions
@@ -12,13 +13,21 @@ from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.placement import PlacedMixin
 
+_M = TypeVar("_M", bound="GuardedMixin")
+
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
-    from pynamodb.models import BatchWrite
 
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.writes import Write
+
+
+class _Unguarded(BatchWrite[_M]):
+    @override
+    def save(self, put_item: _M) -> None:
+        versions.forget(put_item)  # what is stored then has no write id
+        super().save(put_item)
 
 
 class GuardedMixin(PlacedMixin):
@@ -176,7 +185,7 @@ class GuardedMixin(PlacedMixin):
                 f"batch_write() of {cls.__name__} would overwrite locks and newer versions: a BatchWriteItem has no "
                 f"conditions. Use guarded_batch(), or pass unguarded=True."
             )
-        return super().batch_write(auto_commit)
+        return _Unguarded(cls, auto_commit)
 
     # PynamoDB's own TransactWrite asks for these
 
@@ -193,7 +202,7 @@ class GuardedMixin(PlacedMixin):
         self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
     ) -> dict[str, Any]:
         """Return a request that somebody else will send, and who will call `update_local_version_attribute`."""
-        versions.promise(self, write.part, outdates=bool(write.actions))
+        versions.promise(self, write.part, outdates=bool(write.actions), is_handed_out=True)
         del kwargs["ReturnValuesOnConditionCheckFailure"]
         if return_values_on_condition_failure is not None:
             kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
@@ -242,6 +251,8 @@ class GuardedMixin(PlacedMixin):
                 condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_delete(condition, checks_version=add_version_condition)
+        if isinstance(writer, EmbeddedItem) and writer.own is not None:
+            writer.own.may_delete = True  # whenever that is sent; nobody tells us
         return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
 
     @override

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import Attribute
+from pynamodb.models import Model
 from pynamodb.transactions import TransactGet
 from typing_extensions import Self
 
@@ -15,8 +16,6 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.locks import Target
 
 if TYPE_CHECKING:
-    from pynamodb.models import Model
-
     from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
@@ -39,6 +38,11 @@ class PlacedMixin(_Base):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse attributes that would hide methods, before anybody relies on them."""
         super().__init_subclass__(**options)
+        if Model in cls.__mro__ and cls.__mro__.index(Model) < cls.__mro__.index(PlacedMixin):
+            raise ConfigurationError(
+                f"{cls.__name__} names Model before the mixins of pynamo_locking, so their methods would not be used: "
+                f"write Model last, as in `class {cls.__name__}(VersionedMixin, Model)`."
+            )
         # All classes, also those whose attribute is hidden or hides: Python would not say which one wins.
         attributes = [
             (name, value) for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Attribute)

@@ -13,7 +13,7 @@ from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import locked, runtime, versions
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, action_of
-from pynamo_locking._io.writes import DELETE, SAVE, UPDATE, plan_check
+from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, plan_check
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.guarded import GuardedMixin
 
@@ -70,7 +70,7 @@ class TransactWrite(PynamoTransactWrite):
         self._actions: dict[Any, Action] = {}  # by the key of their item, in the caller's order
         self._guards: list[Action] = []
         self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
-        self._deleted_items: list[OwnEntry] = []  # the lock stays, in its own row
+        self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
         self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
 
     @override
@@ -81,7 +81,7 @@ class TransactWrite(PynamoTransactWrite):
         if condition is None:
             raise TypeError("`condition` cannot be None")
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
-        self._add(_key_of(kwargs), Action({"ConditionCheck": kwargs}))
+        self._add(_key_in(kwargs), Action({"ConditionCheck": kwargs}))
 
     def read(self, item: Model) -> None:
         """Check that an item is still the one that was read, without writing it.
@@ -103,13 +103,12 @@ class TransactWrite(PynamoTransactWrite):
                 f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
                 f"or LockableModel, and declare a VersionAttribute."
             )
-        write = plan_check(item)
-        kwargs = action_of(write)
-        key = _key_of(kwargs["ConditionCheck"])
+        write, key = plan_check(item), _key_of(item)
         written = self._actions.get(key)
         if written is not None and written.write is not None and written.write.part.is_checked:
+            _check_same_copy(written, write)
             return
-        self._add(key, Action(kwargs, write))
+        self._add(key, Action(action_of(write), write))
 
     @override
     def save(
@@ -121,7 +120,7 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
-        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        writer = self._writer_of(model)
         if writer is not None:
             write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
             self._add_write(writer, write)
@@ -132,7 +131,7 @@ class TransactWrite(PynamoTransactWrite):
             keys, arguments = model._get_save_args(condition, add_version_condition=False)
             arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
             kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
-        self._add(_key_of(kwargs, model), Action({"Put": kwargs}))
+        self._add(_key_of(model), Action({"Put": kwargs}))
         self._models_for_version_attribute_update.append(model)
 
     @override
@@ -146,40 +145,46 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Update an item. See PynamoDB's `TransactWrite.update`."""
-        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        writer = self._writer_of(model)
         if writer is not None:
             self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
             return
         kwargs = model.get_update_kwargs_from_instance(
             [*actions], condition, return_values, add_version_condition=add_version_condition
         )
-        self._add(_key_of(kwargs), Action({"Update": kwargs}))
+        self._add(_key_in(kwargs), Action({"Update": kwargs}))
         self._models_for_version_attribute_update.append(model)
 
     @override
     def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Delete an item. See PynamoDB's `TransactWrite.delete`."""
-        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        writer = self._writer_of(model)
         if writer is not None:
             self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
             return
         kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
-        self._add(_key_of(kwargs), Action({"Delete": kwargs}))
+        self._add(_key_in(kwargs), Action({"Delete": kwargs}))
+
+    def _writer_of(self, model: Model) -> FreeItem | None:
+        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        if writer is not None and not self._has_own_token:
+            writer.token = str(self._client_request_token)
+        return writer
 
     def _add_write(self, writer: FreeItem, write: Write) -> None:
+        key = _key_of(write.item)
+        self._make_room(key, write, needed=2 if isinstance(writer, GuardedItem) else 1)
         request = writer.action(write)
-        kwargs = next(iter(request.values()))
-        action = Action(request, write)
+        self._actions[key] = Action(request, write)
         if isinstance(writer, EmbeddedItem):
             number = 0 if writer.own is None else writer.own.last_write
-            action = Action(request, write, writer.row, writer.own, number)
-        self._add(_key_of(kwargs, write.item), action)
-        if isinstance(writer, GuardedItem):
+            self._actions[key] = Action(request, write, writer.row, writer.own, number)
+            if writer.own is not None and write.operation is DELETE:
+                self._deleted_locks.append(writer.own)
+        elif isinstance(writer, GuardedItem):
             self._guard_row(writer.own)
-        own = getattr(writer, "own", None)
-        if own is not None and write.operation is DELETE:
-            own.may_delete = False  # only from the commit on
-            (self._deleted_locks if isinstance(writer, EmbeddedItem) else self._deleted_items).append(own)
+            if write.operation in (SAVE, DELETE):
+                self._written_items[writer.own] = write.operation is DELETE
 
     def _guard_row(self, own: OwnEntry) -> None:
         """Add the check of the lock row."""
@@ -187,20 +192,20 @@ class TransactWrite(PynamoTransactWrite):
         self._guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
 
     def _add(self, key: Any, action: Action) -> None:
+        self._make_room(key, action.write)
+        self._actions[key] = action
+
+    def _make_room(self, key: Any, write: Write | None, needed: int = 1) -> None:
+        """Refuse what DynamoDB would refuse, before anything is noted anywhere."""
         self._check_open()
         before = self._actions.get(key)
         if before is not None:
-            is_read = "ConditionCheck" in before.request and before.write is not None
-            if not (is_read and action.write is not None and action.write.part.is_checked):
-                raise ConfigurationError(
-                    f"a transaction allows one action for each item, and this one has two for {key}: join them."
-                )
-        elif len(self._actions) + len(self._guards) >= MAX_ACTIONS:
+            _check_replaces(before, write, key)
+        elif len(self._actions) + len(self._guards) + needed > MAX_ACTIONS:
             raise ConfigurationError(
                 f"DynamoDB allows {MAX_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
                 f"counts twice). Use several, or guarded_batch()."
             )
-        self._actions[key] = action
 
     def _check_open(self) -> None:
         if self._is_committed:
@@ -252,19 +257,43 @@ class TransactWrite(PynamoTransactWrite):
         for action in self._actions.values():
             write = action.write
             if write is not None and write.operation in (SAVE, UPDATE):
-                is_known = write.operation is SAVE and write.part.is_checked
-                versions.promise(write.item, write.part, outdates=not is_known)
+                is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
+                versions.promise(write.item, write.part)
                 write.item.update_local_version_attribute()
-        for own in self._deleted_items:
-            own.is_item_deleted = True
+                if not is_known:
+                    versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))
+        for own, is_deleted in self._written_items.items():
+            own.is_item_deleted = is_deleted
         for own in self._deleted_locks:
             locked.left(own, None)
 
 
-def _key_of(kwargs: dict[str, Any], model: Model | None = None) -> Any:
-    """Return what identifies the item of a request: its table and its key."""
-    key = kwargs.get("Key")
-    if key is None:
-        assert model is not None  # noqa: S101 - a Put has one
-        key = {name: kwargs["Item"][name] for name in model._get_keys()}
-    return (kwargs["TableName"], *sorted((name, *value.items()) for name, value in key.items()))
+def _check_replaces(before: Action, write: Write | None, key: Any) -> None:
+    """Refuse a second action on an item, unless it is a write with the check that the first one was."""
+    is_read = before.write is not None and before.write.operation is CHECK
+    if not (is_read and write is not None and write.part.is_checked):
+        raise ConfigurationError(
+            f"a transaction allows one action for each item, and this one has two for {key}: join them."
+        )
+    _check_same_copy(before, write)
+
+
+def _check_same_copy(before: Action, write: Write) -> None:
+    """Refuse to read one state of an item and write another: one of the copies is old."""
+    if before.write is not None and before.write.part.before != write.part.before:
+        raise versions.stale(
+            write.item,
+            TransactWriteError,
+            "is in the transaction twice, as two copies that differ: one of them is old.",
+        )
+
+
+def _key_of(item: Model) -> Any:
+    """Return what identifies an item: its table and its key."""
+    return (item._get_connection().table_name, *sorted(item._get_keys().items()))
+
+
+def _key_in(kwargs: dict[str, Any]) -> Any:
+    """Return the same for the request of an action."""
+    key = {name: next(iter(value.values())) for name, value in kwargs["Key"].items()}
+    return (kwargs["TableName"], *sorted(key.items()))

@@ -139,14 +139,16 @@ class VersionedMixin(GuardedMixin):
             add_version_condition: with False it counts whatever the stored version.
 
         Raises:
-            StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`.
+            StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`; also if there is no item.
             ConfigurationError: the model has no version.
 
         Cost: 1 write. Source: JPA's ``LockModeType.OPTIMISTIC_FORCE_INCREMENT``.
         """
         if versions.shape_of(type(self)).attribute is None:
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could count up.")
-        (self._writer() or FreeItem(self)).touch(condition, checks_version=add_version_condition)
+        is_there = self.get_attributes()[str(self._hash_keyname)].exists()
+        whole = is_there if condition is None else condition & is_there
+        (self._writer() or FreeItem(self)).touch(whole, checks_version=add_version_condition)
 
     @classmethod
     def guarded_batch(

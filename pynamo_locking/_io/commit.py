@@ -114,7 +114,7 @@ class Commit:
             items = [action.request for action in self.all]
             kwargs = {"TransactItems": items, "ClientRequestToken": self.token, **self.options}
             try:
-                data: dict[str, Any] = self.connection.dispatch("TransactWriteItems", kwargs)
+                return transport.dispatch(self.connection, "TransactWriteItems", kwargs)
             except transport.BOTOCORE_EXCEPTIONS as error:
                 in_doubt = in_doubt or transport.is_ambiguous(error)
                 if patience.allows(error):
@@ -129,8 +129,6 @@ class Commit:
                 if resent:
                     raise self._unknown(error) from error
                 resent = True
-            else:
-                return data
 
     def _settle(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> dict[str, Any]:
         """Return if an earlier copy was applied after all, on engines that do not know tokens."""

@@ -8,6 +8,7 @@ from pynamodb.constants import ALL, NUMBER
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._io import runtime
+from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError
 
 _M = TypeVar("_M", bound="Model")
@@ -120,7 +121,7 @@ def still(model: type[Model], image: Mapping[str, Any]) -> Condition:
     """Return the condition that an expired item is the one in this image, so that nobody has prolonged it."""
     name = attribute_name(model)
     assert name is not None  # noqa: S101 - asked for only then
-    condition: Condition = Path([name]) == int(float(image[name][NUMBER]))
+    condition: Condition = Path([name]) == Stored(image[name])
     return condition
 
 

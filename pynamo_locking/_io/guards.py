@@ -119,12 +119,25 @@ def same_class(item: Model) -> Condition | None:
 
 
 def is_repeatable(actions: Sequence[Action]) -> bool:
-    """Tell whether a second copy of an update would change nothing that the first has not."""
+    """Tell whether a second copy of an update would change nothing that the first has not.
+
+    Elements of a list move when one before them is removed, and are appended beyond its end.
+    """
     return all(
-        isinstance(action, (RemoveAction, DeleteAction))
-        or (isinstance(action, SetAction) and isinstance(action.values[1], Value))
+        not any("[" in segment for segment in path_of(action))
+        and (
+            isinstance(action, (RemoveAction, DeleteAction))
+            or (isinstance(action, SetAction) and isinstance(action.values[1], Value))
+        )
         for action in actions
     )
+
+
+def path_of(action: Action) -> list[str]:
+    """Return the path that an action changes, by its segments."""
+    path: Any = action.values[0]  # a Path in every action there is
+    segments: list[str] = path.path
+    return segments
 
 
 def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
@@ -133,6 +146,6 @@ def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
     if size > _MAX_EXPRESSION_BYTES:
         raise ConfigurationError(
             f"{type(item).__name__} has {len(item.get_attributes())} attributes: saving them in one update takes an "
-            f"expression of {size} bytes, and DynamoDB allows {_MAX_EXPRESSION_BYTES}. Keep the lock in a row of "
-            f"its own (Meta.lock_table instead of a LockAttribute), or put attributes into a map."
+            f"expression of {size} bytes, and DynamoDB allows {_MAX_EXPRESSION_BYTES}. Put attributes into a map, "
+            f"keep an embedded lock in a row of its own (Meta.lock_table), or save with the version's condition."
         )

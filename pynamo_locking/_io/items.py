@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
 from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import guards, locked, records, unlocked
-from pynamo_locking._io.writes import DELETE, SAVE, UPDATE, plan_delete, plan_save, plan_update
+from pynamo_locking._io import guards, locked, records, unlocked, versions
+from pynamo_locking._io.writes import DELETE, UPDATE, plan_delete, plan_save, plan_update
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamodb.attributes import Attribute
-    from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.writes import Write
+
+logger = logging.getLogger("pynamo_locking")
 
 #: Where an item notes the lock document that a transaction's Put will have written.
 _PUT_DOCUMENT = "_pynamo_locking_put_document"
@@ -40,6 +42,9 @@ class FreeItem:
     #: Stored name of an attribute that no action may change.
     protected: str | None = None
 
+    #: What the caller calls the transaction that the writes will be part of.
+    token: str | None = None
+
     def __init__(self, item: Model) -> None:
         self.item = item
 
@@ -47,12 +52,12 @@ class FreeItem:
         self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
     ) -> Write:
         """Return the save without the lock's part."""
-        return plan_save(self.item, condition, checks_version=checks_version, error=error)
+        return plan_save(self.item, condition, checks_version=checks_version, error=error, token=self.token)
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the update without the lock's part."""
         check_actions(self.item, self.protected, actions)
-        return plan_update(self.item, actions, condition, checks_version=checks_version)
+        return plan_update(self.item, actions, condition, checks_version=checks_version, token=self.token)
 
     def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the delete without the lock's part."""
@@ -119,7 +124,15 @@ class EmbeddedItem(FreeItem):
     ) -> Write:
         check_copy(self.item, self.own)
         kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
-        return plan_save(self.item, condition, checks_version=checks_version, as_update=True, kept=kept, error=error)
+        return plan_save(
+            self.item,
+            condition,
+            checks_version=checks_version,
+            as_update=True,
+            kept=kept,
+            error=error,
+            token=self.token,
+        )
 
     @override
     def _send(self, write: Write) -> dict[str, Any]:
@@ -132,7 +145,6 @@ class EmbeddedItem(FreeItem):
         if self.own is None:
             return action_of(write, guards.unlocked(self.lock))
         number = self.own.next_write()
-        self.own.may_delete = self.own.may_delete or write.operation is DELETE
         return action_of(write, guards.standing(self.own, number), [guards.counting(self.own, number)])
 
     @override
@@ -185,8 +197,14 @@ class GuardedItem(FreeItem):
         self.own = own
 
     @override
-    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
+    def plan_save(
+        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+    ) -> Write:
         check_copy(self.item, self.own)
+        return super().plan_save(condition, checks_version=checks_version, error=error)
+
+    @override
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
         data = super().save(condition, checks_version=checks_version, kind=kind)
         self.own.is_item_deleted = False
         return data
@@ -204,11 +222,18 @@ class GuardedItem(FreeItem):
         if write.operation is DELETE:
             write.kind = Kind.KEEP
         locked.beside(self.own, write, action_of(write))
-        if write.operation is UPDATE or (write.operation is SAVE and write.actions):
+        if write.operation is not UPDATE and not write.actions:
+            write.done({})
+            return {}
+        try:
             Model.refresh(self.item, consistent_read=True)
-            return {"Attributes": self.item.serialize()}
-        write.done({})
-        return {}
+        except PynamoDBException as error:  # the write was applied all the same
+            logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
+            versions.promise(self.item, write.part)
+            self.item.update_local_version_attribute()
+            versions.outdate(self.item, is_locked=True)
+            return {}
+        return {"Attributes": self.item.serialize()}
 
 
 def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
@@ -216,13 +241,6 @@ def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Ac
     kwargs = write.kwargs(guard, actions)
     kwargs.pop("ReturnValues", None)  # a transaction has none
     return {write.request.removesuffix("Item"): kwargs}
-
-
-def _path(action: Action) -> list[str]:
-    """Return the path that an action changes, by its segments."""
-    path: Any = action.values[0]  # a Path in every action there is
-    segments: list[str] = path.path
-    return segments
 
 
 def check_copy(item: Model, own: OwnEntry | None) -> None:
@@ -239,7 +257,7 @@ def check_actions(item: Model, protected: str | None, actions: Sequence[Action])
     if not isinstance(actions, list) or not actions:
         raise TypeError("the value of `actions` is expected to be a non-empty list")
     for action in actions:
-        if _path(action)[0] == protected:
+        if guards.path_of(action)[0] == protected:
             raise ConfigurationError(
                 f"{action!r} would change the lock of {type(item).__name__} behind its back; "
                 f"use locked() or break_lock()."

@@ -83,23 +83,23 @@ def left(own: OwnEntry, image: Image | None) -> None:
 
 def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
-    repeated, patience = False, Patience()
+    repeated, resent, patience = False, False, Patience()
     while True:
         try:
             return write.dispatch(kwargs)
         except transport.BOTOCORE_EXCEPTIONS as error:
-            if patience.allows(error):
-                repeated = repeated or transport.was_repeated(error)
-                continue
+            repeated = repeated or transport.was_repeated(error)
             if transport.code_of(error) == transport.CONDITION_FAILED:
                 image = transport.image_of(error)
-                _settle(own, write, number, image, error, repeated or transport.was_repeated(error))
+                _settle(own, write, number, image, error, repeated)
                 return {"Attributes": image} if image is not None else {}
+            if patience.allows(error):
+                continue
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
-            if repeated:
+            if resent:
                 raise write.unknown(error, own.write_id(number)) from error
-            repeated = True
+            resent = repeated = True
 
 
 def _settle(
@@ -166,25 +166,26 @@ def beside(own: OwnEntry, write: Write, action: dict[str, Any]) -> None:
 
 def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, Any]]) -> None:
     connection = write.item._get_connection().connection
-    token, repeated, patience = runtime.current.token(), False, Patience()
+    token, repeated, resent, patience = runtime.current.token(), False, False, Patience()
     while True:
         kwargs = {"TransactItems": items, "ClientRequestToken": token}
         try:
-            connection.dispatch("TransactWriteItems", kwargs)
+            transport.dispatch(connection, "TransactWriteItems", kwargs)
         except transport.BOTOCORE_EXCEPTIONS as error:
             reasons = transport.reasons_of(error)
+            repeated = repeated or transport.was_repeated(error)
             if reasons and not transport.is_conflict(reasons):
                 _settle_transaction(own, write, number, reasons, error, repeated)
                 return
             if patience.allows(error):
-                if not (repeated or transport.was_repeated(error)):
+                if not repeated:
                     token = runtime.current.token()  # else the same, in case an earlier copy was applied
                 continue
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
-            if repeated:
+            if resent:
                 raise write.unknown(error, own.write_id(number)) from error
-            repeated = True
+            resent = repeated = True
         else:
             return
 
@@ -200,7 +201,6 @@ def _settle_transaction(
     """Return if the transaction was applied by its earlier copy, raise what happened otherwise."""
     item_reason, row_reason = reasons
     if row_reason.get("Code") == "ConditionalCheckFailed":
-        repeated = repeated or transport.was_repeated(error)
         _settle(own, write, number, row_reason.get("Item"), error, repeated)
         return
     _fail(write, item_reason, error)

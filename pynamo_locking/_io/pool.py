@@ -19,6 +19,9 @@ class Pool:
         jobs: what to do.
         workers: how many at once.
         on_done: called in the caller's thread with the index of each job that is done.
+
+    Attributes:
+        begun: the indexes of the jobs that were begun.
     """
 
     def __init__(self, jobs: Sequence[Callable[[], None]], workers: int, on_done: Callable[[int], None]) -> None:
@@ -28,6 +31,7 @@ class Pool:
         self._waiting = deque(range(len(jobs)))
         self._done: deque[int] = deque()
         self._running = 0
+        self.begun: set[int] = set()
         self._changed = runtime.current.condition()
 
     def run(self) -> None:
@@ -35,30 +39,43 @@ class Pool:
 
         If `on_done` raises, or the caller is interrupted, no other job is begun.
         """
-        self._running = self._workers
-        for _ in range(self._workers):
-            context = contextvars.copy_context()
-            runtime.current.spawn(lambda context=context: context.run(self._work), name="pynamo-locking-batch")  # type: ignore[misc]
         try:
+            for _ in range(self._workers):
+                self._start()
             for _ in self._jobs:
                 self._on_done(self._next_done())
         finally:
             self._stop()
 
+    def _start(self) -> None:
+        context = contextvars.copy_context()
+        with self._changed:
+            self._running += 1
+        try:
+            runtime.current.spawn(lambda: context.run(self._work), name="pynamo-locking-batch")
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    self._running -= 1
-                    self._changed.notify_all()
-                    return
-                index = self._waiting.popleft()
-            try:
+        try:
+            while True:
+                with self._changed:
+                    if not self._waiting:
+                        return
+                    index = self._waiting.popleft()
+                    self.begun.add(index)
                 self._jobs[index]()
-            finally:
                 with self._changed:
                     self._done.append(index)
                     self._changed.notify_all()
+        finally:
+            self._end()
 
     def _next_done(self) -> int:
         with self._changed:

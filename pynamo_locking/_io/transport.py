@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import (
@@ -51,6 +52,13 @@ _BROKEN: Final = frozenset({"InternalServerError", "InternalFailure", "ServiceUn
 
 _HTTP_SERVER_ERROR: Final = 500
 
+#: Set on an exception of botocore: whether an attempt before the last one may have been applied.
+_NOTE: Final = "pynamo_locking_was_repeated"
+
+#: One entry for each attempt of the request that is on its way: whether it may have been applied.
+_attempts: ContextVar[list[bool] | None] = ContextVar("pynamo_locking_attempts", default=None)
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+
 
 def code_of(error: BaseException | None) -> str:
     """Return DynamoDB's error code, or an empty string where there was no response."""
@@ -89,9 +97,53 @@ def is_conflict(reasons: Reasons) -> bool:
 
 
 def was_repeated(error: BaseException | None) -> bool:
-    """Tell whether botocore sent the request more than once."""
+    """Tell whether botocore sent the request again after an attempt that may have been applied.
+
+    One that DynamoDB throttled was not.
+    """
+    noted = getattr(error, _NOTE, None)
+    if noted is not None:
+        return bool(noted)
     metadata = _response(_original(error)).get("ResponseMetadata", {})
     return bool(metadata.get("RetryAttempts", 0))
+
+
+def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Send a request, and note on its error whether an attempt before the last may have been applied."""
+    _watch(connection.client)
+    doubtful: list[bool] = []
+    reset = _attempts.set(doubtful)
+    try:
+        data: dict[str, Any] = connection.dispatch(operation, kwargs)
+    except BOTOCORE_EXCEPTIONS as error:
+        if doubtful:
+            setattr(error, _NOTE, any(doubtful[:-1]))
+        raise
+    finally:
+        _attempts.reset(reset)
+    return data
+
+
+def _watch(client: Any) -> None:
+    """Hear of every attempt of a client. It may be a stand-in that makes none of its own."""
+    meta = getattr(client, "meta", None)
+    if meta is not None and client not in _watched:
+        meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
+        _watched.add(client)
+
+
+def _note_attempt(
+    response: tuple[Any, dict[str, Any]] | None = None, caught_exception: Exception | None = None, **_: Any
+) -> None:
+    doubtful = _attempts.get()
+    if doubtful is None:
+        return
+    if caught_exception is not None:
+        doubtful.append(not was_not_sent(caught_exception))
+    elif response is not None:
+        http, parsed = response
+        code = parsed.get("Error", {}).get("Code", "")
+        doubtful.append(code not in _BUSY and http.status_code >= _HTTP_SERVER_ERROR)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -104,6 +156,8 @@ def is_ambiguous(error: BaseException | None) -> bool:
     """Tell whether the request may have been applied all the same."""
     # botocore shows the last of several attempts: "no connection" says nothing about those before.
     on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
+    if on_the_way and was_not_sent(error) and hasattr(error, _NOTE):
+        on_the_way = False
     return on_the_way or _server_failed(error) or was_repeated(error)
 
 
@@ -125,14 +179,19 @@ def readable(error: Exception) -> Exception:
     return error
 
 
-def was_not_sent(error: BaseException) -> bool:
-    """Tell whether a request that was tried once never left, since there was no connection."""
+def was_not_sent(error: BaseException | None) -> bool:
+    """Tell whether the last attempt of a request never left, since there was no connection."""
     return isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
 
 
-def is_refused_for_now(error: BaseException) -> bool:
-    """Tell whether DynamoDB refused the request for another transaction's or a limit's sake. Not applied."""
-    return code_of(error) in _BUSY or is_conflict(reasons_of(error))
+def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) -> bool:
+    """Tell whether the request was not applied, for another transaction's or a limit's sake, and may be later.
+
+    Throttled requests are not counted unless they were tried once: botocore has repeated them already.
+    """
+    if was_tried_once and (code_of(error) in _BUSY or was_not_sent(error)):
+        return True
+    return code_of(error) == TRANSACTION_CONFLICT or is_conflict(reasons_of(error))
 
 
 def condition_failed(error: type[Exception], message: str, reasons: Reasons | None = None) -> VerboseClientError:

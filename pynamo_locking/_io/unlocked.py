@@ -66,13 +66,13 @@ class _Sending:
                     if data is not None:
                         return data
                     continue
-                if self.patience.allows(error, or_not_sent=not self.write.is_repeatable):
+                if self.patience.allows(error, was_tried_once=self.write.is_sent_once):
                     continue
-                if not self.write.is_repeatable:
-                    return self._look(error)
                 if not (self.repeated or transport.is_ambiguous(error)):
                     raise self.write.failed(error) from error
-                if resent:
+                if self.write.is_sent_once:
+                    return self._look(error)
+                if resent or not self.write.is_repeatable:
                     raise self.write.unknown(error) from error
                 resent = self.repeated = True
 
@@ -117,7 +117,7 @@ class _Sending:
 
     def _look(self, error: Exception) -> dict[str, Any]:
         """Find out what became of a write that must not be sent twice."""
-        if not transport.is_ambiguous(error) or transport.was_not_sent(error):
+        if transport.was_not_sent(error):
             raise self.write.failed(error) from error
         connection = self.write.item._get_connection().connection
         kwargs = {"TableName": self.kwargs["TableName"], "Key": self.kwargs["Key"], "ConsistentRead": True}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.constants import NUMBER, STRING
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-#: Where an instance keeps the id of the write that made its stored item; no attribute of the model.
+#: Where an instance keeps its version and the id of the write that made it; no attribute of the model.
 WRITE_ID: Final = "_pynamo_locking_write_id"
 
 #: Where it keeps what becomes of it when the transaction is committed that it is part of.
@@ -88,8 +90,21 @@ def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | No
 
 def known(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
+    version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, (None, None))
+    # With a version that somebody assigned, what we know is the id of another one.
+    return Known(version, write_id if version == of_version else None)
+
+
+def _version_of(item: Model) -> int | None:
     name = item._version_attribute_name
-    return Known(None if name is None else getattr(item, name), vars(item).get(WRITE_ID))
+    version: int | None = None if name is None else getattr(item, name)
+    return version
+
+
+def _set_write_id(item: Model, write_id: str | None) -> None:
+    vars(item).pop(WRITE_ID, None)
+    if write_id is not None:
+        vars(item)[WRITE_ID] = (_version_of(item), write_id)
 
 
 def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
@@ -97,23 +112,19 @@ def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
     shape = shape_of(model)
     version = None if shape.attribute is None else image.get(shape.attribute.attr_name, {}).get(NUMBER)
     write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
-    return Known(None if version is None else int(float(version)), write_id)
+    return Known(None if version is None else int(Decimal(version)), write_id)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note the write id of the image that an instance was loaded from."""
-    name, state = shape_of(type(item)).write_id_name, vars(item)
-    state.pop(_OUTDATED, None)
-    state.pop(WRITE_ID, None)
-    if name is not None and STRING in image.get(name, {}):
-        state[WRITE_ID] = image[name][STRING]
+    name = shape_of(type(item)).write_id_name
+    vars(item).pop(_OUTDATED, None)
+    _set_write_id(item, None if name is None else image.get(name, {}).get(STRING))
 
 
-def expect(item: Model, attribute: Attribute[Any], version: int | None) -> None:
-    """Note that somebody assigned a version: with another one, the write id that is known is not its own."""
-    state = vars(item)
-    if WRITE_ID in state and version != attribute.__get__(item, type(item)):
-        del state[WRITE_ID]
+def forget(item: Model) -> None:
+    """Note that the item is written by somebody who leaves no write id."""
+    _set_write_id(item, None)
 
 
 def copy_knowledge(source: Model, target: Model) -> None:
@@ -126,11 +137,10 @@ def copy_knowledge(source: Model, target: Model) -> None:
 
 def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
     """Take the version that DynamoDB has counted up to."""
-    version = known_of(type(item), attributes).version
+    version, write_id = known_of(type(item), attributes).version, known(item).write_id
     if version is not None and item._version_attribute_name is not None:
-        write_id = vars(item).get(WRITE_ID)
         setattr(item, item._version_attribute_name, version)
-        vars(item)[WRITE_ID] = write_id
+        _set_write_id(item, write_id)
 
 
 def are_same(known: Known, stored: Known) -> bool:
@@ -188,11 +198,29 @@ class VersionPart:
             attributes[self.shape.write_id_name] = {STRING: self.write_id}
 
 
-def part_of(item: Model, *, is_checked: bool) -> VersionPart:
-    """Return what versions add to a write of an item: nothing, if its model has none."""
+def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
+    """Return what versions add to a write of an item: nothing, if its model has none.
+
+    Args:
+        item: the model instance.
+        is_checked: whether the stored version must be the known one.
+        token: names the transaction of the write, if the caller has named it himself. The write id then
+            comes from it, since DynamoDB takes a transaction for the same one only if all of it is the same.
+    """
     shape, before = shape_of(type(item)), known(item)
-    write_id = None if shape.write_id is None else next_write_id(before, runtime.current.token())
-    return VersionPart(shape, before, write_id, is_checked and shape.attribute is not None)
+    is_checked = is_checked and shape.attribute is not None
+    write_id = None
+    if shape.write_id is not None:
+        # Without a check the item may have begun a new life that we do not know of.
+        write_id = next_write_id(before if is_checked else Known(), _nonce(item, before, token))
+    return VersionPart(shape, before, write_id, is_checked)
+
+
+def _nonce(item: Model, before: Known, token: str | None) -> str:
+    if token is None:
+        return runtime.current.token()
+    text = repr((token, type(item).Meta.table_name, item._get_serialized_keys(), before))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 # What becomes of the instance
@@ -204,26 +232,34 @@ class _Promise:
     outdates: bool
 
 
-def promise(item: Model, part: VersionPart, *, outdates: bool = False) -> None:
+def promise(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_out: bool = False) -> None:
     """Note what PynamoDB's call of `update_local_version_attribute` will mean for an instance.
 
     Args:
         item: the instance.
         part: of the write that will have been applied then.
         outdates: whether the stored item will have attributes that the instance does not.
+        is_handed_out: whether somebody else sends the write. Of two such writes nobody tells us which it was.
     """
-    vars(item)[_PROMISE] = _Promise(part.write_id, outdates)
+    is_second = is_handed_out and _PROMISE in vars(item)
+    vars(item)[_PROMISE] = _Promise(None if is_second else part.write_id, outdates)
 
 
 def keep_promise(item: Model) -> None:
     """Note that the write has been applied."""
-    state = vars(item)
-    made: _Promise | None = state.pop(_PROMISE, None)
-    state.pop(WRITE_ID, None)
-    if made is not None and made.write_id is not None:
-        state[WRITE_ID] = made.write_id
-    if made is not None and made.outdates and item._version_attribute_name is not None:
-        state[_OUTDATED] = True
+    made: _Promise | None = vars(item).pop(_PROMISE, None)
+    _set_write_id(item, None if made is None else made.write_id)
+    if made is not None and made.outdates:
+        outdate(item)
+
+
+def outdate(item: Model, *, is_locked: bool = False) -> None:
+    """Note that the stored item has attributes that the instance does not have.
+
+    Without a version and without a lock the next save overwrites it, as it does with PynamoDB.
+    """
+    if is_locked or item._version_attribute_name is not None:
+        vars(item)[_OUTDATED] = True
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
@@ -234,9 +270,21 @@ def check_current(item: Model, error: type[PynamoDBException]) -> None:
             the transaction's change back.
     """
     if _OUTDATED in vars(item):
-        raise also(StaleVersion, error)(
-            f"this {type(item).__name__} was changed by a transaction, and the copy does not have the result: saving "
-            f"it would take that change back. Nothing was sent. refresh() it first.",
-            expected=known(item).version,
-            cause=transport.condition_failed(error, "the copy is older than its version"),
+        raise stale(
+            item,
+            error,
+            "was changed by a transaction, and the copy does not have the result: saving it would take that change "
+            "back. Nothing was sent. refresh() it first.",
         )
+
+
+def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
+    """Return the error for a copy that is known to be old without asking DynamoDB."""
+    version = known(item).version
+    refused: Exception = also(StaleVersion, error)(
+        f"this {type(item).__name__} {why}",
+        expected=version,
+        actual=version,
+        cause=transport.condition_failed(error, "the copy is older than its version"),
+    )
+    return refused

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.versions import VersionPart
 
-#: A write that is refused for another transaction's sake (a heartbeat is enough), or throttled, is sent again.
+#: A write that is refused for another transaction's sake (a heartbeat is enough) is sent again so many times.
 BUSY_ATTEMPTS: Final = 8
 
 
@@ -81,6 +81,11 @@ class Write:
         return f"{type(self.item).__name__}({', '.join(map(repr, keys))})"
 
     @property
+    def is_sent_once(self) -> bool:
+        """Whether it must not be sent twice, and can be looked for by its id instead."""
+        return not self.is_repeatable and self.part.write_id is not None
+
+    @property
     def request(self) -> str:
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
@@ -108,10 +113,9 @@ class Write:
         Without retries if a second copy could do harm.
         """
         connection = self.item._get_connection().connection
-        if not self.is_repeatable:
+        if self.is_sent_once:
             connection = transport.single_attempt(connection)
-        data: dict[str, Any] = connection.dispatch(self.request, kwargs)
-        return data
+        return transport.dispatch(connection, self.request, kwargs)
 
     def done(self, data: Mapping[str, Any]) -> None:
         """Make the instance what it is after the write was applied.
@@ -166,8 +170,8 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     """
     model, before = type(write.item), write.part.before
     image = dict(expiry.unexpired(model, image) or {}) or None
-    stored_class = None if image is None or write.operation is not UPDATE else model._get_discriminator_class(image)
-    if stored_class not in (None, model):
+    stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
+    if stored_class not in (None, model) and kind is UpdateError:
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
@@ -188,12 +192,21 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     )
 
 
+def _class_of(model: type[Model], image: Image) -> Any:
+    """Return the class of a stored item, None if it is not known here."""
+    try:
+        return model._get_discriminator_class(image)
+    except ValueError:
+        return None
+
+
 def _found(expected: int | None, actual: int | None, image: Image | None) -> str:
     if image is None:
         return "there is no such item (any more)"
     if actual is None:
         return "the stored one has no version"
-    return f"version {actual} is stored" + (", after a delete" if actual == expected else "")
+    other = " by another write (the item was deleted and created again, or written without its version)"
+    return f"version {actual} is stored" + (other if actual == expected else "")
 
 
 class Patience:
@@ -202,10 +215,14 @@ class Patience:
     def __init__(self) -> None:
         self._used = 0
 
-    def allows(self, error: BaseException, *, or_not_sent: bool = False) -> bool:
-        """Wait, and tell whether to send the write again; False if it was refused for good, or too often."""
-        is_harmless = transport.is_refused_for_now(error) or (or_not_sent and transport.was_not_sent(error))
-        if self._used >= BUSY_ATTEMPTS or not is_harmless:
+    def allows(self, error: BaseException, *, was_tried_once: bool = False) -> bool:
+        """Wait, and tell whether to send the write again; False if it was refused for good, or too often.
+
+        Args:
+            error: what came back.
+            was_tried_once: whether botocore has not repeated it already, where it would have.
+        """
+        if self._used >= BUSY_ATTEMPTS or not transport.is_refused_for_now(error, was_tried_once=was_tried_once):
             return False
         self._used += 1
         runtime.current.sleep(backoff(self._used, runtime.current.jitter()))
@@ -223,6 +240,7 @@ def plan_save(
     as_update: bool = False,
     kept: Collection[str] = (),
     error: type[PynamoDBException] = PutError,
+    token: str | None = None,
 ) -> Write:
     """Return the save of an item.
 
@@ -235,9 +253,11 @@ def plan_save(
         as_update: whether something in the stored item has to survive.
         kept: what that is, by stored names.
         error: what PynamoDB raises when a save of this kind fails.
+        token: of the caller's own, which names the transaction that it is part of.
     """
-    versions.check_current(item, error)
-    part = versions.part_of(item, is_checked=checks_version)
+    if checks_version:
+        versions.check_current(item, error)
+    part = versions.part_of(item, is_checked=checks_version, token=token)
     whole = expiry.for_save(type(item), guards.both(condition, part.condition()))
     write = Write(item, SAVE, part, whole)
     if as_update or (not checks_version and part.shape.attribute is not None):
@@ -252,12 +272,19 @@ def plan_save(
     return write
 
 
-def plan_update(item: Model, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
+def plan_update(
+    item: Model,
+    actions: Sequence[Action],
+    condition: Condition | None,
+    *,
+    checks_version: bool,
+    token: str | None = None,
+) -> Write:
     """Return the update of an item, whose answer is the item after it.
 
     One without a check of the version that is not the same when done twice is sent once only.
     """
-    part = versions.part_of(item, is_checked=checks_version)
+    part = versions.part_of(item, is_checked=checks_version, token=token)
     whole = guards.both(guards.both(condition, part.condition()), guards.same_class(item))
     return Write(
         item,
@@ -265,7 +292,7 @@ def plan_update(item: Model, actions: Sequence[Action], condition: Condition | N
         part,
         expiry.for_update(type(item), whole),
         [*actions, *part.actions()],
-        is_repeatable=part.is_checked or part.write_id is None or guards.is_repeatable(actions),
+        is_repeatable=part.is_checked or guards.is_repeatable(actions),
         creates=expiry.holds_without_item(whole),
         return_values="ALL_NEW",
     )

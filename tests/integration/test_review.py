@@ -10,7 +10,7 @@ import threading
 
 import botocore.endpoint
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
@@ -124,6 +124,7 @@ def _cut_off_after(applied):
     def tap(endpoint, request, model, context):
         if not applied:
             applied.append(original(endpoint, request, model, context))
+            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
         return None, EndpointConnectionError(endpoint_url=request.url)
 
     original = botocore.endpoint.Endpoint._do_get_response
