@@ -37,14 +37,26 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|threading\.|typing\.|pynamodb\.).*"),
     (r"py:.*", r"(Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
-    (r"py:.*", r"(Action|BatchWrite|Condition|DoesNotExist|Model|TransactWrite|\w+Error)"),
+    (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
     # Private names, and type variables.
     (r"py:.*", r"pynamo_locking\.(_|contexts|guarded).*|(pynamo_locking\.locks\.)?M|Duration"),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.
 NOT_CALLED = {
-    f"pynamo_locking.{name}" for name in ("Entry", "Lock", "LockableMixin", "LockableModel", "LockState", "NamedLock")
+    f"pynamo_locking.{name}"
+    for name in (
+        "BatchResult",
+        "Entry",
+        "ExpiringMixin",
+        "GuardedBatch",
+        "Lock",
+        "LockableMixin",
+        "LockableModel",
+        "LockState",
+        "NamedLock",
+        "VersionedMixin",
+    )
 }
 
 

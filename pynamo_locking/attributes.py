@@ -103,7 +103,7 @@ class VersionAttribute(PynamoVersionAttribute):
     Assigning None says that the item is not stored yet: the next save creates it, or fails.
     Assigning another number says which version is expected, for a client that sent it along (``If-Match``).
 
-    Beside it the item gets the id of its last write, an attribute of some 40 bytes whose name is that of
+    Beside it the item gets the id of its last write, an attribute of 29 bytes and its name, which is that of
     the version with ``_write_id`` appended; ``Meta.write_id`` names another one, or None for none.
 
     Args:
@@ -136,11 +136,18 @@ class VersionAttribute(PynamoVersionAttribute):
     @override
     def __set__(self, instance: Any, value: Any) -> None:
         if value is not None:
-            number = int(value)
-            if number != value and not isinstance(value, str):
-                raise ValueError(f"a version is a whole number, or None for an item that is not stored yet: {value!r}")
-            value = number
+            value = _whole(value)
         Attribute.__set__(self, instance, value)
+
+
+def _whole(value: Any) -> int:
+    try:
+        number = int(value)
+    except OverflowError:
+        number = None
+    if number is None or (number != value and not isinstance(value, str)):
+        raise ValueError(f"a version is a whole number, or None for an item that is not stored yet: {value!r}")
+    return number
 
 
 class TTLAttribute(PynamoTTLAttribute):
@@ -152,6 +159,11 @@ class TTLAttribute(PynamoTTLAttribute):
     Args:
         **options: those of PynamoDB's attribute; ``null=True`` for items that may have no end.
     """
+
+    if TYPE_CHECKING:
+
+        @override
+        def __set__(self, instance: Any, value: datetime | timedelta | None) -> None: ...
 
     @override
     def _normalize(self, value: Any) -> datetime | None:

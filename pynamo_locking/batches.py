@@ -65,6 +65,7 @@ class GuardedBatch(Generic[M]):
         self._on_progress = on_progress
         self._jobs: dict[Any, _Job[M]] = {}
         self._errors: dict[int, Exception | None] = {}
+        self._has_ended = False
         self.results: tuple[BatchResult, ...] = ()
 
     def save(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
@@ -93,7 +94,12 @@ class GuardedBatch(Generic[M]):
         """
         self._add(_Job(item, "delete", condition, add_version_condition))
 
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise ConfigurationError("this batch has ended: make a new one with guarded_batch().")
+
     def _add(self, job: _Job[M]) -> None:
+        self._check_open()
         key = (type(job.item).Meta.table_name, *map(repr, job.item._get_serialized_keys()))
         if key in self._jobs:
             raise ConfigurationError(
@@ -103,6 +109,7 @@ class GuardedBatch(Generic[M]):
         self._jobs[key] = job
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -111,6 +118,7 @@ class GuardedBatch(Generic[M]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._has_ended = True
         if error is None:
             self._commit()
 

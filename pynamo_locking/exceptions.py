@@ -155,9 +155,9 @@ class ItemLocked(Conflict):
 
 
 class TransactionConflict(Conflict):
-    """Other transactions, or DynamoDB's limits, kept refusing the write; nothing changed.
+    """Other transactions kept the items busy; nothing changed.
 
-    It was sent nine times, with pauses of full jitter between, at most 9.1 s together.
+    The write was sent nine times, with pauses of full jitter between, at most 9.1 s together.
 
     Attributes:
         reasons: why each action was refused, in the order in which the caller added them: the codes of

@@ -43,7 +43,7 @@ class ExpiringMixin(GuardedMixin):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a time of expiry that is a key: DynamoDB could not leave it out of a query."""
         super().__init_subclass__(**options)
-        for name, attribute in vars(cls).items():
+        for name, attribute in ((name, value) for base in cls.__mro__ for name, value in vars(base).items()):
             if isinstance(attribute, TTLAttribute) and (attribute.is_hash_key or attribute.is_range_key):
                 raise ConfigurationError(
                     f"{cls.__name__}.{name} is a key of the table, and DynamoDB cannot filter by keys: keep the time "

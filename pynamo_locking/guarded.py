@@ -9,6 +9,7 @@ from typing_extensions import Self, override
 
 from pynamo_locking._io import locked, transport, versions
 from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, put_document
+from pynamo_locking._io.writes import DELETE
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.placement import PlacedMixin
@@ -71,7 +72,8 @@ class GuardedMixin(PlacedMixin):
                 version still goes up by one, never back.
 
         Returns:
-            DynamoDB's response; empty where the answer was lost, or the write a transaction.
+            DynamoDB's response; where its answer was lost, the stored item under ``"Attributes"``. Empty
+            where the write was a transaction.
 
         Raises:
             StaleVersion: the stored version is another one, nothing was written; also a `PutError`.
@@ -111,7 +113,7 @@ class GuardedMixin(PlacedMixin):
         """
         written = self._writer()
         if written is None:
-            return super().update([*actions], condition, add_version_condition=add_version_condition)
+            return super().update(actions, condition, add_version_condition=add_version_condition)
         return written.update(actions, condition, checks_version=add_version_condition)
 
     @override
@@ -202,7 +204,8 @@ class GuardedMixin(PlacedMixin):
         self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
     ) -> dict[str, Any]:
         """Return a request that somebody else will send, and who will call `update_local_version_attribute`."""
-        versions.promise(self, write.part, outdates=bool(write.actions), is_handed_out=True)
+        if write.operation is not DELETE:  # of which PynamoDB tells nobody
+            versions.promise(self, write.part, outdates=bool(write.actions), is_handed_out=True)
         del kwargs["ReturnValuesOnConditionCheckFailure"]
         if return_values_on_condition_failure is not None:
             kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()

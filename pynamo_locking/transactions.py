@@ -38,7 +38,7 @@ class TransactWrite(PynamoTransactWrite):
     * DynamoDB gets the actions in the order in which they were added, and the `cancellation_reasons` of
       an error have that order.
     * A lost answer is resolved with the transaction's own token, which DynamoDB knows for ten minutes.
-      A transaction that is refused for another one's sake, or throttled, is sent up to nine times, with
+      A transaction that is cancelled for another one's sake, or a limit's, is sent up to nine times, with
       pauses of full jitter that last at most 9.1 s together.
     * It can be committed once. An empty one sends nothing.
     * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
@@ -47,7 +47,7 @@ class TransactWrite(PynamoTransactWrite):
 
     Args:
         client_request_token: names the transaction, so that an application can repeat it within ten
-            minutes; a new one unless given.
+            minutes from the same copies of its items, outside of locks; a new one unless given.
         **options: those of PynamoDB's class, above all `connection`.
 
     Raises:

@@ -11,6 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pynamo_locking._core.queue import LockState
 
 
@@ -78,8 +80,9 @@ class Known:
 def next_write_id(before: Known, token: str) -> str:
     """Return the id of a write: that of the item's life, and a token that is never used twice.
 
-    Everybody who writes hands the life on. Who does not know it, since he creates the item or has not read
-    it, begins a new one. Two equal lives therefore prove that the item was not deleted and created again.
+    Everybody who checks the version hands the life on. Who does not know it, since he creates the item, has
+    not read it or does not check, begins a new one. Two equal lives therefore prove that the item was not
+    deleted and created again.
 
     Args:
         before: what the writer knows of the item he will replace.
@@ -93,17 +96,20 @@ def life(write_id: str | None) -> str | None:
     return write_id.partition("-")[0] if write_id else None
 
 
-def judge_by_id(seen: Known | None, before: Known, write_id: str | None, *, kind: Kind, repeated: bool) -> Outcome:
+def judge_by_id(
+    seen: Known | None, before: Known, write_ids: Collection[str], *, kind: Kind, repeated: bool
+) -> Outcome:
     """Return what became of a refused write of an item that carries write ids.
 
     Args:
         seen: the stored item that the refusal came with; None if there is none.
         before: what the writer knew of the item.
-        write_id: the id of the write.
+        write_ids: the ids under which the write was sent. An id is stored at most once, ever: a write that
+            could be applied twice is sent under another one each time.
         kind: what the write does.
         repeated: whether the request was sent more than once.
     """
-    if seen is not None and write_id is not None and seen.write_id == write_id:
+    if seen is not None and seen.write_id in write_ids:
         return Outcome.APPLIED
     if not repeated:
         return Outcome.REJECTED

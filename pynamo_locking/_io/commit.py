@@ -145,7 +145,7 @@ class Commit:
         self.refusals = explained[: len(self.actions)]
         if any(explained):
             raise _gravest(explained) from error
-        raise self._hopeless(cause, error) from error
+        raise (self._unknown(error) if in_doubt else self._hopeless(cause, error)) from error
 
     def _hopeless(self, cause: VerboseClientError, error: Exception) -> Exception:
         codes = tuple(None if reason is None else reason.code for reason in cause.cancellation_reasons)
@@ -161,7 +161,8 @@ class Commit:
     def _unknown(self, error: Exception) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
-            f"you decide what to do, or send it again with the same client_request_token within 10 minutes.",
+            f"you decide what to do. (The same transaction of the same copies with this client_request_token is "
+            f"known to DynamoDB for ten minutes, except inside a lock and with items that expire.)",
             write_id=self.token,
             cause=error,
         )

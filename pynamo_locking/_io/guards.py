@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.versions import VersionPart
 
-#: DynamoDB's limit for the text of one expression: about 315 attributes.
+#: DynamoDB's limit for the text of one expression: 315 attributes inside a lock, 329 outside.
 _MAX_EXPRESSION_BYTES: Final = 4096
 
 

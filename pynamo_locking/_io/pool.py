@@ -49,42 +49,37 @@ class Pool:
 
     def _start(self) -> None:
         context = contextvars.copy_context()
-        with self._changed:
-            self._running += 1
-        try:
-            runtime.current.spawn(lambda: context.run(self._work), name="pynamo-locking-batch")
-        except BaseException:
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        with self._changed:
-            self._running -= 1
-            self._changed.notify_all()
+        runtime.current.spawn(lambda: context.run(self._work), name="pynamo-locking-batch")
 
     def _work(self) -> None:
-        try:
-            while True:
-                with self._changed:
-                    if not self._waiting:
-                        return
-                    index = self._waiting.popleft()
-                    self.begun.add(index)
+        while True:
+            with self._changed:
+                # Not further ahead of the caller than that, so that he can still stop what he has not heard of.
+                while self._waiting and len(self._done) >= self._workers:
+                    runtime.current.wait(self._changed, None)
+                if not self._waiting:
+                    return
+                index = self._waiting.popleft()
+                self.begun.add(index)
+                self._running += 1
+            try:
                 self._jobs[index]()
+            finally:
                 with self._changed:
+                    self._running -= 1
                     self._done.append(index)
                     self._changed.notify_all()
-        finally:
-            self._end()
 
     def _next_done(self) -> int:
         with self._changed:
             while not self._done:
                 runtime.current.wait(self._changed, None)
+            self._changed.notify_all()
             return self._done.popleft()
 
     def _stop(self) -> None:
         with self._changed:
             self._waiting.clear()
+            self._changed.notify_all()
             while self._running:
                 runtime.current.wait(self._changed, None)

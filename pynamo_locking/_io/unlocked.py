@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import dead_among
 from pynamo_locking._io import expiry, guards, requests, runtime, transport
@@ -53,12 +54,16 @@ class _Sending:
         self.may_evict = True
         self.may_clear = write.creates
         self.patience = Patience()
+        # Attempts that botocore must not make for us are made here; one more than it would have made.
+        self.once = write.is_tried_once
+        self.again = 0
+        connection = write.item._get_connection().connection
+        self.limit = connection._max_retry_attempts_exception + 1 if self.once else 1
 
     def send(self) -> dict[str, Any]:
-        resent = False
         while True:
             try:
-                return self.write.dispatch(self.kwargs)
+                return self.write.dispatch(self.kwargs, once=self.once)
             except transport.BOTOCORE_EXCEPTIONS as error:
                 self.repeated = self.repeated or transport.was_repeated(error)
                 if transport.code_of(error) == transport.CONDITION_FAILED:
@@ -66,15 +71,24 @@ class _Sending:
                     if data is not None:
                         return data
                     continue
-                if self.patience.allows(error, was_tried_once=self.write.is_sent_once):
+                if self.patience.allows(error, was_tried_once=self.once):
                     continue
                 if not (self.repeated or transport.is_ambiguous(error)):
                     raise self.write.failed(error) from error
                 if self.write.is_sent_once:
                     return self._look(error)
-                if resent or not self.write.is_repeatable:
-                    raise self.write.unknown(error) from error
-                resent = self.repeated = True
+                self._repeat(error)
+
+    def _repeat(self, error: Exception) -> None:
+        """Make ready for another attempt after one of which nothing is known."""
+        if self.again >= self.limit or not self.write.is_repeatable:
+            raise self.write.unknown(error) from error
+        self.repeated = True
+        if self.once:
+            runtime.current.sleep(backoff(self.again, runtime.current.jitter()))
+            self.write.part.renew(runtime.current.token())
+            self.kwargs = self.write.kwargs(self.guard)
+        self.again += 1
 
     def _settle(self, error: Exception) -> dict[str, Any] | None:
         """Return the answer to a refused write that had been applied; None if it is worth another try."""
@@ -117,8 +131,6 @@ class _Sending:
 
     def _look(self, error: Exception) -> dict[str, Any]:
         """Find out what became of a write that must not be sent twice."""
-        if transport.was_not_sent(error):
-            raise self.write.failed(error) from error
         connection = self.write.item._get_connection().connection
         kwargs = {"TableName": self.kwargs["TableName"], "Key": self.kwargs["Key"], "ConsistentRead": True}
         try:

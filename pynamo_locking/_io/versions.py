@@ -148,21 +148,49 @@ def are_same(known: Known, stored: Known) -> bool:
     return known.version == stored.version and known.write_id in (None, stored.write_id)
 
 
-@dataclass(frozen=True)
 class VersionPart:
     """What versions add to one write.
 
     Attributes:
         shape: of the item's model.
         before: what the writer knows of the stored item.
-        write_id: the id of this write; None if the model has none.
         is_checked: whether the stored version must be the known one.
+        write_ids: the ids under which the write was sent, the last one last; none if the model has none.
     """
 
-    shape: Shape
-    before: Known
-    write_id: str | None
-    is_checked: bool
+    def __init__(self, shape: Shape, before: Known, nonce: str, *, is_checked: bool) -> None:
+        self.shape = shape
+        self.before = before
+        self.is_checked = is_checked
+        self.write_ids: list[str] = []
+        self._stored_id: dict[str, str] = {}
+        if shape.write_id is not None:
+            self.renew(nonce)
+
+    def renew(self, nonce: str) -> None:
+        """Give the write another id, before it is sent again."""
+        # Without a check the item may have begun a new life that we do not know of.
+        write_id = next_write_id(self.before if self.is_checked else Known(), nonce)
+        self.write_ids.append(write_id)
+        self._stored_id[STRING] = write_id
+
+    def note(self, write_id: str | None) -> None:
+        """Note which of the ids was stored, if it is one of them."""
+        if write_id in self.write_ids:
+            self.write_ids.append(write_id)
+
+    @property
+    def write_id(self) -> str | None:
+        """The id under which the write was sent last; None if the model has none."""
+        return self.write_ids[-1] if self.write_ids else None
+
+    @property
+    def begins_life(self) -> bool:
+        """Whether the write begins a new life: it creates the item, does not check it, or does not know its id.
+
+        Nothing keeps a second copy of such a write from being applied, after a delete or at once.
+        """
+        return bool(self.write_ids) and (not self.is_checked or self.before.write_id is None)
 
     def condition(self) -> Condition | None:
         """Return the condition that the stored item is the one that was read."""
@@ -187,7 +215,7 @@ class VersionPart:
         creates = self.is_checked and self.before.version is None
         actions: list[Action | None] = [shape.begin if creates else shape.count]
         if shape.write_id is not None:
-            actions.append(shape.write_id.set(Stored({STRING: self.write_id})))
+            actions.append(shape.write_id.set(Stored(self._stored_id)))
         return [action for action in actions if action is not None]
 
     def complete_put(self, attributes: dict[str, Any]) -> None:
@@ -195,7 +223,7 @@ class VersionPart:
         if self.shape.attribute is not None:
             attributes[self.shape.attribute.attr_name] = {NUMBER: str((self.before.version or 0) + 1)}
         if self.shape.write_id_name is not None:
-            attributes[self.shape.write_id_name] = {STRING: self.write_id}
+            attributes[self.shape.write_id_name] = self._stored_id
 
 
 def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
@@ -208,12 +236,8 @@ def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> Versi
             comes from it, since DynamoDB takes a transaction for the same one only if all of it is the same.
     """
     shape, before = shape_of(type(item)), known(item)
-    is_checked = is_checked and shape.attribute is not None
-    write_id = None
-    if shape.write_id is not None:
-        # Without a check the item may have begun a new life that we do not know of.
-        write_id = next_write_id(before if is_checked else Known(), _nonce(item, before, token))
-    return VersionPart(shape, before, write_id, is_checked)
+    nonce = "" if shape.write_id is None else _nonce(item, before, token)
+    return VersionPart(shape, before, nonce, is_checked=is_checked and shape.attribute is not None)
 
 
 def _nonce(item: Model, before: Known, token: str | None) -> str:

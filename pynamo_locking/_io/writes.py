@@ -86,6 +86,11 @@ class Write:
         return not self.is_repeatable and self.part.write_id is not None
 
     @property
+    def is_tried_once(self) -> bool:
+        """Whether botocore must not repeat it, since each attempt has an id of its own, or is the only one."""
+        return self.part.begins_life and self.operation is not DELETE
+
+    @property
     def request(self) -> str:
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
@@ -107,13 +112,10 @@ class Write:
         guards.check_size(self.item, kwargs)
         return kwargs
 
-    def dispatch(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Send it over the model's own connection, with the timeouts and retries its Meta asks for.
-
-        Without retries if a second copy could do harm.
-        """
+    def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
+        """Send it over the model's own connection, with the timeouts and, unless `once`, retries its Meta asks for."""
         connection = self.item._get_connection().connection
-        if self.is_sent_once:
+        if once:
             connection = transport.single_attempt(connection)
         return transport.dispatch(connection, self.request, kwargs)
 
@@ -134,7 +136,9 @@ class Write:
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return what became of it, given the item that a refusal came with."""
         seen = None if image is None else versions.known_of(type(self.item), image)
-        return judge_by_id(seen, self.part.before, self.part.write_id, kind=self.kind, repeated=repeated)
+        if seen is not None:
+            self.part.note(seen.write_id)
+        return judge_by_id(seen, self.part.before, self.part.write_ids, kind=self.kind, repeated=repeated)
 
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
@@ -301,7 +305,10 @@ def plan_update(
 def plan_delete(item: Model, condition: Condition | None, *, checks_version: bool) -> Write:
     """Return the delete of an item."""
     part = versions.part_of(item, is_checked=checks_version)
-    return Write(item, DELETE, part, guards.both(condition, part.condition()), kind=Kind.DELETE)
+    whole = guards.both(condition, part.condition())
+    if expiry.holds_without_item(whole):
+        whole = expiry.for_save(type(item), whole)
+    return Write(item, DELETE, part, whole, kind=Kind.DELETE)
 
 
 def plan_check(item: Model) -> Write:

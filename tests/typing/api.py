@@ -6,22 +6,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager  # noqa: TC003 - written as users write it
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from threading import Event
 from typing import Any
 
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError
 from pynamodb.expressions.condition import Condition
 from pynamodb.models import Model
+from pynamodb.pagination import ResultIterator
 from typing_extensions import assert_type
 
 from pynamo_locking import (
+    BatchError,
+    BatchResult,
     ConfigurationError,
     Conflict,
     Entry,
+    ExpiringMixin,
+    GuardedBatch,
     ItemLocked,
     ItemNotFound,
     Lock,
@@ -35,7 +40,12 @@ from pynamo_locking import (
     LockTimeout,
     NamedLock,
     OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
     TransactWrite,
+    TTLAttribute,
+    VersionAttribute,
+    VersionedMixin,
     locked_all,
 )
 
@@ -72,6 +82,36 @@ class Mixed(LockableMixin, Existing):
         lock_table = Locks
 
     part = NumberAttribute(range_key=True)
+
+
+class Office(VersionedMixin, Model):
+    class Meta:
+        table_name = "offices"
+        write_id = "w"
+
+    office_id = UnicodeAttribute(hash_key=True)
+    name = UnicodeAttribute(null=True)
+    version = VersionAttribute(attr_name="v")
+
+
+class Session(ExpiringMixin, VersionedMixin, Model):
+    class Meta:
+        table_name = "sessions"
+
+    session_id = UnicodeAttribute(hash_key=True)
+    part = NumberAttribute(range_key=True)
+    expires = TTLAttribute(null=True, default_for_new=timedelta(hours=1))
+    version = VersionAttribute()
+
+
+class Both(ExpiringMixin, LockableModel):
+    class Meta:
+        table_name = "both"
+
+    key = UnicodeAttribute(hash_key=True)
+    expires = TTLAttribute()
+    version = VersionAttribute()
+    lock = LockAttribute()
 
 
 def locked() -> None:
@@ -192,6 +232,75 @@ def batches() -> None:
         batch.save(Account("a-1"))
 
 
+def read_sets() -> None:
+    office = Office.get("o")
+    with TransactWrite() as transaction:
+        transaction.read(office)
+        transaction.save(Office("p"))
+
+
+def versions() -> None:
+    office = Office("o", name="x", version=3)
+    assert_type(office, Office)
+    assert_type(office.version, int)
+    assert_type(Office.version, VersionAttribute)
+    office.version = 4
+    condition: Condition = Office.version == 4
+    office.save(condition)
+    assert_type(office.save(add_version_condition=False), dict[str, Any])
+    office.update([Office.name.set("y")], condition, add_version_condition=False)
+    office.delete(Office.name.exists(), add_version_condition=False)
+    office.touch()
+    office.touch(condition, add_version_condition=False)
+
+
+def rename(office: Office) -> None:
+    office.name = "new"
+
+
+def modified() -> None:
+    assert_type(Office.modify("o", change=rename), Office)
+    assert_type(Office.modify("o", None, rename, attempts=3, condition=Office.name.exists(), create=True), Office)
+    assert_type(Office.modify("o", change=lambda office: office.touch()), Office)
+    assert_type(Savings.modify("s", change=lambda savings: savings.rate + 1, consistent_read=False), Savings)
+    assert_type(Session.modify("s", 1, lambda session: None), Session)
+    Office.modify("o", rename)
+
+
+def told(done: int, total: int) -> None: ...
+
+
+def guarded_batches() -> None:
+    with Office.guarded_batch(transactions=True, workers=4, on_progress=told) as batch:
+        assert_type(batch, GuardedBatch[Office])
+        batch.save(Office("a"))
+        batch.save(Office("a"), Office.name.exists(), add_version_condition=False)
+        batch.delete(Office("b"), condition=Office.name.exists(), add_version_condition=False)
+    assert_type(batch.results, tuple[BatchResult, ...])
+    for result in batch.results:
+        assert_type(result.operation, str)
+        assert_type(result.error, "Exception | None")
+        assert_type(result.is_applied, bool)
+    with Savings.guarded_batch(on_progress=print) as savings:
+        assert_type(savings, GuardedBatch[Savings])
+
+
+def expiring() -> None:
+    session = Session.get("s", 1, consistent_read=True, include_expired=True)
+    assert_type(session, Session)
+    assert_type(session.expires, datetime)
+    session.expires = datetime.now(timezone.utc) + timedelta(minutes=5)
+    session.refresh(include_expired=True)
+    assert_type(Session.query("s", Session.part > 1, include_expired=True), ResultIterator[Session])
+    assert_type(Session.query("s", None, Session.expires.exists(), limit=5), ResultIterator[Session])
+    assert_type(Session.scan(Session.part > 1, page_size=5, include_expired=True), ResultIterator[Session])
+    assert_type(Session.count("s", include_expired=True), int)
+    assert_type(Session.batch_get([("s", 1)], include_expired=True), Iterator[Session])
+    assert_type(Both.get("b"), Both)
+    assert_type(Both.locked("b").acquire(), Lock[Both])
+    assert_type(Both.modify("b", change=lambda both: both.touch()), Both)
+
+
 def settings() -> LockSettings:
     settings = LockSettings(
         wait=math.inf,
@@ -214,12 +323,21 @@ def settings_with_timedeltas() -> LockSettings:
     return LockSettings(wait=timedelta(seconds=10), lease=timedelta(minutes=1))
 
 
-def errors() -> None:  # noqa: C901 - one handler for each error
+def errors() -> None:  # noqa: C901, PLR0912 - one handler for each error
     try:
         locked()
     except ItemLocked as error:
         assert_type(error.holder, "str | None")
         assert_type(error.ticket, "int | None")
+        assert_type(error.current, Any)
+    except StaleVersion as error:
+        assert_type(error.expected, "int | None")
+        assert_type(error.actual, "int | None")
+        assert_type(error.current, Any)
+    except TransactionConflict as error:
+        assert_type(error.reasons, "tuple[str | None, ...]")
+    except BatchError as error:
+        assert_type(error.results, tuple[BatchResult, ...])
     except Conflict as error:
         assert_type(error.cause, "Exception | None")
     except LockTimeout as error:

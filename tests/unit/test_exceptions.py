@@ -8,6 +8,7 @@ import pickle
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
+from pynamodb.attributes import ListAttribute, MapAttribute, UnicodeAttribute
 from pynamodb.exceptions import (
     CancellationReason,
     DeleteError,
@@ -22,6 +23,8 @@ from pynamodb.models import Model
 from urllib3.exceptions import ProtocolError
 
 from pynamo_locking import (
+    BatchError,
+    BatchResult,
     ConfigurationError,
     Conflict,
     ItemLocked,
@@ -30,6 +33,8 @@ from pynamo_locking import (
     LockLost,
     LockTimeout,
     OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
 )
 from pynamo_locking.exceptions import also
 from tests.unit.helpers import Account, entry, queue
@@ -39,10 +44,14 @@ REFUSED = {
     "Item": {"account_id": {"S": "a-1"}},
 }
 REQUEST = AWSRequest(method="POST", url="http://localhost/", data=b"{}", headers={"Host": "localhost"}).prepare()
+STORED = (Account, REFUSED["Item"])
 FACTS = {
     LockingError: {},
-    Conflict: {},
-    ItemLocked: {"holder": "host:1:main", "ticket": 7},
+    Conflict: {"stored": STORED},
+    StaleVersion: {"expected": 3, "actual": None, "stored": STORED},
+    ItemLocked: {"holder": "host:1:main", "ticket": 7, "stored": STORED},
+    TransactionConflict: {"reasons": (None, "TransactionConflict")},
+    BatchError: {"results": (BatchResult("an item", "save"),)},
     LockTimeout: {"queue": queue(entry(1), entry(2))},
     LockLost: {"reason": "evicted", "ticket": 7},
     OutcomeUnknown: {"write_id": "abc/3"},
@@ -89,7 +98,7 @@ def test_errors_pickle(kind, cause):
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("other", PYNAMODB)
-@pytest.mark.parametrize("kind", [ItemLocked, OutcomeUnknown])
+@pytest.mark.parametrize("kind", [Conflict, StaleVersion, ItemLocked, TransactionConflict, OutcomeUnknown])
 def test_combined_errors_pickle(kind, other, cause):
     """So do the errors that are PynamoDB's as well, with the same class."""
     error = also(kind, other)("what happened", **FACTS[kind], cause=CAUSES[cause])
@@ -185,10 +194,98 @@ def test_the_tree():
     assert {kind: kind.__bases__ for kind in FACTS} == {
         LockingError: (Exception,),
         Conflict: (LockingError,),
+        StaleVersion: (Conflict,),
         ItemLocked: (Conflict,),
+        TransactionConflict: (Conflict,),
+        BatchError: (LockingError,),
         LockTimeout: (LockingError, TimeoutError),
         LockLost: (LockingError,),
         OutcomeUnknown: (LockingError,),
         ItemNotFound: (LockingError,),
         ConfigurationError: (LockingError, ValueError),
     }
+
+
+CARRIERS = [Conflict, StaleVersion, ItemLocked]
+
+
+@pytest.mark.parametrize("other", [None, *PYNAMODB])
+@pytest.mark.parametrize("kind", CARRIERS)
+def test_the_current_item_is_a_fresh_one_each_time(kind, other):
+    """Who changes what he got, changes nobody else's; also after a pickle."""
+    kind = kind if other is None else also(kind, other)
+    error = kind("refused", stored=(Account, {"account_id": {"S": "a-1"}}))
+
+    for it in (error, *copies(error)):
+        first = it.current
+        first.account_id = "changed"
+        assert type(first) is Account
+        assert it.current is not first
+        assert it.current.account_id == "a-1"
+
+
+@pytest.mark.parametrize("kind", CARRIERS)
+def test_the_image_is_not_changed_through_the_current_item(kind):
+    """Attributes that decode in place (lists, maps) would otherwise change it."""
+
+    class Basket(Model):
+        class Meta:
+            table_name = "baskets"
+            region = "us-east-1"
+
+        pk = UnicodeAttribute(hash_key=True)
+        things = ListAttribute()
+        facts = MapAttribute()
+
+    image = {"pk": {"S": "b"}, "things": {"L": [{"S": "x"}]}, "facts": {"M": {"a": {"N": "1"}}}}
+    before = copy.deepcopy(image)
+    error = kind("refused", stored=(Basket, image))
+    for _ in range(2):
+        current = error.current
+        assert (current.things, current.facts["a"]) == (["x"], 1)
+        current.things.append("y")
+        current.facts["a"] = 2
+    assert image == before
+
+
+@pytest.mark.parametrize("kind", [*CARRIERS, TransactionConflict])
+def test_no_stored_item(kind):
+    """There is none, or DynamoDB did not say: None, and no error."""
+    assert kind("refused").stored is None
+    assert kind("refused").current is None
+
+
+def test_facts_that_were_not_given():
+    """Each has a value that says so."""
+    assert (StaleVersion("x").expected, StaleVersion("x").actual) == (None, None)
+    assert TransactionConflict("x").reasons == ()
+    assert BatchError("x").results == ()
+    assert OutcomeUnknown("x").write_id is None
+
+
+@pytest.mark.parametrize("kind", [StaleVersion, TransactionConflict, BatchError])
+def test_facts_are_given_by_name(kind):
+    """The message is the only positional argument, so that facts cannot be confused."""
+    with pytest.raises(TypeError):
+        kind("what happened", 1)
+
+
+def test_results_of_a_batch_keep_their_errors():
+    """In a pickle too: which write failed, and why."""
+    results = (
+        BatchResult("one", "save"),
+        BatchResult("two", "delete", also(StaleVersion, DeleteError)("old", expected=1, actual=2)),
+    )
+
+    for restored in copies(BatchError("1 of 2 writes failed", results=results)):
+        assert [result.is_applied for result in restored.results] == [True, False]
+        error = restored.results[1].error
+        assert isinstance(error, StaleVersion)
+        assert isinstance(error, DeleteError)
+        assert (error.expected, error.actual) == (1, 2)
+
+
+def test_what_a_retry_catches():
+    """`except Conflict` takes what can be tried again, and neither an unknown outcome nor a failed batch."""
+    for kind in FACTS:
+        assert issubclass(kind, Conflict) == (kind in (*CARRIERS, TransactionConflict))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections import Counter
 
 import pytest
 
-from pynamo_locking._core.outcome import Kind, Outcome, judge
+from pynamo_locking._core.outcome import BatchResult, Kind, Known, Outcome, judge, judge_by_id, life, next_write_id
 from pynamo_locking._core.queue import FREE
 from tests.unit.helpers import entry, queue
 
@@ -67,3 +69,193 @@ def test_the_table_is_whole():
     """Every image stands in the table, and every outcome occurs."""
     assert REPEATED.keys() == IMAGES.keys()
     assert set(itertools.chain(*REPEATED.values())) == set(Outcome)
+
+
+# Items that carry write ids
+
+BEFORE = Known(4, "L1-before")
+MINE = "L1-mine"
+
+#: The images that a write can be refused with: for a save or update, for a delete.
+SEEN = {
+    "no item": (None, U, A),
+    "my own write": (Known(5, MINE), A, A),
+    "my own write, and a stock update on top": (Known(6, MINE), A, A),
+    "as it was read": (BEFORE, R, R),
+    "as it was read, and a stock update on top": (Known(5, "L1-before"), R, R),
+    "the next version of this life": (Known(5, "L1-other"), R, R),
+    "a later version of this life": (Known(6, "L1-other"), U, U),
+    "the next version of another life": (Known(5, "L2-other"), U, U),
+    "the same version of another life": (Known(4, "L2-other"), U, U),
+    "the next version, without an id": (Known(5), U, U),
+    "neither version nor id": (Known(), U, U),
+}
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("seen", SEEN)
+def test_a_repeated_write_that_has_an_id(seen, kind):
+    """Only what the image proves is said."""
+    image, write, delete = SEEN[seen]
+
+    assert judge_by_id(image, BEFORE, [MINE], kind=kind, repeated=True) is (delete if kind is Kind.DELETE else write)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("seen", SEEN)
+def test_a_write_with_an_id_sent_once(seen, kind):
+    """It is never unknown: it was refused, unless its id is there (a copy that botocore does not know of)."""
+    image = SEEN[seen][0]
+    is_mine = image is not None and image.write_id == MINE
+
+    assert judge_by_id(image, BEFORE, [MINE], kind=kind, repeated=False) is (A if is_mine else R)
+
+
+@pytest.mark.parametrize("seen", [None, Known(1), Known(5), Known(5, "L1-other"), Known(4, "L1-before")])
+@pytest.mark.parametrize("before", [Known(), Known(4), Known(None, "L1-before")])
+def test_what_is_not_known_proves_nothing(seen, before):
+    """No id was read, or there is no version: a repeated write that is not found is unknown, or as it was read."""
+    outcome = judge_by_id(seen, before, [MINE], kind=Kind.KEEP, repeated=True)
+
+    assert outcome in (U, R)
+    assert outcome is U or seen.write_id == before.write_id is not None
+
+
+def test_a_write_without_an_id():
+    """Nothing is found by an id that does not exist: an image without one is not ours."""
+    assert judge_by_id(Known(5), Known(4), [], kind=Kind.KEEP, repeated=True) is U
+    assert judge_by_id(Known(5), Known(4), [], kind=Kind.KEEP, repeated=False) is R
+    assert judge_by_id(None, Known(4), [], kind=Kind.DELETE, repeated=True) is A
+
+
+def test_the_life_is_handed_on():
+    """An id is the life of the item and a token; without a life it begins one, of the token."""
+    first = next_write_id(Known(), "0123456789abcdef")
+    second = next_write_id(Known(1, first), "fedcba9876543210")
+
+    assert (first, second) == ("01234567-0123456789abcdef", "01234567-fedcba9876543210")
+    assert life(first) == life(second) == "01234567"
+    assert next_write_id(Known(7), "0123456789abcdef") == first
+
+
+@pytest.mark.parametrize("write_id", [None, ""])
+def test_no_id_has_no_life(write_id):
+    """Nor an empty one."""
+    assert life(write_id) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("L1-a", "L1-b", True),
+        ("L1-a", "L1-a", True),
+        ("L1-a", "L2-a", False),
+        ("L1-a", None, False),
+        (None, None, False),
+        ("", "", False),
+    ],
+)
+def test_the_same_life(one, other, same):
+    """Two that are not known are not known to be the same."""
+    assert Known(1, one).is_same_life(Known(9, other)) is same
+    assert Known(9, other).is_same_life(Known(1, one)) is same
+
+
+def test_a_result_of_a_batch():
+    """It is applied if there is no error."""
+    assert BatchResult("item", "save").is_applied
+    assert not BatchResult("item", "save", ValueError()).is_applied
+
+
+class World:
+    """One item, those who write it, and copies of their requests that arrive when they like."""
+
+    def __init__(self):
+        self.item = None
+        self.tokens = itertools.count(10_000_000)
+        self.writes = []
+        self.judged = []
+
+    def token(self):
+        return str(next(self.tokens))
+
+    def begin(self, kind, checked):
+        """Somebody reads the item and makes a request: what becomes of it is open."""
+        before = self.item or Known()
+        known = before if checked else Known()
+        self.writes.append(Request(kind, before, next_write_id(known, self.token()), checked))
+
+    def deliver(self, number):
+        """A copy of a request arrives; a refusal is judged on the spot."""
+        if not self.writes:
+            return
+        write = self.writes[number % len(self.writes)]
+        write.copies += 1
+        if not (write.checked and write.before.write_id is not None):
+            write.ids.append(next_write_id(Known(), self.token()))  # each attempt has an id of its own
+        if write.is_accepted_by(self.item):
+            write.applied += 1
+            version = (self.item or Known()).version or 0
+            self.item = None if write.kind is Kind.DELETE else Known(version + 1, write.ids[-1])
+            return
+        for repeated in {write.copies > 1, True}:
+            outcome = judge_by_id(self.item, write.before, write.ids, kind=write.kind, repeated=repeated)
+            self.judged.append((outcome, write.applied, write.kind, self.item))
+
+    def stock(self, step):
+        """A process without write ids writes, properly."""
+        if step == "delete":
+            self.item = None
+        elif step == "put" or self.item is None:
+            self.item = Known(((self.item or Known()).version or 0) + 1)
+        else:
+            self.item = Known((self.item.version or 0) + 1, self.item.write_id)
+
+
+class Request:
+    def __init__(self, kind, before, write_id, checked):
+        self.kind = kind
+        self.before = before
+        self.ids = [write_id]
+        self.checked = checked
+        self.copies = self.applied = 0
+
+    def is_accepted_by(self, item):
+        if not self.checked:
+            return True
+        now = item or Known()
+        return now.version == self.before.version and self.before.write_id in (None, now.write_id)
+
+
+def history(seed):
+    """Let a few writers loose on one item, at random."""
+    world, chance = World(), random.Random(seed)
+    for _ in range(chance.randrange(4, 24)):
+        step = chance.random()
+        if step < 0.5:
+            world.begin(chance.choice([Kind.KEEP, Kind.KEEP, Kind.KEEP, Kind.DELETE]), chance.random() < 0.8)
+            if chance.random() < 0.6:
+                world.deliver(-1)
+        elif step < 0.85:
+            world.deliver(-1 - chance.randrange(4))
+        else:
+            world.stock(chance.choice(["put", "update", "delete"]))
+    return world.judged
+
+
+def test_any_history():
+    """Writers, deletes and new lives, late copies, stock writers: what is said of a refused write is true."""
+    said = Counter()
+    for seed in range(4000):
+        for outcome, applied, kind, seen in history(seed):
+            said[outcome] += 1
+            assert outcome is not R or not applied, seed
+            assert outcome is not A or applied or (kind is Kind.DELETE and seen is None), seed
+    assert min(said[outcome] for outcome in (A, R, U)) > 1000
+
+
+def test_a_life_is_told_apart_by_nothing_but_its_name():
+    """The version that follows the one that was read proves a refusal in one life only."""
+    one, other = Known(1, next_write_id(Known(), "aaaaaaaa1")), Known(2, next_write_id(Known(), "bbbbbbbb1"))
+
+    assert judge_by_id(other, one, [next_write_id(one, "cccccccc1")], kind=Kind.KEEP, repeated=True) is U

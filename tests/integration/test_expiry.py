@@ -1,0 +1,816 @@
+"""Expired items count as absent, whatever DynamoDB still keeps of them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute, UnicodeSetAttribute
+from pynamodb.exceptions import PutError
+from pynamodb.expressions.condition import Condition, size
+from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, IncludeProjection, KeysOnlyProjection
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    ExpiringMixin,
+    ItemNotFound,
+    LockableModel,
+    LockAttribute,
+    StaleVersion,
+    TransactWrite,
+    TTLAttribute,
+    VersionAttribute,
+    VersionedMixin,
+)
+from pynamo_locking._io import expiry, runtime
+from tests.support.faults import count_requests, lost_requests
+from tests.support.models import QUICK
+from tests.support.parties import shifted_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAST = timedelta(seconds=-30)
+LATER = timedelta(hours=1)
+
+
+class Everything(GlobalSecondaryIndex[Any]):
+    """Has all attributes."""
+
+    class Meta:
+        index_name = "everything"
+        projection = AllProjection()
+        read_capacity_units = write_capacity_units = 1
+
+    group = UnicodeAttribute(hash_key=True)
+
+
+class WithEnd(GlobalSecondaryIndex[Any]):
+    """Has the time of expiry among others."""
+
+    class Meta:
+        index_name = "with-end"
+        projection = IncludeProjection(["exp"])
+        read_capacity_units = write_capacity_units = 1
+
+    group = UnicodeAttribute(hash_key=True)
+
+
+class WithoutEnd(GlobalSecondaryIndex[Any]):
+    """Has another attribute only."""
+
+    class Meta:
+        index_name = "without-end"
+        projection = IncludeProjection(["n"])
+        read_capacity_units = write_capacity_units = 1
+
+    group = UnicodeAttribute(hash_key=True)
+
+
+class KeysOnly(GlobalSecondaryIndex[Any]):
+    """Has nothing but keys."""
+
+    class Meta:
+        index_name = "keys-only"
+        projection = KeysOnlyProjection()
+        read_capacity_units = write_capacity_units = 1
+
+    group = UnicodeAttribute(hash_key=True)
+
+
+class ByEnd(GlobalSecondaryIndex[Any]):
+    """Is sorted by the time of expiry."""
+
+    class Meta:
+        index_name = "by-end"
+        projection = KeysOnlyProjection()
+        read_capacity_units = write_capacity_units = 1
+
+    group = UnicodeAttribute(hash_key=True)
+    expires = TTLAttribute(range_key=True, attr_name="exp")
+
+
+class Session(ExpiringMixin, VersionedMixin, Model):
+    """A versioned item that may have an end."""
+
+    class Meta:
+        table_name = "sessions"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    group = UnicodeAttribute(null=True)
+    n = NumberAttribute(default=0)
+    expires = TTLAttribute(null=True, attr_name="exp")
+    version = VersionAttribute()
+    everything, with_end, without_end = Everything(), WithEnd(), WithoutEnd()
+    keys_only, by_end = KeysOnly(), ByEnd()
+
+
+class Cached(ExpiringMixin, Model):
+    """Without version or lock."""
+
+    class Meta:
+        table_name = "cached"
+
+    pk = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    other = UnicodeAttribute(null=True)
+    expires = TTLAttribute(null=True, attr_name="exp")
+
+
+class Lease(ExpiringMixin, LockableModel):
+    """With a version and the lock in the item."""
+
+    class Meta:
+        table_name = "leases"
+        lock_settings = QUICK
+
+    pk = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    expires = TTLAttribute(null=True, attr_name="exp")
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class PlainLease(ExpiringMixin, LockableModel):
+    """With the lock in the item and no version."""
+
+    class Meta:
+        table_name = "plain-leases"
+        lock_settings = QUICK
+
+    pk = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    expires = TTLAttribute(null=True, attr_name="exp")
+    lock = LockAttribute()
+
+
+class Frozen(runtime.Runtime):
+    """The real world, except that its clock shows one time."""
+
+    def __init__(self, ms: int) -> None:
+        super().__init__()
+        self.ms = ms
+
+    def time_ms(self) -> int:
+        return self.ms
+
+
+@contextmanager
+def clock_at(ms: int) -> Iterator[Frozen]:
+    """Run the block at that time."""
+    real, world = runtime.current, Frozen(ms)
+    runtime.install(world)
+    try:
+        yield world
+    finally:
+        runtime.install(real)
+
+
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[Any]:
+    """Ten days ahead of the engines: DynamoDB Local deletes what has expired by its own clock."""
+    with shifted_clock() as clock:
+        clock.shift = 864_000.0
+        yield clock
+
+
+def now() -> datetime:
+    return datetime.fromtimestamp(runtime.current.time_ms() / 1000, tz=timezone.utc)
+
+
+def stored(engine: Any, model: type[Any], pk: str) -> dict[str, Any] | None:
+    answer = engine.client().get_item(TableName=model.Meta.table_name, Key={"pk": {"S": pk}}, ConsistentRead=True)
+    item: dict[str, Any] | None = answer.get("Item")
+    return item
+
+
+@pytest.fixture
+def sessions(engine):
+    """Sessions 0 to 9 under the key "a": the odd ones have expired, 8 has no end."""
+    engine.bind(Session)
+    for number in range(10):
+        end = None if number == 8 else PAST if number % 2 else LATER
+        Session("a", number, group="g", n=number, expires=end).save()
+    return Session
+
+
+def numbers(items: Any) -> list[int]:
+    return sorted(int(item.sk) for item in items)
+
+
+ALIVE = [0, 2, 4, 6, 8]
+
+# Reading
+
+
+@pytest.mark.parametrize("consistent_read", [False, True])
+@pytest.mark.parametrize("attributes_to_get", [None, ["n"], ["pk", "exp"], "n"])
+def test_get_finds_no_expired_item(sessions, consistent_read, attributes_to_get):
+    """Also where the caller does not ask for the time of expiry; `include_expired` finds it."""
+    options = {"consistent_read": consistent_read, "attributes_to_get": attributes_to_get}
+    with pytest.raises(Session.DoesNotExist):
+        sessions.get("a", 1, **options)
+    assert sessions.get("a", 1, include_expired=True, **options)
+    assert sessions.get("a", 0, **options)
+    assert sessions.get("a", 8, **options)
+
+
+def test_query_leaves_expired_items_out(sessions):
+    """With conditions on the range key, filters, limits, pages and directions of the caller's own."""
+    query = sessions.query
+    assert numbers(query("a")) == ALIVE
+    assert numbers(query("a", include_expired=True)) == list(range(10))
+    assert numbers(query("a", sessions.sk >= 5)) == [6, 8]
+    assert numbers(query("a", filter_condition=sessions.n < 5)) == [0, 2, 4]
+    assert numbers(query("a", sessions.sk.between(1, 7), (sessions.n < 3) | (sessions.n > 5))) == [2, 6]
+    assert [int(item.sk) for item in query("a", limit=3)] == [0, 2, 4]
+    assert [int(item.sk) for item in query("a", limit=2, scan_index_forward=False)] == [8, 6]
+    assert numbers(query("a", page_size=2)) == ALIVE
+    assert numbers(query("a", None, None, True, None, False, 2)) == [6, 8]
+    assert [item.n for item in query("a", attributes_to_get=["n"])] == ALIVE
+
+
+def test_query_goes_on_where_it_stopped(sessions):
+    """Page by page through `last_evaluated_key`, nothing comes twice or is missed."""
+    found, key = [], None
+    for _ in range(10):
+        page = sessions.query("a", limit=2, page_size=3, last_evaluated_key=key)
+        found += [int(item.sk) for item in page]
+        key = page.last_evaluated_key
+        if key is None:
+            break
+    assert found == ALIVE
+
+
+def test_scan_leaves_expired_items_out(sessions):
+    """Also with filters, limits, pages, projections and segments."""
+    scan = sessions.scan
+    assert numbers(scan()) == ALIVE
+    assert numbers(scan(include_expired=True)) == list(range(10))
+    assert numbers(scan(sessions.n > 3)) == [4, 6, 8]
+    assert numbers(scan(page_size=3)) == ALIVE
+    assert len(numbers(scan(limit=2))) == 2
+    assert sorted(item.n for item in scan(attributes_to_get=["n"])) == ALIVE
+    segments = [numbers(scan(segment=segment, total_segments=3)) for segment in range(3)]
+    assert sorted(number for segment in segments for number in segment) == ALIVE
+
+
+def test_count_leaves_expired_items_out_where_there_is_a_key(sessions):
+    """Without a hash key the number is DynamoDB's own, of everything that is stored."""
+    assert sessions.count("a") == 5
+    assert sessions.count("a", include_expired=True) == 10
+    assert sessions.count("a", sessions.sk < 4) == 2
+    assert sessions.count("a", filter_condition=sessions.n == 3) == 0
+    assert sessions.count() == sessions.count(include_expired=True) == 10
+    assert sessions.everything.count("g") == 5
+
+
+@pytest.mark.parametrize("attributes_to_get", [None, ["sk"]])
+def test_batch_get_leaves_expired_items_out(sessions, attributes_to_get):
+    """Also where the caller does not ask for the time of expiry."""
+    keys = [("a", number) for number in range(12)]
+    found = sessions.batch_get(keys, attributes_to_get=attributes_to_get)
+    assert numbers(found) == ALIVE
+    found = sessions.batch_get(keys, True, attributes_to_get, include_expired=True)
+    assert numbers(found) == list(range(10))
+    assert list(sessions.batch_get([])) == []
+
+
+def test_refresh_of_an_expired_item_leaves_the_instance_as_it_was(sessions):
+    """What it knows of the stored item too: saving it is still refused."""
+    item = sessions.get("a", 0)
+    other = sessions.get("a", 0)
+    other.update([sessions.expires.set(now() + PAST), sessions.n.set(77)])
+    before = item.to_simple_dict()
+    with pytest.raises(Session.DoesNotExist):
+        item.refresh()
+    assert item.to_simple_dict() == before
+    assert (item.n, item.version) == (0, 1)
+    with pytest.raises(StaleVersion) as caught:
+        item.save()
+    assert (caught.value.actual, caught.value.current) == (None, None)
+    item.refresh(consistent_read=True, include_expired=True)
+    assert (item.n, item.version) == (77, 2)
+    other.delete()
+    with pytest.raises(Session.DoesNotExist):
+        item.refresh()
+    assert item.n == 77
+
+
+@pytest.mark.parametrize("name", ["everything", "with_end"])
+def test_an_index_with_the_time_of_expiry_leaves_expired_items_out(sessions, name):
+    """Query, scan and count, over the index or by its name."""
+    index = getattr(sessions, name)
+    index_name = index.Meta.index_name
+    assert numbers(index.query("g")) == ALIVE
+    assert numbers(index.query("g", limit=3, page_size=2)).__len__() == 3
+    assert numbers(index.scan()) == ALIVE
+    assert index.count("g") == 5
+    assert numbers(sessions.query("g", index_name=index_name)) == ALIVE
+    assert numbers(sessions.query("g", None, None, False, index_name)) == ALIVE
+    assert numbers(sessions.query("g", index_name=index_name, include_expired=True)) == list(range(10))
+    assert numbers(sessions.scan(None, None, None, None, None, None, None, index_name)) == ALIVE
+
+
+@pytest.mark.parametrize("name", ["without_end", "keys_only"])
+def test_an_index_without_the_time_of_expiry_is_refused(sessions, name):
+    """It could not tell which items have expired; who wants all of them says so."""
+    index = getattr(sessions, name)
+    index_name = index.Meta.index_name
+    asked = [
+        lambda: index.query("g"),
+        lambda: index.count("g"),
+        index.scan,
+        lambda: sessions.scan(None, None, None, None, None, None, None, index_name),
+        lambda: sessions.query("g", None, None, False, index_name),
+    ]
+    with count_requests() as counted:
+        for ask in asked:
+            with pytest.raises(ConfigurationError, match="include_expired=True"):
+                ask()
+    assert counted.total == 0
+    assert numbers(sessions.query("g", index_name=index_name, include_expired=True)) == list(range(10))
+    assert numbers(sessions.scan(index_name=index_name, include_expired=True)) == list(range(10))
+    assert sessions.count("g", index_name=index_name, include_expired=True) == 10
+
+
+def test_an_index_that_is_sorted_by_the_time_of_expiry_needs_a_range(sessions):
+    """DynamoDB cannot filter by a key, so the caller says which times it wants; a scan can be filtered."""
+    present = now()
+    for ask in (sessions.by_end.query, sessions.by_end.count):
+        with pytest.raises(ConfigurationError, match="range_key_condition"):
+            ask("g")
+    assert numbers(sessions.by_end.query("g", sessions.expires > present)) == [0, 2, 4, 6]
+    assert numbers(sessions.by_end.query("g", sessions.expires < present)) == [1, 3, 5, 7, 9]
+    assert sessions.by_end.count("g", sessions.expires > present) == 4
+    assert numbers(sessions.by_end.scan()) == [0, 2, 4, 6]
+    assert len(numbers(sessions.query("g", index_name="by-end", include_expired=True))) == 9
+
+
+def test_the_second_of_expiry_itself_is_over(engine):
+    """To the millisecond before it the item is there; from then on it is not, in every way to read it."""
+    engine.bind(Session)
+    second = 2_000_000_000
+    with clock_at(second * 1000 - 1) as clock:
+        Session("a", 1, expires=datetime.fromtimestamp(second, tz=timezone.utc)).save()
+        item = Session.get("a", 1)
+        ways = [
+            lambda: list(Session.query("a")),
+            lambda: list(Session.scan()),
+            lambda: list(Session.batch_get([("a", 1)])),
+            lambda: Session.count("a"),
+        ]
+        assert all(way() for way in ways)
+        clock.ms += 1
+        assert not any(way() for way in ways)
+        with pytest.raises(Session.DoesNotExist):
+            Session.get("a", 1)
+        for write in (item.save, item.touch):
+            with pytest.raises(StaleVersion):
+                write()
+        Session("a", 1).save()
+
+
+# Writing
+
+
+def test_a_versioned_create_replaces_an_expired_item_in_one_request(engine):
+    """The version begins again; of the old item nothing is left."""
+    engine.bind(Session)
+    Session("a", 1, group="g", n=5, expires=PAST).save()
+    with count_requests() as counted:
+        new = Session("a", 1, n=7)
+        new.save()
+    assert counted.by_operation == {"PutItem": 1}
+    found = Session.get("a", 1)
+    assert (found.n, found.group, found.expires, found.version, new.version) == (7, None, None, 1, 1)
+    with pytest.raises(StaleVersion):
+        Session("a", 1).save()
+
+
+def test_an_unversioned_create_with_a_condition_replaces_an_expired_item(engine):
+    """`does_not_exist` of the caller's own counts it as absent; `exists` does too."""
+    engine.bind(Cached)
+    Cached("a", n=5, expires=PAST).save()
+    with pytest.raises(Conflict) as caught:
+        Cached("a", n=6).save(Cached.pk.exists())
+    assert isinstance(caught.value, PutError)
+    assert caught.value.current is None
+    assert stored(engine, Cached, "a")["n"] == {"N": "5"}
+    Cached("a", n=7, expires=LATER).save(Cached.pk.does_not_exist())
+    assert Cached.get("a").n == 7
+    with pytest.raises(Conflict) as caught:
+        Cached("a", n=8).save(Cached.pk.does_not_exist())
+    assert caught.value.current.n == 7
+    Cached("a", n=9).save(Cached.n == 7)
+    assert Cached.get("a").n == 9
+
+
+@pytest.mark.parametrize("model", [Lease, PlainLease])
+def test_a_create_over_an_expired_item_with_a_lock_in_it(engine, clock, model):
+    """It is an UpdateItem, and begins afresh all the same; the lock can be taken afterwards."""
+    engine.bind(model)
+    model("a", n=5, expires=LATER).save()
+    with model.locked("a"):
+        pass
+    clock.shift += 7200
+    with count_requests() as counted:
+        model("a", n=7).save(model.pk.does_not_exist())
+    assert counted.by_operation == {"UpdateItem": 1}
+    found = model.get("a")
+    assert (found.n, found.expires) == (7, None)
+    assert getattr(found, "version", 1) == 1
+    with model.edit("a") as item:
+        item.n += 1
+    assert model.get("a").n == 8
+
+
+@pytest.mark.parametrize("model", [Session, Lease])
+def test_a_copy_that_was_read_before_the_item_expired_is_refused(engine, clock, model):
+    """It would bring a dead item back; nothing changes, and the error says that there is none."""
+    engine.bind(model)
+    key = ("a", 1) if model is Session else ("a",)
+    model(*key, n=5, expires=LATER).save()
+    item = model.get(*key)
+    clock.shift += 7200
+    for write in (item.save, item.touch, lambda: item.update([model.n.add(1)]), lambda: item.save(model.n == 5)):
+        with pytest.raises(StaleVersion) as caught:
+            write()
+        assert (caught.value.expected, caught.value.actual, caught.value.current) == (1, None, None)
+    with pytest.raises(StaleVersion), TransactWrite(connection=model._get_connection().connection) as transaction:
+        transaction.save(item)
+    assert model.get(*key, include_expired=True).version == 1
+
+
+def test_whoever_is_not_asked_for_a_version_prolongs_an_expired_item(engine):
+    """A save of an unversioned model, or without the check, replaces it; as it does an absent one."""
+    engine.bind(Cached, Session)
+    Cached("a", n=5, expires=PAST).save()
+    item = Cached.get("a", include_expired=True)
+    item.expires = LATER
+    item.save()
+    assert Cached.get("a").n == 5
+    Session("a", 1, n=5, expires=PAST).save()
+    Session("a", 1, n=6).save(add_version_condition=False)
+    assert Session.get("a", 1).n == 6
+
+
+UPDATES = {
+    "unversioned": (Cached, ("a",), {}),
+    "by key": (Session, ("a", 1), {}),
+    "without a check": (Session, ("a", 1), {"add_version_condition": False}),
+    "with a lock inside": (Lease, ("a",), {}),
+    "lock, no version": (PlainLease, ("a",), {}),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_of_an_expired_item_begins_afresh(engine, name):
+    """What is left of it is deleted first: the counter starts at 0, the version at 1; 2 requests more."""
+    model, key, options = UPDATES[name]
+    engine.bind(model)
+    model(*key, n=5, expires=PAST).save()
+    item = model(*key)
+    with count_requests() as counted:
+        item.update([model.n.add(1)], **options)
+    assert counted.by_operation == {"UpdateItem": 2, "DeleteItem": 1}
+    found = model.get(*key)
+    assert (found.n, found.expires, getattr(found, "version", 1)) == (1, None, 1)
+    assert item.n == 1
+
+
+@pytest.mark.parametrize("name", ["unversioned", "without a check", "lock, no version"])
+def test_an_item_that_was_prolonged_before_the_clean_up_is_not_deleted(engine, name):
+    """Somebody gives it more time between the refusal and the delete: the update goes to the living item."""
+    model, key, options = UPDATES[name]
+    engine.bind(model)
+    model(*key, n=5, expires=PAST).save()
+
+    def prolong(body: dict[str, Any]) -> bool:
+        engine.client().update_item(
+            TableName=body["TableName"],
+            Key=body["Key"],
+            UpdateExpression="SET exp = :later",
+            ExpressionAttributeValues={":later": {"N": "4000000000"}},
+        )
+        return False
+
+    with lost_requests("DeleteItem", where=prolong):
+        model(*key).update([model.n.add(1)], **options)
+    found = model.get(*key)
+    assert (found.n, int(found.expires.timestamp())) == (6, 4_000_000_000)
+
+
+def test_a_prolonged_item_refuses_the_update_that_took_it_for_absent(engine):
+    """The same with a version: nothing is deleted, nothing is changed, and the error brings the item."""
+    engine.bind(Session)
+    Session("a", 1, n=5, expires=PAST).save()
+
+    def prolong(body: dict[str, Any]) -> bool:
+        engine.client().update_item(
+            TableName=body["TableName"],
+            Key=body["Key"],
+            UpdateExpression="SET exp = :later ADD version :one",
+            ExpressionAttributeValues={":later": {"N": "4000000000"}, ":one": {"N": "1"}},
+        )
+        return False
+
+    with lost_requests("DeleteItem", where=prolong), pytest.raises(StaleVersion) as caught:
+        Session("a", 1).update([Session.n.add(1)])
+    assert (caught.value.actual, caught.value.current.n) == (2, 5)
+    assert Session.get("a", 1).n == 5
+
+
+def test_an_update_that_wants_an_item_is_refused_where_it_has_expired(engine):
+    """With a condition that no absent item meets, nothing is cleared: one request, a Conflict."""
+    engine.bind(Cached)
+    Cached("a", n=5, expires=PAST).save()
+    with count_requests() as counted, pytest.raises(Conflict) as caught:
+        Cached("a").update([Cached.n.add(1)], condition=Cached.n == 5)
+    assert counted.by_operation == {"UpdateItem": 1}
+    assert caught.value.current is None
+    assert stored(engine, Cached, "a")["n"] == {"N": "5"}
+
+
+def test_an_expired_item_can_be_deleted(engine):
+    """By whoever has read it, by key alone where there is no version, and not by accident."""
+    engine.bind(Session, Cached)
+    Session("a", 1, expires=PAST).save()
+    Session.get("a", 1, include_expired=True).delete()
+    assert list(Session.scan(include_expired=True)) == []
+    Cached("a", expires=PAST).save()
+    Cached("a").delete()
+    assert list(Cached.scan(include_expired=True)) == []
+
+
+def test_a_delete_of_an_absent_item_is_fine_also_if_it_is_one_that_expired(engine):
+    """PynamoDB deletes what was never stored without a word; an expired item is to count as absent."""
+    engine.bind(Session)
+    Session("b", 1).delete()
+    Session("a", 1, expires=PAST).save()
+    Session("a", 1).delete()
+
+
+@pytest.mark.parametrize("model", [Lease, PlainLease])
+def test_an_expired_item_cannot_be_locked(engine, model):
+    """`ItemNotFound`, which is the model's DoesNotExist as well; nothing is left in the item."""
+    engine.bind(model)
+    model("a", n=5, expires=PAST).save()
+    before = stored(engine, model, "a") or {}
+    for take in (lambda: model.locked("a").acquire(), lambda: model.edit("a").__enter__()):
+        with pytest.raises(ItemNotFound) as caught:
+            take()
+        assert isinstance(caught.value, model.DoesNotExist)
+        assert model.lock_state("a").entries == ()
+    assert {name: value for name, value in (stored(engine, model, "a") or {}).items() if name != "lock"} == before
+
+
+def test_an_item_that_expires_while_it_is_locked(engine, clock):
+    """The version says that the copy is dead; without one, a save brings the item back."""
+    engine.bind(Lease, PlainLease)
+    for model in (Lease, PlainLease):
+        model("a", n=5, expires=timedelta(seconds=5)).save()
+    with Lease.locked("a", heartbeat=False, lease=600) as lock:
+        item = lock.item
+        clock.shift += 10
+        with pytest.raises(StaleVersion):
+            item.save()
+        with pytest.raises(Lease.DoesNotExist):
+            Lease.get("a")
+    PlainLease("b", n=5, expires=timedelta(seconds=5)).save()
+    with PlainLease.locked("b", heartbeat=False, lease=600) as lock:
+        plain = lock.item
+        clock.shift += 10
+        with pytest.raises(Conflict):
+            plain.update([PlainLease.n.add(1)])
+        plain.expires = LATER
+        plain.save()
+    assert PlainLease.get("b").n == 5
+
+
+def test_a_transaction_saves_over_an_expired_item(engine):
+    """Ours knows that it counts as absent: for creates with and without a version."""
+    engine.bind(Session, Cached, Lease)
+    Session("a", 1, n=5, expires=PAST).save()
+    Cached("a", n=5, expires=PAST).save()
+    Lease("a", n=5, expires=PAST).save()
+    new = Session("a", 1, n=6), Cached("a", n=6), Lease("a", n=6)
+    with TransactWrite(connection=Session._get_connection().connection) as transaction:
+        transaction.save(new[0])
+        transaction.save(new[1], Cached.pk.does_not_exist())
+        transaction.save(new[2])
+    assert [Session.get("a", 1).n, Cached.get("a").n, Lease.get("a").n] == [6, 6, 6]
+    assert (new[0].version, new[2].version, Session.get("a", 1).version) == (1, 1, 1)
+    with pytest.raises(StaleVersion), TransactWrite(connection=Session._get_connection().connection) as transaction:
+        transaction.save(Session("a", 1, n=7))
+
+
+def test_a_guarded_batch_saves_over_an_expired_item(engine):
+    """In both modes."""
+    engine.bind(Session)
+    for number, transactions in enumerate((False, True)):
+        Session("a", number, n=5, expires=PAST).save()
+        with Session.guarded_batch(transactions=transactions) as batch:
+            batch.save(Session("a", number, n=6))
+        assert (Session.get("a", number).n, Session.get("a", number).version) == (6, 1)
+
+
+def test_modify_takes_an_expired_item_for_absent(engine):
+    """It is an error, or with `create` a new item."""
+    engine.bind(Cached, Session)
+    Session("a", 1, n=5, expires=PAST).save()
+    with pytest.raises(Session.DoesNotExist):
+        Session.modify("a", 1, lambda item: None)
+    made = Session.modify("a", 1, lambda item: setattr(item, "n", item.n + 1), create=True)
+    assert (made.n, made.version) == (1, 1)
+
+
+# The attribute
+
+
+def test_a_timedelta_counts_from_the_clock_of_the_library():
+    """Also in the constructor, as a default, and in an update's action."""
+    with clock_at(1_000_000_000_000):
+        item = Cached("a", expires=timedelta(seconds=60))
+        assert item.expires == datetime.fromtimestamp(1_000_000_060, tz=timezone.utc)
+        item.expires = timedelta(days=-1)
+        assert item.expires.timestamp() == 1_000_000_000 - 86400
+        action = Cached.expires.set(timedelta(seconds=5))
+        assert "1000000005" in repr(action)
+
+
+def test_times_that_are_none_or_naive_or_no_times():
+    """None is an item without an end; PynamoDB's own refusals stay."""
+    item = Cached("a", expires=LATER)
+    item.expires = None
+    assert item.expires is None
+    assert "exp" not in item.serialize()
+    for wrong in (datetime(2030, 1, 1), "tomorrow", 12):  # noqa: DTZ001 - the point of it
+        with pytest.raises(ValueError):
+            item.expires = wrong
+
+
+def test_a_time_of_expiry_that_is_stored_with_a_fraction_counts(engine):
+    """Somebody else may have written one; DynamoDB takes any number."""
+    engine.bind(Cached)
+    with clock_at(2_000_000_000_500):
+        for pk, end in (("past", "1999999999.9"), ("now", "2000000000.0"), ("later", "2000000002")):
+            item = {"pk": {"S": pk}, "n": {"N": "1"}, "exp": {"N": end}}
+            engine.client().put_item(TableName=Cached.Meta.table_name, Item=item)
+        assert [item.pk for item in Cached.scan(attributes_to_get=["pk"])] == ["later"]
+        for pk in ("past", "now"):
+            Cached(pk, n=2).save(Cached.pk.does_not_exist())
+
+
+def test_a_model_without_a_time_of_expiry_says_so(dynoxide):
+    """Before anything is sent, at the first use."""
+
+    class Endless(ExpiringMixin, Model):
+        class Meta:
+            table_name = "endless"
+
+        pk = UnicodeAttribute(hash_key=True)
+
+    dynoxide.bind(Endless)
+    dynoxide.client().put_item(TableName=Endless.Meta.table_name, Item={"pk": {"S": "a"}})
+    uses = [
+        lambda: list(Endless.scan()),
+        lambda: list(Endless.query("a")),
+        lambda: Endless.count("a"),
+        lambda: Endless("a").update([Endless.pk.set("b")]),
+        lambda: Endless("a").save(Endless.pk.exists()),
+        lambda: Endless.get("a"),
+        lambda: list(Endless.batch_get(["a"])),
+    ]
+    with count_requests() as counted:
+        for use in uses:
+            with pytest.raises(ConfigurationError, match="has no TTLAttribute"):
+                use()
+    assert counted.by_operation.keys() <= {"GetItem", "BatchGetItem"}
+
+
+def test_a_time_of_expiry_that_is_a_key_is_refused():
+    """Where the class is made."""
+    with pytest.raises(ConfigurationError, match="is a key of the table"):
+
+        class Wrong(ExpiringMixin, Model):
+            pk = UnicodeAttribute(hash_key=True)
+            expires = TTLAttribute(range_key=True)
+
+
+def test_an_inherited_time_of_expiry_that_is_a_key_is_refused():
+    """Where the class is made, as well."""
+
+    class Base(Model):
+        pk = UnicodeAttribute(hash_key=True)
+        expires = TTLAttribute(range_key=True)
+
+    with pytest.raises(ConfigurationError, match="is a key of the table"):
+
+        class Wrong(ExpiringMixin, Base):
+            pass
+
+
+def test_the_order_of_the_mixins_does_not_matter(engine):
+    """The parts of a model are what it is, not how it is written down."""
+
+    class Other(VersionedMixin, ExpiringMixin, Model):
+        class Meta:
+            table_name = "other-order"
+
+        pk = UnicodeAttribute(hash_key=True)
+        expires = TTLAttribute(null=True)
+        version = VersionAttribute()
+
+    engine.bind(Other)
+    Other("a", expires=PAST).save()
+    with pytest.raises(Other.DoesNotExist):
+        Other.get("a")
+    Other("a").save()
+    assert Other.get("a").version == 1
+
+
+# What holds where there is no item
+
+
+class Anything(Model):
+    """Attributes of all kinds for conditions."""
+
+    class Meta:
+        table_name = "anything"
+
+    pk = UnicodeAttribute(hash_key=True)
+    text = UnicodeAttribute(null=True)
+    number = NumberAttribute(null=True)
+    other = NumberAttribute(null=True)
+    names = UnicodeSetAttribute(null=True)
+    parts = ListAttribute(null=True)
+    inner = MapAttribute(null=True)
+
+
+SIMPLE: dict[str, Condition] = {
+    "exists": Anything.pk.exists(),
+    "does_not_exist": Anything.pk.does_not_exist(),
+    "other exists": Anything.text.exists(),
+    "other does_not_exist": Anything.text.does_not_exist(),
+    "nested does_not_exist": Anything.inner["x"].does_not_exist(),
+    "==": Anything.number == 1,
+    "!=": Anything.number != 1,
+    "!= None": Anything.text != "",
+    "<": Anything.number < 1,
+    "<=": Anything.number <= 1,
+    ">": Anything.number > 1,
+    ">=": Anything.number >= 1,
+    "between": Anything.number.between(0, 10),
+    "is_in": Anything.number.is_in(0, 1),
+    "is_type": Anything.text.is_type(),
+    "startswith": Anything.text.startswith("a"),
+    "contains": Anything.text.contains("a"),
+    "set contains": Anything.names.contains("a"),
+    "size ==": size(Anything.parts) == 0,
+    "size <": size(Anything.parts) < 5,
+    "size !=": size(Anything.parts) != 5,
+    "paths ==": Anything.number == Anything.other,
+    "paths !=": Anything.number != Anything.other,
+    "paths <": Anything.number < Anything.other,
+    "nested ==": Anything.parts[0] == 1,
+    "nested !=": Anything.parts[0] != 1,
+}
+COMPOSED: dict[str, Condition] = {
+    "not exists and !=": ~Anything.pk.exists() & (Anything.number != 1),
+    "== or does_not_exist": (Anything.number == 1) | Anything.pk.does_not_exist(),
+    "not (== or exists)": ~((Anything.number == 1) | Anything.pk.exists()),
+    "not not exists": ~~Anything.pk.exists(),
+    "does_not_exist and ==": Anything.pk.does_not_exist() & (Anything.number == 1),
+    "not (!= and between)": ~((Anything.number != 1) & Anything.number.between(1, 2)),
+}
+CONDITIONS = SIMPLE | {f"not {name}": ~condition for name, condition in SIMPLE.items()} | COMPOSED
+
+
+def test_what_holds_where_there_is_no_item_is_what_the_engine_says(engine):
+    """Every kind of condition, as that of a put on an absent key, against `expiry.holds_without_item`."""
+    engine.bind(Anything)
+    conditions = CONDITIONS
+    if engine.is_moto:  # it fails on the size of nothing, and says that nothing equals nothing
+        conditions = {
+            name: condition for name, condition in CONDITIONS.items() if "size" not in name and "paths" not in name
+        }
+    found = {name: _is_put_done(f"k{number}", conditions[name]) for number, name in enumerate(conditions)}
+    ours = {name: expiry.holds_without_item(condition) for name, condition in conditions.items()}
+    assert {name: (ours[name], found[name]) for name in ours if ours[name] != found[name]} == {}
+    assert set(found.values()) == {True, False}
+
+
+def _is_put_done(key: str, condition: Condition) -> bool:
+    try:
+        Anything(key).save(condition)
+    except PutError as error:
+        if error.cause_response_code != "ConditionalCheckFailedException":
+            raise
+        return False
+    return True
