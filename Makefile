@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
+# These start processes of their own, kill and pause them: nothing else runs beside them.
+ALONE := $(foreach name,crashes demo fork pauses processes threads,tests/integration/test_$(name).py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -17,7 +19,8 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-report=
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= -n 2 $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= $(ALONE)
 	$(BIN)/coverage report
 
 lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
