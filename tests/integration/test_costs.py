@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking import TransactWrite
+from pynamo_locking import StaleVersion, TransactWrite
 from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere
@@ -127,3 +127,31 @@ def test_looking_and_breaking():
     with count_requests() as counted:
         Account.break_lock("a", ticket=lock.ticket)
     assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
+
+
+def test_versioned_writes_are_one_write_each():
+    """Accepted or refused; the refusal brings the stored item, and modify() goes on from there."""
+    stale = Document.get("f", 1)
+    with count_requests() as counted:
+        Document.get("f", 1).touch()
+    assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
+    with count_requests() as counted, pytest.raises(StaleVersion) as caught:
+        stale.save()
+    assert caught.value.current.version == stale.version + 1
+    assert counted.by_operation == {"UpdateItem": 1}
+
+
+def test_a_modify_that_meets_others_reads_once():
+    """1 read, and 1 write for each attempt."""
+    attempts = []
+
+    def change(document):
+        if not attempts:
+            Document("f", 1).update([Document.body.set("theirs")], add_version_condition=False)
+        attempts.append(document.body)
+        document.body = "mine"
+
+    with count_requests() as counted:
+        Document.modify("f", 1, change)
+    assert counted.by_operation == {"GetItem": 1, "UpdateItem": 3}  # one of them is theirs
+    assert attempts == [None, "theirs"]
