@@ -19,8 +19,8 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= -n 2 $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= $(ALONE)
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 $(ALONE)
 	$(BIN)/coverage report
 
 lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
