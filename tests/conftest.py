@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ON_AWS = bool(os.environ.get(AWS_PREFIX_VARIABLE))
 REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
-ALL = ["aws"] if ON_AWS else ["moto", *REAL]
+ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]
         yield engine
 
 
-@pytest.fixture(params=REAL)
+@pytest.fixture(params=REAL if ON_AWS else ["memory", *REAL])
 def real_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that handles concurrent requests as DynamoDB does."""
     with running(request.param, servers) as engine:

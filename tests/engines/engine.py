@@ -16,6 +16,7 @@ from moto import mock_aws  # before any session is made, so that each has moto's
 from moto.core.botocore_stubber import BotocoreStubber
 from pynamodb.models import Model
 
+from tests.engines.memory import TappedMemory
 from tests.engines.servers import Servers, StartError
 
 if TYPE_CHECKING:
@@ -45,13 +46,20 @@ class Engine:
     """
 
     def __init__(
-        self, name: str, host: str | None, region: str, prefix: str, session: botocore.session.Session
+        self,
+        name: str,
+        host: str | None,
+        region: str,
+        prefix: str,
+        session: botocore.session.Session,
+        memory: TappedMemory | None = None,
     ) -> None:
         self.name = name
         self.host = host
         self.region = region
         self._prefix = prefix
         self._session = session
+        self._memory = memory
         self._clients: dict[tuple[int, float], Any] = {}
         self._cleanup = ExitStack()
 
@@ -75,6 +83,8 @@ class Engine:
         """A plain low-level client, which does not retry unless told to; the same one for the same
         arguments.
         """
+        if self._memory is not None:
+            return self._memory.client(attempts)
         key = (attempts, read_timeout)
         if key not in self._clients:
             config = botocore.config.Config(
@@ -226,11 +236,13 @@ def running(name: str, servers: Servers) -> Iterator[Engine]:
             for variable, value in DUMMY_ENVIRONMENT.items():
                 environment.setenv(variable, value)
             environment.delenv("AWS_PROFILE", raising=False)
+            host, memory = None, None
             if name == "moto":
                 stack.enter_context(moto_one_at_a_time())
-                host = None
+            elif name == "memory":
+                memory = stack.enter_context(TappedMemory())
             else:
                 host = _url(servers, name)
-            engine = Engine(name, host, "us-east-1", "test-", _session("local"))
+            engine = Engine(name, host, "us-east-1", "test-", _session("local"), memory)
         stack.callback(engine.close)
         yield engine

@@ -176,8 +176,11 @@ def _do_get_response(endpoint: object, request: AWSPreparedRequest, operation_mo
         return answer
 
     operation = _operation(request)
-    if operation is None:
-        return forward()
+    return forward() if operation is None else attempt(endpoint, request, operation, forward)
+
+
+def attempt(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+    """Let one attempt pass the open taps. ``forward`` serves it."""
     for tap in reversed(_taps[0]):
         forward = _through(tap, endpoint, request, operation, forward)
     return forward()

@@ -1,0 +1,68 @@
+"""How an operation says no, in DynamoDB's words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+INVALID = "ValidationException"
+CONDITION_FAILED = "ConditionalCheckFailedException"
+CANCELLED = "TransactionCanceledException"
+NOT_FOUND = "ResourceNotFoundException"
+IN_USE = "ResourceInUseException"
+MISMATCH = "IdempotentParameterMismatchException"
+SERIALIZATION = "SerializationException"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an error
+    """DynamoDB refuses a request.
+
+    Attributes:
+        code: the code of the error.
+        message: its message.
+        details: what the error carries besides, as ``Item`` or ``CancellationReasons``.
+    """
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+def invalid(message: str) -> Refusal:
+    """Return the refusal of a request that cannot be served."""
+    return Refusal(INVALID, message)
+
+
+def invalid_value(message: str) -> Refusal:
+    """Return the refusal of a parameter's value."""
+    return invalid(f"One or more parameter values were invalid: {message}")
+
+
+def condition_failed(item: Mapping[str, Any] | None) -> Refusal:
+    """Return the refusal of a write whose condition is false, with the stored item if it was asked for."""
+    details = {} if item is None else {"Item": item}
+    return Refusal(CONDITION_FAILED, "The conditional request failed", **details)
+
+
+def no_such_table() -> Refusal:
+    """Return the refusal of a request to a table that does not exist."""
+    return Refusal(NOT_FOUND, "Requested resource not found")
+
+
+def reason(refusal: Refusal | None) -> dict[str, Any]:
+    """Return why one action of a transaction was refused; without a refusal, that it was not."""
+    if refusal is None:
+        return {"Code": "None"}
+    code = "ConditionalCheckFailed" if refusal.code == CONDITION_FAILED else "ValidationError"
+    return {"Code": code, "Message": refusal.message, **refusal.details}
+
+
+def cancelled(reasons: Sequence[Mapping[str, Any]]) -> Refusal:
+    """Return the refusal of a transaction, with a reason for each action."""
+    codes = ", ".join(each["Code"] for each in reasons)
+    message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
+    return Refusal(CANCELLED, message, Message=message, CancellationReasons=list(reasons))

@@ -1,0 +1,154 @@
+"""TransactWriteItems and TransactGetItems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking.testing._dynamodb.capacity import TRANSACTIONAL, Bill, read_units
+from pynamo_locking.testing._dynamodb.items import read_check, read_delete, read_projection, read_put, read_update
+from pynamo_locking.testing._dynamodb.refusals import MISMATCH, Refusal, cancelled, invalid, reason
+from pynamo_locking.testing._dynamodb.values import copy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pynamo_locking.testing._dynamodb.items import Change, Write
+    from pynamo_locking.testing._dynamodb.tables import Store
+
+_READ: Final[dict[str, Callable[[Store, Mapping[str, Any]], Write]]] = {
+    "Put": read_put,
+    "Update": read_update,
+    "Delete": read_delete,
+    "ConditionCheck": read_check,
+}
+_MOST_ACTIONS: Final = 100
+_MOST_BYTES: Final = 4 * 1024 * 1024
+_LONGEST_TOKEN: Final = 36
+#: For how long a token is remembered.
+_REMEMBERED_MS: Final = 10 * 60 * 1000
+
+
+def transact_write_items(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    """Serve a TransactWriteItems.
+
+    Args:
+        store: the tables.
+        request: the arguments of the request.
+        now_ms: the time, for the memory of tokens.
+    """
+    token = request.get("ClientRequestToken")
+    writes = _read_writes(store, request["TransactItems"])
+    if token is not None and _is_repeated(store, token, request["TransactItems"], now_ms):
+        return _bill_of_repetition(writes, request)
+    changes = _evaluate(writes)
+    bill = Bill(request)
+    for write, change in zip(writes, changes, strict=True):
+        bill.add(write.table.name, change.apply(TRANSACTIONAL))
+    if token is not None:
+        store.tokens[token] = (now_ms, _fingerprint(request["TransactItems"]))
+    return bill.of_all()
+
+
+def _read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Write]:
+    _check_number(actions)
+    writes = list["Write"]()
+    for action in actions:
+        if len(action) != 1:
+            raise invalid("TransactItems can only contain one of Check, Put, Update or Delete")
+        [(kind, arguments)] = action.items()
+        writes.append(_READ[kind](store, arguments))
+    if len({(write.table.name, write.key) for write in writes}) < len(writes):
+        raise invalid("Transaction request cannot include multiple operations on one item")
+    return writes
+
+
+def _evaluate(writes: list[Write]) -> list[Change]:
+    """Return what all writes change.
+
+    Raises:
+        Refusal: one of them cannot be done; nothing is.
+    """
+    changes, refusals = list["Change"](), list["Refusal | None"]()
+    for write in writes:
+        try:
+            changes.append(write.evaluate())
+            refusals.append(None)
+        except Refusal as error:
+            refusals.append(error)
+    if any(refusals):
+        raise cancelled([reason(refusal) for refusal in refusals])
+    if sum(change.new.size for change in changes if change.new is not None) > _MOST_BYTES:
+        raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
+    return changes
+
+
+def _is_repeated(store: Store, token: str, actions: Sequence[Mapping[str, Any]], now_ms: int) -> bool:
+    if not 1 <= len(token) <= _LONGEST_TOKEN:
+        raise invalid(
+            f"1 validation error detected: Value '{token}' at 'clientRequestToken' failed to satisfy constraint: "
+            f"Member must have length less than or equal to {_LONGEST_TOKEN}"
+        )
+    for old, (time_ms, _) in list(store.tokens.items()):  # the oldest first
+        if now_ms - time_ms < _REMEMBERED_MS:
+            break
+        del store.tokens[old]
+    if token not in store.tokens:
+        return False
+    if store.tokens[token][1] != _fingerprint(actions):
+        raise Refusal(
+            MISMATCH,
+            "DynamoDB rejected the request because you retried a request with a different payload but with an "
+            "idempotent token that was already used.",
+        )
+    return True
+
+
+def _fingerprint(value: Any) -> Any:
+    """Return a request in a form that compares by content and shares nothing that may change."""
+    if isinstance(value, dict):
+        return {key: _fingerprint(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fingerprint(inner) for inner in value]
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response to a request that was served already: it costs a read of the items."""
+    bill = Bill(request)
+    for write in writes:
+        record = write.table.primary.get(write.key)
+        bill.add(write.table.name, read_units(record.size if record else 0, TRANSACTIONAL))
+    return bill.of_all()
+
+
+def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Serve a TransactGetItems."""
+    _check_number(request["TransactItems"])
+    bill, responses, seen, size = Bill(request), list[dict[str, Any]](), set[Any](), 0
+    for action in request["TransactItems"]:
+        get = action["Get"]
+        projection = read_projection(get)
+        table = store.table(get["TableName"])
+        key = table.key_of_request(get["Key"])
+        if (table.name, key) in seen:
+            raise invalid("Transaction request cannot include multiple operations on one item")
+        seen.add((table.name, key))
+        record = table.primary.get(key)
+        bill.add(table.name, read_units(record.size if record else 0, TRANSACTIONAL))
+        if record is None:
+            responses.append({})
+            continue
+        size += record.size
+        responses.append({"Item": copy_of(record.item if projection is None else projection.of(record.item))})
+    if size > _MOST_BYTES:
+        raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
+    return {"Responses": responses, **bill.of_all()}
+
+
+def _check_number(actions: Sequence[Mapping[str, Any]]) -> None:
+    relation = "greater than or equal to 1" if not actions else f"less than or equal to {_MOST_ACTIONS}"
+    if not 1 <= len(actions) <= _MOST_ACTIONS:
+        raise invalid(
+            "1 validation error detected: Value at 'transactItems' failed to satisfy constraint: "
+            f"Member must have length {relation}"
+        )

@@ -1,0 +1,133 @@
+"""What the parsers of all expressions share: paths, placeholders, and what they demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from pynamo_locking.testing.expressions.paths import Literal, Path
+from pynamo_locking.testing.expressions.reserved import RESERVED
+from pynamo_locking.testing.expressions.rules import AllowedTypes, Distinct
+from pynamo_locking.testing.expressions.tokens import END, Tokens
+
+if TYPE_CHECKING:
+    from pynamo_locking.testing.expressions.paths import Operand
+    from pynamo_locking.testing.expressions.rules import Rule
+
+Root = TypeVar("Root")
+
+_MOST_OPERATORS: Final = 300
+
+
+@dataclass(frozen=True)
+class Parsed(Generic[Root]):
+    """An expression after parsing. Holds nothing of the request, so that it can be kept.
+
+    Attributes:
+        root: the condition, actions or paths.
+        kind: what the expression is, as ``ConditionExpression``.
+        names: the placeholders of names in it.
+        values: the placeholders of values in it.
+        rules: what has to be true of them.
+        paths: the document paths in it.
+    """
+
+    root: Root
+    kind: str
+    names: frozenset[str]
+    values: frozenset[str]
+    rules: tuple[Rule, ...]
+    paths: tuple[Path, ...]
+
+
+class Parser:
+    """Parses by recursive descent.
+
+    Args:
+        kind: what the expression is, as ``ConditionExpression``.
+        text: the expression.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.tokens = Tokens(kind, text)
+        self._names = set[str]()
+        self._values = set[str]()
+        self._rules = list["Rule"]()
+        self._paths = list[Path]()
+        self._operators = 0
+
+    def finish(self, root: Root) -> Parsed[Root]:
+        """Return what was parsed, once the whole text was.
+
+        Raises:
+            Refusal: something is left of it.
+        """
+        if self.tokens.next != END:
+            raise self.tokens.syntax_error()
+        names, values = frozenset(self._names), frozenset(self._values)
+        return Parsed(root, self.tokens.kind, names, values, tuple(self._rules), tuple(self._paths))
+
+    def demand(self, rule: Rule) -> None:
+        """Note what has to be true of the request."""
+        self._rules.append(rule)
+
+    def demand_type(self, operand: Operand, types: frozenset[str], function: str) -> None:
+        """Note that a literal operand has to be of one of these types."""
+        if isinstance(operand, Literal):
+            self.demand(AllowedTypes(operand.name, types, function))
+
+    def demand_distinct(self, first: Operand, others: tuple[Operand, ...], function: str) -> None:
+        """Note that the other operands have to be other paths than the first."""
+        if isinstance(first, Path):
+            for other in others:
+                if isinstance(other, Path):
+                    self.demand(Distinct(first, other, function))
+
+    def count_operator(self) -> None:
+        """Note one operator more.
+
+        Raises:
+            Refusal: there are more than DynamoDB takes.
+        """
+        self._operators += 1
+        if self._operators > _MOST_OPERATORS:
+            raise self.tokens.error(
+                f"The expression contains too many operators; operator count: {self._operators}",
+            )
+
+    def path_or_literal(self) -> Path | Literal:
+        """Take a document path, or a placeholder of a value."""
+        return self.literal() if self.tokens.next.startswith(":") else self.path()
+
+    def literal(self) -> Literal:
+        """Take a placeholder of a value."""
+        if not self.tokens.next.startswith(":"):
+            raise self.tokens.syntax_error()
+        name = self.tokens.take()
+        self._values.add(name)
+        return Literal(name)
+
+    def path(self) -> Path:
+        """Take a document path."""
+        parts: list[str | int] = [self._name()]
+        while self.tokens.next in {".", "["}:
+            if self.tokens.take() == ".":
+                parts.append(self._name())
+            else:
+                if not self.tokens.next.isdigit():
+                    raise self.tokens.syntax_error()
+                parts.append(int(self.tokens.take()))
+                self.tokens.expect("]")
+        path = Path(tuple(parts))
+        self._paths.append(path)
+        return path
+
+    def _name(self) -> str:
+        name = self.tokens.next
+        if name.startswith("#"):
+            self._names.add(name)
+        elif not name[:1].isalpha():
+            raise self.tokens.syntax_error()
+        elif name.upper() in RESERVED:
+            raise self.tokens.error(f"Attribute name is a reserved keyword; reserved keyword: {name}")
+        return self.tokens.take()

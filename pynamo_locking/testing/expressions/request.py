@@ -1,0 +1,211 @@
+"""The expressions of one request, bound to its names and values."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pynamo_locking.testing._dynamodb.refusals import INVALID, Refusal, invalid
+from pynamo_locking.testing._dynamodb.values import canonical
+from pynamo_locking.testing.expressions.condition_parser import parse_condition
+from pynamo_locking.testing.expressions.paths import Scope, clash, project, tree_of
+from pynamo_locking.testing.expressions.update_parser import parse_projection, parse_update
+from pynamo_locking.testing.expressions.updates import apply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamo_locking.testing._dynamodb.values import Item, Value
+    from pynamo_locking.testing.expressions.conditions import Condition
+    from pynamo_locking.testing.expressions.parsing import Parsed
+    from pynamo_locking.testing.expressions.paths import Parts, Tree
+    from pynamo_locking.testing.expressions.updates import Action
+
+_Root = TypeVar("_Root")
+
+_NAMES: Final = "ExpressionAttributeNames"
+_VALUES: Final = "ExpressionAttributeValues"
+_IS_NAME: Final = re.compile(r"#[A-Za-z0-9_]+").fullmatch
+_IS_VALUE: Final = re.compile(r":[A-Za-z0-9_]+").fullmatch
+
+
+class BoundCondition:
+    """A condition with its names and values."""
+
+    def __init__(self, parsed: Parsed[Condition], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
+        self.root = parsed.root
+        self._paths = parsed.paths
+        self.names = names
+        self.values = values
+
+    def holds(self, item: Item) -> bool:
+        """Tell whether it is true of an item; of no item at all, if that is empty."""
+        return self.root.holds(Scope(item, self.names, self.values))
+
+    def attributes(self) -> set[str]:
+        """Return the names of the attributes that it is about."""
+        return {str(path.resolve(self.names)[0]) for path in self._paths}
+
+
+class BoundUpdate:
+    """An update with its names and values.
+
+    Attributes:
+        paths: what it changes.
+    """
+
+    def __init__(self, actions: tuple[Action, ...], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
+        self.paths: list[Parts] = [action.path.resolve(names) for action in actions]
+        self._actions = actions
+        self._names = names
+        self._values = values
+
+    def apply(self, item: Item) -> Item:
+        """Return the item after the update.
+
+        Raises:
+            Refusal: the item does not allow it.
+        """
+        return apply(self._actions, Scope(item, self._names, self._values))
+
+    def updated(self, item: Item) -> Item:
+        """Return the part of an item that the update is about."""
+        return project(item, tree_of(self.paths), whole_lists=True)
+
+
+class BoundProjection:
+    """A projection with its names.
+
+    Attributes:
+        paths: what it names.
+    """
+
+    def __init__(self, paths: list[Parts]) -> None:
+        self.paths = paths
+        self._tree: Tree = tree_of(paths)
+
+    def of(self, item: Item) -> Item:
+        """Return the part of an item that it names."""
+        return project(item, self._tree)
+
+
+class Expressions:
+    """The expressions of one request.
+
+    Args:
+        request: the arguments of the request, or of one action of a transaction.
+        kinds: the arguments that are expressions, as ``ConditionExpression``.
+
+    Raises:
+        Refusal: names or values are not as they have to be.
+    """
+
+    def __init__(self, request: Mapping[str, Any], *kinds: str) -> None:
+        self._request = request
+        self._kinds = kinds
+        self._names: Mapping[str, str] = request.get(_NAMES, {})
+        self._values: Mapping[str, Value] = {}
+        self._unused_names: set[str] = set()
+        self._unused_values: set[str] = set()
+        if _NAMES in request:
+            self._check_placeholders(_NAMES)
+            self._unused_names.update(self._names)
+        if _VALUES in request:
+            self._check_placeholders(_VALUES)
+            self._values = {key: _bound_value(key, value) for key, value in request[_VALUES].items()}
+            self._unused_values.update(self._values)
+
+    def condition(self, kind: str = "ConditionExpression") -> BoundCondition | None:
+        """Return a condition of the request, or None if it has none.
+
+        Raises:
+            Refusal: it is no condition, or its names and values do not fit.
+        """
+        if kind not in self._request:
+            return None
+        parsed = parse_condition(kind, self._request[kind])
+        self._bind(parsed)
+        return BoundCondition(parsed, self._names, self._values)
+
+    def update(self) -> BoundUpdate | None:
+        """Return the update of the request, or None if it has none.
+
+        Raises:
+            Refusal: it is no update, or its names and values do not fit, or two paths overlap.
+        """
+        text = self._request.get("UpdateExpression")
+        if not text:  # an empty one is taken for none
+            return None
+        update = BoundUpdate(self._bind(parse_update(text)), self._names, self._values)
+        _check_paths("UpdateExpression", update.paths)
+        return update
+
+    def projection(self) -> BoundProjection | None:
+        """Return the projection of the request, or None if it has none.
+
+        Raises:
+            Refusal: it is no projection, or its names do not fit, or two paths overlap.
+        """
+        kind = "ProjectionExpression"
+        if kind not in self._request:
+            return None
+        paths = self._bind(parse_projection(self._request[kind]))
+        resolved = [path.resolve(self._names) for path in paths]
+        _check_paths(kind, resolved)
+        return BoundProjection(resolved)
+
+    def check_all_used(self) -> None:
+        """Refuse the request if a name or value occurs in no expression.
+
+        Raises:
+            Refusal: one does not.
+        """
+        for parameter, unused in ((_NAMES, self._unused_names), (_VALUES, self._unused_values)):
+            if unused:
+                keys = ", ".join(sorted(unused))
+                raise invalid(f"Value provided in {parameter} unused in expressions: keys: {{{keys}}}")
+
+    def _check_placeholders(self, parameter: str) -> None:
+        if not any(self._request.get(kind) for kind in self._kinds):
+            message = f"{parameter} can only be specified when using expressions"
+            if parameter == _VALUES:
+                message += f": {' and '.join(self._kinds)} {'is' if len(self._kinds) == 1 else 'are'} null"
+            raise invalid(message)
+        if not self._request[parameter]:
+            raise invalid(f"{parameter} must not be empty")
+        is_placeholder = _IS_NAME if parameter == _NAMES else _IS_VALUE
+        for key in self._request[parameter]:
+            if not is_placeholder(key):
+                raise invalid(f'{parameter} contains invalid key: Syntax error; key: "{key}"')
+
+    def _bind(self, parsed: Parsed[_Root]) -> _Root:
+        if not self._names.keys() >= parsed.names:
+            [missing, *_] = sorted(parsed.names - self._names.keys())
+            what = "An expression attribute name used in the document path is not defined; attribute name"
+            raise invalid(f"Invalid {parsed.kind}: {what}: {missing}")
+        if not self._values.keys() >= parsed.values:
+            [missing, *_] = sorted(parsed.values - self._values.keys())
+            what = "An expression attribute value used in expression is not defined; attribute value"
+            raise invalid(f"Invalid {parsed.kind}: {what}: {missing}")
+        self._unused_names -= parsed.names
+        self._unused_values -= parsed.values
+        for rule in parsed.rules:
+            message = rule.broken(self._names, self._values)
+            if message is not None:
+                raise invalid(f"Invalid {parsed.kind}: {message}")
+        return parsed.root
+
+
+def _bound_value(key: str, value: Mapping[str, Any]) -> Value:
+    try:
+        return canonical(value)
+    except Refusal as error:
+        if error.code != INVALID:
+            raise
+        raise invalid(f"{_VALUES} contains invalid value: {error.message} for key {key}") from None
+
+
+def _check_paths(kind: str, paths: list[Parts]) -> None:
+    message = clash(paths) if len(paths) > 1 else None
+    if message is not None:
+        raise invalid(f"Invalid {kind}: {message}")

@@ -1,0 +1,188 @@
+"""A DynamoDB in this process, for tests that take microseconds a request."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import Self
+
+from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use
+from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
+from pynamo_locking.testing._dynamodb.arguments import check_arguments
+from pynamo_locking.testing._dynamodb.refusals import Refusal
+from pynamo_locking.testing._dynamodb.tables import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from pynamodb.connection import Connection
+
+_SIMPLE: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
+    "GetItem": items.get_item,
+    "PutItem": items.put_item,
+    "UpdateItem": items.update_item,
+    "DeleteItem": items.delete_item,
+    "Query": queries.query,
+    "Scan": queries.scan,
+    "BatchGetItem": batches.batch_get_item,
+    "BatchWriteItem": batches.batch_write_item,
+    "TransactGetItems": transactions.transact_get_items,
+    "DescribeTable": administration.describe_table,
+    "DeleteTable": administration.delete_table,
+    "ListTables": administration.list_tables,
+    "UpdateTimeToLive": administration.update_time_to_live,
+    "DescribeTimeToLive": administration.describe_time_to_live,
+}
+#: These need the time, too.
+_TIMED: Final[dict[str, Callable[[Store, Mapping[str, Any], int], dict[str, Any]]]] = {
+    "CreateTable": administration.create_table,
+    "TransactWriteItems": transactions.transact_write_items,
+}
+OPERATIONS: Final = frozenset(_SIMPLE) | frozenset(_TIMED)
+
+_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in OPERATIONS}
+
+#: The database whose ``with`` block is open; there is one process-wide seam, so there is one.
+_in_use: list[MemoryDynamoDB] = []
+
+
+class MemoryDynamoDB:
+    """A DynamoDB in memory that takes the place of the real one.
+
+    Inside its ``with`` block every PynamoDB connection of this process goes to it, also those made before::
+
+        with MemoryDynamoDB():
+            Account.create_table()
+            Account("a-1").save()
+
+    It knows tables with their indexes, the expressions of conditions, updates, filters and projections,
+    transactions with their tokens, batches, pages, and DynamoDB's limits, errors and messages; the contract
+    tests of this package run on it and on DynamoDB's own emulator alike. Not known: streams, PartiQL, backups,
+    UpdateTable, tags, the parameters from before expressions (``Expected``, ``AttributesToGet``, ...). Asking
+    for these raises a `ConfigurationError`.
+
+    What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and
+    an index are always up to date. No request conflicts with another, and none is throttled. Tables are made
+    and deleted at once. Items with a TTL stay, as DynamoDB too keeps them for days.
+
+    Thread-safe: a request is atomic. Nothing that a caller hands in or gets back is shared with the database.
+    A process forked from this one has a copy of its own.
+
+    To put faults around the requests, override `handle`.
+
+    Cost: some 10 to 100 microseconds a request, plus what PynamoDB needs itself.
+
+    Attributes:
+        exceptions: the exception classes, by their codes, as a boto3 client has them.
+    """
+
+    def __init__(self) -> None:
+        self.exceptions = Exceptions()
+        self._store = Store()
+        self._mutex = runtime.Runtime().mutex()  # a real one, also in a test with a virtual world
+        self._client = MemoryClient(self)
+        self._patch = ExitStack()
+
+    def __enter__(self) -> Self:
+        if _in_use:
+            raise ConfigurationError(
+                "a MemoryDynamoDB is in use already: PynamoDB's connections can go to one only. Leave its `with` "
+                "block first, or use that one."
+            )
+        self._patch.enter_context(connections_use(self.client_for))
+        _in_use.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _in_use.clear()
+        self._patch.close()
+
+    def handle(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Serve a request. Every request of every client goes through here, so this is the place for faults.
+
+        Args:
+            operation: the operation, as ``UpdateItem``.
+            kwargs: its arguments, as boto3 takes them.
+
+        Returns:
+            The response, as boto3 gives it.
+
+        Raises:
+            botocore.exceptions.ClientError: DynamoDB would refuse the request.
+            ConfigurationError: the operation or an argument is not known here.
+        """
+        check_arguments(operation, kwargs)
+        try:
+            with self._mutex:
+                response = self._serve(operation, kwargs)
+        except Refusal as refusal:
+            raise client_error(operation, refusal.code, refusal.message, refusal.details) from None
+        response["ResponseMetadata"] = {
+            "RequestId": "memory",
+            "HTTPStatusCode": 200,
+            "HTTPHeaders": {},
+            "RetryAttempts": 0,
+        }
+        return response
+
+    def _serve(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        simple = _SIMPLE.get(operation)
+        if simple is not None:
+            return simple(self._store, kwargs)
+        return _TIMED[operation](self._store, kwargs, self.time_ms())
+
+    def time_ms(self) -> int:
+        """Return the database's own time in ms since the epoch: when tables were made, how old tokens are."""
+        return runtime.current.time_ms()
+
+    def client(self) -> MemoryClient:
+        """Return a low-level client, as ``boto3.client("dynamodb")`` makes one."""
+        return self._client
+
+    def client_for(self, connection: Connection) -> MemoryClient:  # noqa: ARG002 - for those who override it
+        """Return the client that a PynamoDB connection uses inside the ``with`` block.
+
+        Override it to tell connections apart, by their retries for example.
+        """
+        return self._client
+
+
+class MemoryClient:
+    """A low-level client: ``get_item(**kwargs)`` and so on, for each operation of `MemoryDynamoDB`.
+
+    Args:
+        database: where the requests go.
+
+    Attributes:
+        exceptions: the exception classes, by their codes.
+        meta: as much of a boto3 client's as PynamoDB and this package look at; ``meta.events`` is botocore's own.
+    """
+
+    def __init__(self, database: MemoryDynamoDB) -> None:
+        self.exceptions = database.exceptions
+        self.meta = Meta()
+        self._database = database
+
+    def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
+        """Return the method of an operation."""
+        if name not in _METHODS:
+            raise AttributeError(f"MemoryDynamoDB has no {name!r}")
+        return partial(self._call, _METHODS[name])
+
+    def _call(self, operation: str, **kwargs: Any) -> dict[str, Any]:
+        return self._make_api_call(operation, kwargs)
+
+    def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Make a request, as PynamoDB does."""
+        return self._database.handle(operation_name, operation_kwargs)
+
+    def close(self) -> None:
+        """Do nothing: there are no sockets."""
