@@ -1,8 +1,9 @@
 """Fixtures for every test: the DynamoDB engines.
 
-``engine``       each engine in turn
-``real_engine``  those that take concurrent requests as DynamoDB does (not moto)
-``dynoxide``     the cheapest of them
+``engine``             each engine in turn
+``concurrent_engine``  those that take concurrent requests of threads as DynamoDB does (not moto)
+``real_engine``        those in a process of their own, which other processes reach as well (not the in-memory one)
+``dynoxide``           the cheapest of them
 """
 
 from __future__ import annotations
@@ -41,8 +42,15 @@ def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]
 
 
 @pytest.fixture(params=REAL if ON_AWS else ["memory", *REAL])
+def concurrent_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
+    """Each engine that handles concurrent requests of this process as DynamoDB does."""
+    with running(request.param, servers) as engine:
+        yield engine
+
+
+@pytest.fixture(params=REAL)
 def real_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
-    """Each engine that handles concurrent requests as DynamoDB does."""
+    """Each engine that handles concurrent requests as DynamoDB does, from any process."""
     with running(request.param, servers) as engine:
         yield engine
 

@@ -13,6 +13,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 
 #: From the top down; those in one line do not know of each other.
 LAYERS = [
+    ["testing"],
     ["__init__"],
     ["named"],
     ["models"],
@@ -23,11 +24,12 @@ LAYERS = [
     ["placement"],
     ["locks"],
     ["attributes"],
-    ["testing"],
     ["_io"],
     ["_core"],
     ["exceptions"],
 ]
+#: Besides `_io`: where the in-memory database meets botocore, and the threads of the virtual clock.
+TEST_WORLD = {"testing._botocore", "testing._timeline"}
 OUTSIDE_WORLD = {
     *("time", "threading", "random", "secrets", "uuid", "socket", "asyncio", "botocore", "boto3"),
     "pynamodb.connection",
@@ -102,11 +104,11 @@ def test_no_import_is_hidden_in_a_function() -> None:
 
 
 def test_the_outside_world_is_in_io() -> None:
-    """Clocks, threads, randomness and botocore are imported under `_io` only."""
+    """Clocks, threads, randomness and botocore are imported under `_io` only, and in two places for tests."""
     wrong = [
         f"{module} imports {name}"
         for module, tree in TREES.items()
-        if not module.startswith("_io.") and module != "testing._botocore"
+        if not module.startswith("_io.") and module not in TEST_WORLD
         for name in imports(tree)
         if any(name == outside or name.startswith(f"{outside}.") for outside in OUTSIDE_WORLD)
     ]
@@ -115,11 +117,25 @@ def test_the_outside_world_is_in_io() -> None:
 
 
 def test_clocks_and_threads_are_in_the_runtime() -> None:
-    """Within `_io` only `runtime` has them, so that a test can replace them in one place."""
+    """Only `runtime` has them, so that a test can replace them in one place, and the virtual clock that does so."""
     clocks = {"time", "threading", "random", "secrets", "socket", "os"}
-    wrong = [f"{module} imports {clocks & imports(tree)}" for module, tree in TREES.items() if clocks & imports(tree)]
+    found = {module: clocks & imports(tree) for module, tree in TREES.items() if clocks & imports(tree)}
 
-    assert [text.split()[0] for text in wrong] == ["_io.runtime"], wrong
+    assert found.keys() == {"_io.runtime", "testing._timeline"}, found
+    assert found["testing._timeline"] == {"threading", "time"}
+
+
+def test_nothing_of_the_package_needs_its_tests() -> None:
+    """Who does not test does not load `testing`."""
+    wrong = [
+        f"{module} imports {name}"
+        for module, tree in TREES.items()
+        if not module.startswith("testing")
+        for name in imports(tree)
+        if name.startswith("pynamo_locking.testing")
+    ]
+
+    assert wrong == []
 
 
 def test_the_core_is_pure() -> None:

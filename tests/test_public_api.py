@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pynamo_locking
+import pynamo_locking.testing
 
 PUBLIC = [
     "BatchError",
@@ -44,13 +45,17 @@ PUBLIC = [
     "VersionedMixin",
     "locked_all",
 ]
+TESTING = ["ClockView", "MemoryClient", "MemoryDynamoDB", "TimeSource", "VirtualClock", "VirtualProcess"]
+THINGS = {
+    **{name: getattr(pynamo_locking, name) for name in PUBLIC},
+    **{f"testing.{name}": getattr(pynamo_locking.testing, name) for name in TESTING},
+}
 ROOT = Path(pynamo_locking.__file__).parent
 
 
 def public_functions():
     """Every public function and method of the package with the name it has for users."""
-    for name in PUBLIC:
-        thing = getattr(pynamo_locking, name)
+    for name, thing in THINGS.items():
         if inspect.isfunction(thing):
             yield name, thing
         elif inspect.isclass(thing):
@@ -72,6 +77,11 @@ def test_public_names():
     assert [name for name in PUBLIC if not hasattr(pynamo_locking, name)] == []
 
 
+def test_public_names_for_tests():
+    """The same for what tests of applications use."""
+    assert pynamo_locking.testing.__all__ == TESTING
+
+
 def test_nothing_else_is_public():
     """What the package imports for itself is private by name, a module, or in `__all__`."""
     others = [
@@ -91,10 +101,10 @@ def test_a_star_import_gives_everything():
     assert sorted(namespace.keys() - {"__builtins__"}) == sorted(PUBLIC)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", THINGS)
 def test_every_public_name_is_documented(name):
     """By a docstring of its own whose first paragraph ends like a sentence."""
-    thing = getattr(pynamo_locking, name)
+    thing = THINGS[name]
     own = thing.__doc__
 
     assert own, f"{name} has no docstring"
@@ -116,10 +126,10 @@ def test_every_public_method_is_documented(function, name):
     assert not unnamed or refers or len(arguments) == 1, f"{name} does not document {unnamed}"
 
 
-@pytest.mark.parametrize("name", ["LockSettings", "LockAttribute"])
+@pytest.mark.parametrize("name", ["LockSettings", "LockAttribute", "testing.ClockView", "testing.VirtualClock"])
 def test_constructors_are_documented(name):
     """Classes that users make themselves have a section for their arguments, one line each at least."""
-    thing = getattr(pynamo_locking, name)
+    thing = THINGS[name]
     text = inspect.getdoc(thing)
     arguments = [p for p in inspect.signature(thing).parameters if p != "self"]
     section = text.split("Args:\n")[1]
@@ -136,6 +146,14 @@ def test_facts_are_documented(name):
 
     assert facts
     assert [fact for fact in facts if f"    {fact}: " not in inspect.getdoc(thing)] == []
+
+
+@pytest.mark.parametrize("name", TESTING)
+def test_names_for_tests_stand_in_the_reference(name):
+    """docs/reference/api.md has a directive for each of them."""
+    text = (ROOT.parent / "docs/reference/api.md").read_text(encoding="utf-8")
+
+    assert re.search(rf"^\.\. autoclass:: pynamo_locking\.testing\.{name}$", text, re.MULTILINE)
 
 
 def test_annotations_can_be_read():

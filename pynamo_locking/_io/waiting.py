@@ -233,9 +233,9 @@ class Acquisition:
         return dead_among(entries, self._seen, now, runtime.current.time_ms(), skew)
 
     def _grant(self, image: Image) -> OwnEntry | None:
-        """It is our turn. Without a heartbeat the lease starts anew now, if waiting has used it up."""
+        """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""
         used = runtime.current.monotonic() - self._started
-        if not self._wish.heartbeat and used > self._wish.lease * RATE_MARGIN:
+        if used >= self._wish.lease * (1 if self._wish.heartbeat else RATE_MARGIN):
             renewed = self._renew_for_certain()
             if renewed is None:
                 return None

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
-from pynamo_locking._io import runtime
+from pynamo_locking._io import local, runtime
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use
 from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
 from pynamo_locking.testing._dynamodb.arguments import check_arguments
 from pynamo_locking.testing._dynamodb.refusals import Refusal
 from pynamo_locking.testing._dynamodb.tables import Store
+from pynamo_locking.testing.clock_view import view_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,6 +72,8 @@ class MemoryDynamoDB:
     an index are always up to date. No request conflicts with another, and none is throttled. Tables are made
     and deleted at once. Items with a TTL stay, as DynamoDB too keeps them for days.
 
+    Locks that the running code still has when the block begins or ends do not reach beyond it.
+
     Thread-safe: a request is atomic. Nothing that a caller hands in or gets back is shared with the database.
     A process forked from this one has a copy of its own.
 
@@ -96,6 +99,9 @@ class MemoryDynamoDB:
                 "block first, or use that one."
             )
         self._patch.enter_context(connections_use(self.client_for))
+        # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
+        self._patch.callback(local._held.set, local._held.get())
+        local._held.set({})
         _in_use.append(self)
         return self
 
@@ -141,7 +147,9 @@ class MemoryDynamoDB:
 
     def time_ms(self) -> int:
         """Return the database's own time in ms since the epoch: when tables were made, how old tokens are."""
-        return runtime.current.time_ms()
+        view = view_here()
+        skew_ms = 0 if view is None else view.skew_ms  # the caller's, not ours
+        return runtime.current.time_ms() - skew_ms
 
     def client(self) -> MemoryClient:
         """Return a low-level client, as ``boto3.client("dynamodb")`` makes one."""

@@ -19,6 +19,6 @@ def table(engine: Engine) -> Table:
 
 
 @pytest.fixture
-def real_table(real_engine: Engine) -> Table:
+def concurrent_table(concurrent_engine: Engine) -> Table:
     """A new table with the key ``pk``, on each engine that takes concurrent requests as DynamoDB does."""
-    return Table(real_engine)
+    return Table(concurrent_engine)

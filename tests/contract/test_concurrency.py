@@ -41,86 +41,87 @@ def attempt(request: Callable[[], object], *refusals: str) -> bool:
     return True
 
 
-def test_enter_gives_every_entry_a_ticket_of_its_own(real_table: Table) -> None:
+def test_enter_gives_every_entry_a_ticket_of_its_own(concurrent_table: Table) -> None:
     """200 entries by 8 threads: 200 tickets without a gap, and no entry lost."""
-    real_table.put(lock=lock_map(1))
+    concurrent_table.put(lock=lock_map(1))
 
     def work(thread: int) -> list[int]:
         return [
-            int(enter(real_table, me, max_waiters=1000)["tickets"][me])
+            int(enter(concurrent_table, me, max_waiters=1000)["tickets"][me])
             for me in (f"{thread}-{time}" for time in range(TIMES))
         ]
 
     tickets = in_threads(work)
     assert sorted(ticket for mine in tickets for ticket in mine) == list(range(1, THREADS * TIMES + 1))
     assert all(mine == sorted(mine) for mine in tickets)
-    lock = (real_table.get() or {})["lock"]
+    lock = (concurrent_table.get() or {})["lock"]
     assert lock["next"] == THREADS * TIMES + 1
     assert len(lock["queue"]) == len(set(lock["tickets"].values())) == THREADS * TIMES
 
 
-def test_the_bound_of_the_queue_holds(real_table: Table) -> None:
+def test_the_bound_of_the_queue_holds(concurrent_table: Table) -> None:
     """200 attempts by 8 threads at 10 places: exactly 10 get in."""
-    real_table.put(lock=lock_map(1))
+    concurrent_table.put(lock=lock_map(1))
 
     def work(thread: int) -> int:
         return sum(
-            attempt(partial(enter, real_table, f"{thread}-{time}", max_waiters=10), REFUSED) for time in range(TIMES)
+            attempt(partial(enter, concurrent_table, f"{thread}-{time}", max_waiters=10), REFUSED)
+            for time in range(TIMES)
         )
 
     assert sum(in_threads(work)) == 10
-    assert len((real_table.get() or {})["lock"]["queue"]) == 10
+    assert len((concurrent_table.get() or {})["lock"]["queue"]) == 10
 
 
-def test_compare_and_set_loses_no_update(real_table: Table) -> None:
+def test_compare_and_set_loses_no_update(concurrent_table: Table) -> None:
     """Read, then write under the version read: the stored number is the number of successes."""
-    real_table.put(n=0)
+    concurrent_table.put(n=0)
 
     def increment() -> bool:
-        n = (real_table.get() or {})["n"]
+        n = (concurrent_table.get() or {})["n"]
         return attempt(
-            lambda: real_table.update("SET n = :new", "n = :old", values={":old": n, ":new": n + 1}), REFUSED
+            lambda: concurrent_table.update("SET n = :new", "n = :old", values={":old": n, ":new": n + 1}), REFUSED
         )
 
     successes = in_threads(lambda thread: sum(increment() for _ in range(TIMES)))
     assert sum(successes) >= TIMES
-    assert real_table.get() == {"pk": "a", "n": sum(successes)}
+    assert concurrent_table.get() == {"pk": "a", "n": sum(successes)}
 
 
-def test_one_creator(real_table: Table) -> None:
+def test_one_creator(concurrent_table: Table) -> None:
     """Of 8 who create the map at once, one does, again and again."""
     for number in range(TIMES):
         pk = f"k{number}"
 
         def create(thread: int, pk: str = pk) -> bool:
             update = partial(
-                real_table.update, "SET creator = :me", "attribute_not_exists(pk)", pk, values={":me": thread}
+                concurrent_table.update, "SET creator = :me", "attribute_not_exists(pk)", pk, values={":me": thread}
             )
             return attempt(update, REFUSED)
 
         created = in_threads(create)
-        assert (real_table.get(pk) or {})["creator"] == created.index(True)
+        assert (concurrent_table.get(pk) or {})["creator"] == created.index(True)
         assert Counter(created)[True] == 1
 
 
-def test_transactions_are_isolated(real_table: Table) -> None:
+def test_transactions_are_isolated(concurrent_table: Table) -> None:
     """Transfers between two items, and readers by TransactGetItems: the sum never changes."""
-    real_table.put("a", n=100)
-    real_table.put("b", n=100)
+    concurrent_table.put("a", n=100)
+    concurrent_table.put("b", n=100)
 
     def move() -> None:
-        real_table.client.transact_write_items(
+        concurrent_table.client.transact_write_items(
             TransactItems=[
-                {"Update": real_table.request(pk, update="ADD n :n", values={":n": n})}
+                {"Update": concurrent_table.request(pk, update="ADD n :n", values={":n": n})}
                 for pk, n in (("a", -1), ("b", 1))
             ]
         )
 
     def total() -> int:
-        gets = [{"Get": {"TableName": real_table.name, "Key": {"pk": {"S": pk}}}} for pk in "ab"]
+        gets = [{"Get": {"TableName": concurrent_table.name, "Key": {"pk": {"S": pk}}}} for pk in "ab"]
         return sum(
             int(answer["Item"]["n"]["N"])
-            for answer in real_table.client.transact_get_items(TransactItems=gets)["Responses"]
+            for answer in concurrent_table.client.transact_get_items(TransactItems=gets)["Responses"]
         )
 
     totals: set[int] = set()
@@ -134,4 +135,4 @@ def test_transactions_are_isolated(real_table: Table) -> None:
 
     moved = sum(in_threads(work))
     assert totals == {200}
-    assert [(real_table.get(pk) or {})["n"] for pk in "ab"] == [100 - moved, 100 + moved]
+    assert [(concurrent_table.get(pk) or {})["n"] for pk in "ab"] == [100 - moved, 100 + moved]

@@ -104,12 +104,12 @@ def test_nothing_stays_behind(table: Table) -> None:
     add_one(table)
 
 
-def test_threads_share_the_number_of_losses(real_table: Table) -> None:
+def test_threads_share_the_number_of_losses(concurrent_table: Table) -> None:
     """Exactly ``times`` attempts are hit, whoever makes them, and each attempt is counted."""
 
     def attempt(number: int) -> bool:
         try:
-            add_one(real_table, f"k{number}")
+            add_one(concurrent_table, f"k{number}")
         except ConnectionClosedError:
             return False
         return True
@@ -148,9 +148,9 @@ def test_one_connection_only(engine: Engine) -> None:
         assert counted.by_operation["PutItem"] == 3
 
 
-def test_a_transaction_resent_by_botocore(real_engine: Engine) -> None:
+def test_a_transaction_resent_by_botocore(concurrent_engine: Engine) -> None:
     """botocore gives a transaction its token, so the second attempt is recognised by DynamoDB."""
-    account_class = real_engine.bind(Account)
+    account_class = concurrent_engine.bind(Account)
     connection = account_class._get_connection().connection
     with (
         lost_responses("TransactWriteItems"),

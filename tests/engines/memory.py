@@ -6,18 +6,32 @@ import base64
 import json
 import uuid
 import weakref
+from http import HTTPStatus
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import botocore.endpoint
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.compat import HTTPHeaders
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
+from botocore.retries import standard
 
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
+from pynamo_locking.testing._botocore import error_class
 from tests.support import faults
 
 if TYPE_CHECKING:
     from pynamodb.connection import Connection
+
+_STANDARD: Final[Any] = standard  # the stubs do not know all of it
+#: What botocore repeats by itself.
+_CHECKERS: Final = (
+    _STANDARD.TransientRetryableChecker(),
+    _STANDARD.ThrottledRetryableChecker(),
+    _STANDARD.ThrottlingStatusCodeChecker(),
+)
+#: Tests replace the `time` in it, to step in before a repetition.
+_ENDPOINT: Final[Any] = botocore.endpoint
 
 
 class TappedMemory(MemoryDynamoDB):
@@ -44,7 +58,7 @@ class TappedMemory(MemoryDynamoDB):
 
 
 class TappedClient(MemoryClient):
-    """A client whose attempts can be lost and counted."""
+    """A client whose attempts can be lost and counted, and are repeated where botocore repeats them."""
 
     def __init__(self, database: MemoryDynamoDB, attempts: int) -> None:
         super().__init__(database)
@@ -54,22 +68,17 @@ class TappedClient(MemoryClient):
     def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
         if operation_name == "TransactWriteItems":
             operation_kwargs = {"ClientRequestToken": str(uuid.uuid4()), **operation_kwargs}
-        for attempt in range(self._attempts):
-            answer, error = self._attempt(operation_name, operation_kwargs)
-            self._tell(operation_name, answer, error)
-            if error is None:
-                return self._parsed(answer, attempt)
-        raise error or AssertionError  # the last attempt failed
-
-    def _tell(self, operation: str, answer: Any, error: Exception | None) -> None:
-        """Emit what botocore does after each attempt."""
-        response = answer.response if isinstance(answer, ClientError) else answer
-        http = SimpleNamespace(status_code=response["ResponseMetadata"]["HTTPStatusCode"]) if response else None
-        self.meta.events.emit(
-            f"needs-retry.dynamodb.{operation}",
-            response=(http, response) if response else None,
-            caught_exception=error,
-        )
+        for number in range(1, self._attempts + 1):
+            response, error = self._attempt(operation_name, operation_kwargs)
+            self.meta.events.emit(  # as botocore does after each attempt
+                f"needs-retry.dynamodb.{operation_name}", response=response, caught_exception=error
+            )
+            if number == self._attempts or not _is_worth_repeating(number, response, error):
+                break
+            _ENDPOINT.time.sleep(0)  # a test may step in here, as it does with botocore
+        if error is not None:
+            raise error
+        return _parsed(operation_name, response, number - 1)
 
     def _attempt(self, operation: str, kwargs: dict[str, Any]) -> faults.Answer:
         body = json.dumps(kwargs, default=lambda raw: base64.b64encode(raw).decode())
@@ -77,17 +86,25 @@ class TappedClient(MemoryClient):
         return faults.attempt(self, request, operation, lambda: self._forward(operation, kwargs))
 
     def _forward(self, operation: str, kwargs: dict[str, Any]) -> faults.Answer:
+        """Serve a request; the answer has the shape of that of botocore's endpoint."""
         try:
-            return super()._make_api_call(operation, kwargs), None
+            parsed: Any = super()._make_api_call(operation, kwargs)
         except ClientError as refusal:
-            return refusal, None
-        except BotoCoreError as error:
-            return None, error
+            parsed = refusal.response
+        return (SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"]), parsed), None
 
-    def _parsed(self, answer: Any, retries: int) -> dict[str, Any]:
-        response: Any = answer.response if isinstance(answer, ClientError) else answer
-        response["ResponseMetadata"]["RetryAttempts"] = retries
-        if isinstance(answer, ClientError):
-            raise answer
-        parsed: dict[str, Any] = response
-        return parsed
+
+def _is_worth_repeating(number: int, response: Any, error: Exception | None) -> bool:
+    """Ask botocore."""
+    http, parsed = response or (None, None)
+    context = _STANDARD.RetryContext(number, parsed_response=parsed, http_response=http, caught_exception=error)
+    return any(checker.is_retryable(context) for checker in _CHECKERS)
+
+
+def _parsed(operation: str, response: Any, retries: int) -> dict[str, Any]:
+    http, parsed = response
+    answer: dict[str, Any] = parsed
+    answer["ResponseMetadata"]["RetryAttempts"] = retries
+    if http.status_code >= HTTPStatus.MULTIPLE_CHOICES:
+        raise error_class(parsed["Error"]["Code"])(parsed, operation)
+    return answer

@@ -116,14 +116,14 @@ def many_attributes(count):
     return type("Wide", (LockableModel,), namespace)
 
 
-def test_a_model_with_more_attributes_than_an_update_holds(real_engine):
+def test_a_model_with_more_attributes_than_an_update_holds(concurrent_engine):
     """300 attributes fit into one update, 400 do not: refused before the request, the lock given back."""
-    fits = real_engine.bind(many_attributes(300))
+    fits = concurrent_engine.bind(many_attributes(300))
     fits("k", **{f"a{n}": "v" for n in range(300)}).save()
     with fits.edit("k") as item:
         item.a7 = "new"
     assert fits.get("k").a7 == "new"
-    wide = real_engine.bind(many_attributes(400))
+    wide = concurrent_engine.bind(many_attributes(400))
     with pytest.raises(ConfigurationError, match="4096"):
         wide("k", **{f"a{n}": "v" for n in range(400)}).save()
     with wide.batch_write(unguarded=True) as batch:

@@ -481,9 +481,9 @@ def test_a_callback_that_raises_ends_the_batch_and_hides_nothing(engine, transac
 
 
 @MODES
-def test_an_interrupt_while_writes_are_under_way(real_engine, transactions):
+def test_an_interrupt_while_writes_are_under_way(concurrent_engine, transactions):
     """Ctrl-C in the thread that waits: the requests on their way are waited for, and reported as they end."""
-    real_engine.bind(Row)
+    concurrent_engine.bind(Row)
     count, seen = 450, []
 
     def interrupt(body: dict[str, Any]) -> bool:

@@ -256,9 +256,9 @@ def count_up(model, mark, *, by_update):
             return refusals
 
 
-def test_concurrent_read_modify_writes(real_engine, monkeypatch):
+def test_concurrent_read_modify_writes(concurrent_engine, monkeypatch):
     """Two threads of each kind count one item up, by saves and by updates: no update is lost."""
-    share(real_engine, monkeypatch, Ours, Stock)
+    share(concurrent_engine, monkeypatch, Ours, Stock)
     Stock("a").save()
     done, conflicts, errors, each = [], [], [], 12
 

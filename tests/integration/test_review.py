@@ -7,6 +7,7 @@ import contextvars
 import copy
 import pickle
 import threading
+from contextlib import contextmanager
 
 import botocore.endpoint
 import pytest
@@ -28,6 +29,7 @@ from pynamo_locking import (
 from pynamo_locking._io import requests, runtime
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.waiting import evict_dead
+from tests.support import faults
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import in_thread
@@ -118,35 +120,32 @@ def _saves(body):
     return body.get("UpdateExpression", "")[:6][5:].isdigit()
 
 
-def _cut_off_after(applied):
+@contextmanager
+def _cut_off_after_the_first():
     """Let one request through, lose its answer, and refuse all connections afterwards."""
+    applied = []
 
-    def tap(endpoint, request, model, context):
+    def tap(endpoint, request, operation, forward):
         if not applied:
-            applied.append(original(endpoint, request, model, context))
+            applied.append(forward())
             return None, ConnectionClosedError(endpoint_url=request.url, request=request)
         return None, EndpointConnectionError(endpoint_url=request.url)
 
-    original = botocore.endpoint.Endpoint._do_get_response
-    patch = pytest.MonkeyPatch()
-    patch.setattr(botocore.endpoint.Endpoint, "_do_get_response", tap)
-    patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
-    return patch
+    with pytest.MonkeyPatch.context() as patch, faults._tapped(tap):
+        patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
+        yield
 
 
 def test_no_connection_after_a_lost_answer_is_no_refusal(account):
     """botocore shows the last of its attempts; the first may have been applied."""
     with account.locked("a") as lock:
         lock.item.balance = 99
-        patch = _cut_off_after([])
-        with pytest.raises(OutcomeUnknown):
+        with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown):
             lock.item.save()
-        patch.undo()
         assert account.get("a").balance == 99
-        patch = _cut_off_after([])
-        with pytest.raises(OutcomeUnknown), TransactWrite(connection=account._get_connection().connection) as write:
+        connection = account._get_connection().connection
+        with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown), TransactWrite(connection=connection) as write:
             write.update(lock.item, [account.balance.add(1)])
-        patch.undo()
         assert account.get("a").balance == 100
         assert not lock.lost.is_set()
 

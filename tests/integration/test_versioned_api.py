@@ -333,9 +333,9 @@ def test_modify_inside_the_lock(engine, model):
     assert model.get("a").version == 2
 
 
-def test_modify_beside_many_others_loses_nothing(real_engine):
+def test_modify_beside_many_others_loses_nothing(concurrent_engine):
     """Threads that count in one item."""
-    real_engine.bind(Doc)
+    concurrent_engine.bind(Doc)
     Doc("a").save()
     threads, rounds = 4, 5
 

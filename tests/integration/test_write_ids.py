@@ -859,15 +859,15 @@ SEEDS = pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("model", "ways"), [(Doc, VERSIONED), (Counting, [by_unversioned_update])], ids=["versioned", "unversioned"]
 )
-def test_contention_and_faults(real_engine, model, ways, seed):
+def test_contention_and_faults(concurrent_engine, model, ways, seed):
     """Every acknowledged write is there once, no refused one is, and the version only went up."""
-    real_engine.bind(Doc, Counting)
+    concurrent_engine.bind(Doc, Counting)
     model("a").save()
     crowd, versions, done = Crowd(seed, ways), [], threading.Event()
 
     def watch():
         while not done.is_set():
-            versions.append(all_stored(real_engine, model)["a"]["version"])
+            versions.append(all_stored(concurrent_engine, model)["a"]["version"])
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -887,9 +887,9 @@ def test_contention_and_faults(real_engine, model, ways, seed):
 
 
 @SEEDS
-def test_contention_with_deletes(real_engine, seed):
+def test_contention_with_deletes(concurrent_engine, seed):
     """Deleted and created again and again: what was acknowledged has been there, what was refused has not."""
-    real_engine.bind(Doc)
+    concurrent_engine.bind(Doc)
     Doc("a").save()
     crowd = Crowd(seed, [by_modify_or_create, by_update_if_there, by_update_if_there, by_delete])
     crowd.run()

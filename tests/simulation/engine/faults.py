@@ -1,0 +1,73 @@
+"""What can go wrong at a request, and how often in one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.simulation.engine.choices import Recorded
+
+
+class Fault(Enum):
+    """What happens at one request."""
+
+    THROTTLED = "throttled"  # refused for now, not applied
+    NO_CONNECTION = "no connection"  # never sent
+    FAILED_BEFORE = "failed before"  # status 500, not applied
+    FAILED_AFTER = "failed after"  # status 500, applied
+    LOST_REQUEST = "lost request"  # time-out, not applied
+    LOST_RESPONSE = "lost response"  # time-out, applied
+    LATE = "late"  # time-out, applied at any later step
+    CONFLICT = "conflict"  # another transaction is at work on the item, not applied
+    STALE = "stale"  # an eventually consistent read shows an older item
+    CRASH_BEFORE = "crash before"  # the process dies, not applied
+    CRASH_AFTER = "crash after"  # the process dies, applied
+    PAUSE_BEFORE = "pause before"  # the process stands still for more than a lease, then sends the request
+    PAUSE_AFTER = "pause after"  # the request is applied, then the process stands still
+
+
+READS: Final = frozenset({"GetItem", "TransactGetItems", "Query", "Scan", "BatchGetItem"})
+_ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT})
+TIMEOUTS: Final = frozenset({Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE})
+
+
+class Faults:
+    """The budget of a run.
+
+    Args:
+        choices: decide at each request.
+        budget: how often each kind may happen.
+    """
+
+    def __init__(self, choices: Recorded, budget: Mapping[Fault, int]) -> None:
+        self._choices = choices
+        self._left = Counter(budget)
+        self.happened: Counter[Fault] = Counter()
+        self.last_at = 0.0
+        self.are_over = False
+
+    def at(self, operation: str, *, is_consistent: bool, may_conflict: bool, now: float) -> Fault | None:
+        """Choose what happens to a request; None: nothing."""
+        if self.are_over:
+            return None
+        options = [fault for fault in self._left if self._left[fault] and _fits(fault, operation, is_consistent)]
+        if not may_conflict and Fault.CONFLICT in options:
+            options.remove(Fault.CONFLICT)
+        choice = self._choices.pick(len(options) + 1, "fault")
+        if choice == 0:
+            return None
+        fault = options[choice - 1]
+        self._left[fault] -= 1
+        self.happened[fault] += 1
+        self.last_at = now
+        return fault
+
+
+def _fits(fault: Fault, operation: str, is_consistent: bool) -> bool:
+    if fault is Fault.STALE:
+        return operation == "GetItem" and not is_consistent
+    return operation not in READS or fault not in _ONLY_WRITES

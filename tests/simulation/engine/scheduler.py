@@ -1,0 +1,301 @@
+"""Actors on real threads, of which one runs at a time, and a clock that moves only when nobody can run.
+
+An actor that comes to a point of handing over chooses its successor itself and passes the baton; there is no
+thread in between. Processes are groups of actors that share a clock and a fate: in a dead process nothing
+runs any more, not even `finally` blocks get anything done, since every call into the world raises again.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.engine.clockview import ClockView
+    from tests.simulation.engine.choices import Recorded
+
+#: The wall clock at the beginning of each run: 2026-01-01.
+START_S: Final = 1_767_225_600.0
+
+#: How long a request takes, in seconds.
+LATENCY_S: Final = 0.001
+
+
+class Dead(BaseException):
+    """The process of the actor was killed."""
+
+
+class Stuck(Exception):
+    """Nobody can run, and no time will change that."""
+
+
+@dataclass(eq=False)
+class Process:
+    """Actors that share a clock and a fate, and what a process of the library has once."""
+
+    name: str
+    clock: ClockView
+    is_alive: bool = True
+    paused_until: float = 0.0
+    own: dict[str, Any] = field(default_factory=dict)
+
+
+class Actor:
+    """A thread of the simulation."""
+
+    def __init__(self, name: str, process: Process, target: Callable[[], None]) -> None:
+        self.name = name
+        self.process = process
+        self.target = target
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.is_done = False
+        self.done_at: float | None = None
+        self.is_blocked = False
+        self.was_woken = False
+        self.wakes_at: float | None = None
+        self.is_at_request = False
+        self.doing = "begins"
+
+    def __repr__(self) -> str:
+        return f"{self.process.name}.{self.name}"
+
+
+@dataclass(eq=False)
+class Landing:
+    """A request that is still on its way, although nobody waits for it any more."""
+
+    name: str
+    land: Callable[[], None]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Scheduler:
+    """Decides who runs, and what time it is.
+
+    Args:
+        choices: decide.
+        preemptions: how often an actor that could go on may be interrupted; None for any number.
+        is_fine: choose who runs at every step. Otherwise only among those who are about to send a request: what
+            an actor does before that concerns nobody else, so it is done at once.
+        horizon: the longest run, in seconds of its own time.
+        on_step: called before each hand-over.
+    """
+
+    def __init__(
+        self,
+        choices: Recorded,
+        preemptions: int | None,
+        horizon: float,
+        on_step: Callable[[], None],
+        *,
+        is_fine: bool,
+    ) -> None:
+        self.now = 0.0
+        self.steps = 0
+        self.actors: list[Actor] = []
+        self.landings: list[Landing] = []
+        self.current: Actor | None = None
+        self.failure: BaseException | None = None
+        self._choices = choices
+        self._preemptions = preemptions
+        self._horizon = horizon
+        self._on_step = on_step
+        self._is_fine = is_fine
+        self._is_over = False
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    # The life of actors
+
+    def spawn(self, process: Process, name: str, target: Callable[[], None]) -> Actor:
+        """Add an actor; it runs when it is chosen."""
+        actor = Actor(name, process, target)
+        self.actors.append(actor)
+        threading.Thread(target=self._live, args=(actor,), name=repr(actor), daemon=True).start()
+        return actor
+
+    def _live(self, actor: Actor) -> None:
+        actor.baton.acquire()
+        try:
+            self._check_alive(actor)
+            actor.target()
+        except Dead:
+            pass
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the run has failed by it
+            self.fail(error)
+        actor.is_done, actor.done_at = True, self.now
+        self.actors.remove(actor)
+        self._pass_on(self._choose_next())
+
+    def kill(self, process: Process) -> None:
+        """Kill a process: each of its actors ends at its next call into the world."""
+        process.is_alive = False
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error."""
+        self.failure = self.failure or error
+        self._end()
+
+    def run(self) -> None:
+        """Run until all actors have ended, and raise what failed."""
+        self._is_over = False
+        self._pass_on(self._choose_next())
+        self._over.acquire()
+        if self.failure is not None:
+            raise self.failure
+
+    def _end(self) -> None:
+        self._is_over = True
+        for actor in self.actors:
+            actor.process.is_alive = False
+        self.landings.clear()
+
+    def let_land(self) -> None:
+        """Let everything arrive that is still on its way."""
+        while self.landings:
+            self.landings.pop(0).land()
+
+    def end(self) -> None:
+        """Kill whoever is left, and wait until they are gone."""
+        self._end()
+        if self.actors:
+            self._pass_on(self._choose_next())
+            self._over.acquire()
+
+    # Handing over
+
+    def hand_over(self, doing: str) -> None:
+        """Let anyone run, ourselves too, before we do something."""
+        me = self._me()
+        me.doing, me.is_at_request = doing, True
+        self._switch(me)
+
+    def block(self, seconds: float | None, doing: str) -> bool:
+        """Stop until we are woken, or until so much true time has passed. Tell whether we were woken."""
+        me = self._me()
+        me.doing, me.is_blocked, me.was_woken = doing, True, False
+        me.wakes_at = None if seconds is None else self.now + max(0.0, seconds)
+        self._switch(me)
+        return me.was_woken
+
+    def wake(self, actor: Actor) -> None:
+        """Let a blocked actor run again."""
+        if actor.is_blocked:
+            actor.is_blocked, actor.was_woken, actor.wakes_at = False, True, None
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process of the running actor for a while; time passes for the others."""
+        me = self._me()
+        me.process.paused_until = self.now + seconds
+        self._switch(me)
+
+    def check_alive(self) -> None:
+        """End here if our process is dead."""
+        self._check_alive(self._me())
+
+    def _check_alive(self, actor: Actor) -> None:
+        if not actor.process.is_alive:
+            raise Dead
+
+    def _me(self) -> Actor:
+        assert self.current is not None
+        self._check_alive(self.current)
+        return self.current
+
+    def _switch(self, me: Actor) -> None:
+        successor = self._choose_next()
+        if successor is not me:
+            self._pass_on(successor)
+            me.baton.acquire()
+        self._check_alive(me)
+
+    def _pass_on(self, successor: Actor | None) -> None:
+        self.current = successor
+        if successor is None:
+            self._over.release()
+        else:
+            successor.baton.release()
+
+    def _choose_next(self) -> Actor | None:
+        """Return who runs next. None: nobody is left."""
+        try:
+            if not self._is_over:
+                self._on_step()
+            while self.actors:
+                for actor in self.actors:
+                    if not actor.process.is_alive:
+                        return actor  # to its end, in order; what it does has no effect
+                chosen = self._choose()
+                if isinstance(chosen, Actor):
+                    return chosen
+        except Exception as error:  # noqa: BLE001 - of a checker, or nobody can run
+            self.fail(error)
+            return self._choose_next()
+        return None
+
+    def _choose(self) -> Actor | None:
+        """Choose an actor; or let something land, or time pass, and return None."""
+        self.steps += 1
+        ready = [actor for actor in self.actors if self._is_ready(actor)]
+        if not self._is_fine:
+            underway = next((actor for actor in ready if not actor.is_at_request), None)
+            if underway is not None:
+                return self._resume(underway)
+        if self.current in ready:
+            ready.remove(self.current)
+            ready.insert(0, self.current)
+            if self._preemptions == 0:
+                del ready[1:]
+        options: list[Any] = [*ready, *self.landings]
+        wakes_at = self._next_time() if not ready else None
+        if wakes_at is not None:
+            options.append(wakes_at)
+        if not options:
+            raise Stuck(f"nobody can run: {', '.join(f'{actor} {actor.doing}' for actor in self.actors)}")
+        chosen = options[self._choices.pick(len(options), "next", [str(option) for option in options])]
+        return self._do(chosen, ready)
+
+    def _do(self, chosen: Any, ready: list[Actor]) -> Actor | None:
+        if isinstance(chosen, Landing):
+            self.landings.remove(chosen)
+            chosen.land()
+            return None
+        if isinstance(chosen, float):
+            self._pass_time(chosen)
+            return None
+        actor: Actor = chosen
+        if self._preemptions is not None and self.current in ready and actor is not self.current:
+            self._preemptions -= 1
+        return self._resume(actor)
+
+    def _resume(self, actor: Actor) -> Actor:
+        actor.is_blocked, actor.wakes_at, actor.is_at_request = False, None, False
+        return actor
+
+    # Time
+
+    def _is_ready(self, actor: Actor) -> bool:
+        if actor.process.paused_until > self.now:
+            return False
+        return not actor.is_blocked or (actor.wakes_at is not None and actor.wakes_at <= self.now)
+
+    def _next_time(self) -> float | None:
+        """Return when somebody can run."""
+        times = [
+            max(actor.process.paused_until, self.now if actor.wakes_at is None else actor.wakes_at)
+            for actor in self.actors
+            if not actor.is_blocked or actor.wakes_at is not None
+        ]
+        return min(times, default=None)
+
+    def _pass_time(self, until: float) -> None:
+        self.now = max(self.now, until)
+        if self.now > self._horizon:
+            late = ", ".join(f"{actor} {actor.doing}" for actor in self.actors)
+            raise Stuck(f"not finished after {self._horizon:g} s: {late}")

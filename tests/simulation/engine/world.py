@@ -1,0 +1,123 @@
+"""The library's seam to clocks, threads and randomness, played by the scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._io import runtime
+from tests.simulation.engine.clockview import ClockView
+from tests.simulation.engine.scheduler import START_S, Process
+from tests.simulation.engine.sync import Condition, Event, Mutex
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.engine.choices import Recorded
+    from tests.simulation.engine.scheduler import Scheduler
+
+
+class World(runtime.Runtime):
+    """What the library sees of the simulation.
+
+    Args:
+        scheduler: decides who runs.
+        choices: of jitter.
+        is_fine: hand over at mutexes, events and notifications as well, not only at requests and sleeps.
+        has_jitter: choose jitter; always one half otherwise.
+    """
+
+    def __init__(self, scheduler: Scheduler, choices: Recorded, *, is_fine: bool, has_jitter: bool) -> None:
+        self.scheduler = scheduler
+        self._choices = choices
+        self._is_fine = is_fine
+        self._has_jitter = has_jitter
+        self._tokens = 0
+        self._seen_by: Process | None = None
+        self._outside = Process("outside", ClockView(lambda: START_S + scheduler.now))
+
+    @property
+    def process(self) -> Process:
+        """The process that runs, or whose view is taken."""
+        if self._seen_by is not None:
+            return self._seen_by
+        actor = self.scheduler.current
+        return self._outside if actor is None else actor.process
+
+    @contextlib.contextmanager
+    def seen_by(self, process: Process) -> Iterator[None]:
+        """Let clocks be those of another process, for a checker."""
+        before, self._seen_by = self._seen_by, process
+        try:
+            yield
+        finally:
+            self._seen_by = before
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        """Return the time on the clock of the running process."""
+        return self.process.clock.monotonic()
+
+    def time_ms(self) -> int:
+        """Return the wall clock of the running process."""
+        return self.process.clock.time_ms()
+
+    def jitter(self) -> float:
+        """Return a chosen number below 1."""
+        return (0.5, 0.0, 0.25, 0.999)[self._choices.pick(4, "jitter")] if self._has_jitter else 0.5
+
+    def token(self) -> str:
+        """Return the next name: the same one at the same place of each repetition."""
+        self._tokens += 1
+        return hashlib.sha256(str(self._tokens).encode()).hexdigest()[:20]
+
+    def exclusive(self) -> threading.Lock:
+        """Return a mutex that nobody can take twice."""
+        mutex: Any = Mutex(self, is_reentrant=False)
+        return mutex
+
+    def mutex(self) -> threading.RLock:
+        """Return a mutex that its actor may take again."""
+        mutex: Any = Mutex(self, is_reentrant=True)
+        return mutex
+
+    def event(self) -> threading.Event:
+        """Return an event."""
+        event: Any = Event(self)
+        return event
+
+    def condition(self) -> threading.Condition:
+        """Return a condition variable."""
+        condition: Any = Condition(self)
+        return condition
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
+        """Wait for a notification, or until the clock of the running process has gone on by so much."""
+        return condition.wait(timeout)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.scheduler.block(self.true(seconds), "sleeps")
+
+    def spawn(self, target: Callable[[], None], name: str) -> None:
+        """Start another actor in the running process."""
+        self._tokens += 1
+        self.scheduler.spawn(self.process, f"{name.removeprefix('pynamo-locking-')}-{self._tokens}", target)
+
+    def party(self) -> tuple[object, ...]:
+        """Return who runs."""
+        return (self.scheduler.current,)
+
+    def owner(self) -> str:
+        """Return the label of who runs."""
+        return repr(self.scheduler.current)
+
+    def true(self, seconds: float | None) -> float | None:
+        """Return how much true time passes while so much does on the clock of the running process."""
+        return None if seconds is None else seconds / (1 + self.process.clock.drift)
+
+    def fine_point(self, doing: str) -> None:
+        """Hand over, if that is done everywhere."""
+        if self._is_fine and self.scheduler.current is not None:
+            self.scheduler.hand_over(doing)

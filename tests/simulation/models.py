@@ -1,0 +1,81 @@
+"""The models of the workloads. Each operation appends its number to the `log` of the items it writes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pynamodb.attributes import ListAttribute, NumberAttribute, UnicodeAttribute
+
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, VersionAttribute, VersionedMixin
+from pynamodb.models import Model
+
+#: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
+SETTINGS: Final = LockSettings(wait=1000, lease=6, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)
+
+#: Trusts no wall clock.
+NO_HINTS: Final = LockSettings(wait=1000, lease=6, poll=4, poll_max=4, request_timeout=1, max_clock_skew=None)
+
+
+class _Meta:
+    region = "simulation"
+    billing_mode = "PAY_PER_REQUEST"
+    read_timeout_seconds = 1
+    connect_timeout_seconds = 1
+    max_retry_attempts = 1
+    lock_settings = SETTINGS
+
+
+class Account(LockableModel):
+    """The lock in the item, no version."""
+
+    class Meta(_Meta):
+        table_name = "account"
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    lock = LockAttribute()
+
+
+class Document(LockableModel):
+    """The lock in the item, and a version."""
+
+    class Meta(_Meta):
+        table_name = "document"
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Names(NamedLock):
+    """Locks in rows of their own."""
+
+    class Meta(_Meta):
+        table_name = "names"
+
+
+class Device(LockableModel):
+    """The lock in a row of another table, and a version."""
+
+    class Meta(_Meta):
+        table_name = "device"
+        lock_table = Names
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
+class Note(VersionedMixin, Model):
+    """A version, no lock."""
+
+    class Meta(_Meta):
+        table_name = "note"
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
+ALL: Final = (Account, Document, Names, Device, Note)

@@ -1,0 +1,256 @@
+"""One run: the library's own code, under a plan and a list of choices."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from botocore.exceptions import ClientError
+
+from pynamo_locking import locks
+from pynamo_locking._io import heartbeat, local, locked, runtime
+from tests.simulation.engine.clockview import ClockView
+from tests.simulation.checkers import CHECKERS, Violation, log_of
+from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
+from tests.simulation.engine.faults import Fault, Faults
+from tests.simulation.engine.network import Network
+from tests.simulation.engine.scheduler import START_S, Process, Scheduler
+from tests.simulation.engine.world import World
+from tests.simulation.history import History, Told
+from tests.simulation.models import ALL, SETTINGS
+from tests.simulation.plans import DRIFTS, SKEWS_S
+from tests.simulation.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.engine.network import Change, Place, Request
+    from tests.simulation.plans import Plan
+
+#: A process that is paused stands still for longer than a lease.
+PAUSE_S: Final = 1.5 * SETTINGS.lease
+
+#: The longest a run may take.
+HORIZON_S: Final = 200 * SETTINGS.lease
+
+
+class Step(NamedTuple):
+    """A request, as the timeline shows it."""
+
+    at_s: float
+    actor: str
+    process: str
+    operation: str
+    places: str
+    fault: str
+    answer: str
+    purpose: str
+
+
+@dataclass
+class Result:
+    """What became of a run."""
+
+    plan: Plan
+    choices: list[int]
+    trace: list[Step]
+    happened: Counter[Fault]
+    told: Counter[Told]
+    error: BaseException | None
+    steps: int
+    settled_s: float = 0.0
+    notes: dict[str, int] = field(default_factory=dict)
+
+
+class Run:
+    """A world, and what happens in it."""
+
+    def __init__(self, plan: Plan, choices: Choices) -> None:
+        self.plan = plan
+        self.choices = Recorded(choices)
+        self.scheduler = Scheduler(self.choices, plan.preemptions, HORIZON_S, self._on_step, is_fine=plan.is_fine)
+        self.faults = Faults(self.choices, plan.faults)
+        self.network = Network(self.scheduler, self.faults, PAUSE_S)
+        self.world = World(self.scheduler, self.choices, is_fine=plan.is_fine, has_jitter=plan.has_jitter)
+        self.history = History(self.scheduler)
+        self.workload = WORKLOADS[plan.workload](self.history)
+        self.checkers = [checker(self) for checker in CHECKERS]
+        self.trace: list[Step] = []
+        self.shown: dict[Place, list[int]] = defaultdict(list)
+        self.recreated: set[Place] = set()
+        self.network.purpose_of = self.history.purpose_of
+        self.network.on_changes.append(self._on_changes)
+        self.network.on_request.append(self._on_request)
+        self.settled_s = 0.0
+
+    def execute(self) -> Result:
+        """Run to the end, and look whether everything is as it must be."""
+        error: BaseException | None = None
+        with _own_globals(self.world), self.network:
+            try:
+                self._play()
+            except NotTheSame:
+                raise
+            except Exception as failure:  # noqa: BLE001 - the result of the run
+                error = failure
+            finally:
+                self.scheduler.end()
+        return Result(
+            plan=self.plan,
+            choices=self.choices.taken,
+            trace=self.trace,
+            happened=self.faults.happened,
+            told=Counter(done.told for done in self.history.operations),
+            error=error,
+            steps=self.scheduler.steps,
+            settled_s=self.settled_s,
+        )
+
+    def _play(self) -> None:
+        for model in ALL:
+            model.create_table()
+        self.workload.prepare()
+        self._start_parties()
+        self.scheduler.run()
+        self._require_calm()
+        self.scheduler.let_land()
+        self.faults.are_over = True
+        self._take_every_lock_once()
+        for checker in self.checkers:
+            checker.at_end()
+
+    def _start_parties(self) -> None:
+        processes = [self._process(f"p{number}") for number in range(self.plan.processes)]
+        for index in range(self.plan.parties):
+            process = processes[index % len(processes)]
+            self.scheduler.spawn(process, f"party{index}", lambda index=index: self._party(index))  # type: ignore[misc]
+
+    def _process(self, name: str) -> Process:
+        skews = SKEWS_S[self.plan.skew]
+        skew_s = skews[self.choices.pick(len(skews), "skew")]
+        drift = DRIFTS[self.choices.pick(len(DRIFTS), "drift")] if self.plan.has_drift else 0.0
+        return Process(name, ClockView(lambda: START_S + self.scheduler.now, skew_s=skew_s, drift=drift))
+
+    def _party(self, index: int) -> None:
+        for turn in range(self.plan.rounds):
+            self.workload.party(index, turn)
+        since = max(self.faults.last_at, 0.0)
+        self.settled_s = max(self.settled_s, self.scheduler.now - since)
+
+    def _require_calm(self) -> None:
+        """After the last fault everyone who lives has finished within a number of leases."""
+        leases = 3 + 4 * self.plan.parties * self.plan.rounds
+        if self.settled_s > leases * SETTINGS.lease:
+            raise Violation(f"Calm: it took {self.settled_s / SETTINGS.lease:.1f} leases after the last fault")
+
+    def _take_every_lock_once(self) -> None:
+        """A newcomer gets each lock within a lease, whatever the others left behind."""
+        janitor = self._process("janitor")
+
+        def clean() -> None:
+            for lock in self.workload.locks():
+                with lock:
+                    pass
+
+        before = self.scheduler.now
+        self.scheduler.spawn(janitor, "janitor", clean)
+        self.scheduler.run()
+        leases = (self.scheduler.now - before) / SETTINGS.lease
+        if leases > 2 * len(self.workload.rows()) + 2:
+            raise Violation(f"Calm: a newcomer waited for {leases:.1f} leases")
+
+    # Looking on
+
+    def _on_step(self) -> None:
+        for checker in self.checkers:
+            checker.on_step()
+
+    def _on_changes(self, request: Request, changes: list[Change]) -> None:
+        for change in changes:
+            before, after = log_of(change.before), log_of(change.after)
+            if after[: len(before)] == before:
+                self.shown[change.place] += after[len(before) :]
+            if change.before is not None and change.after is None:
+                self.recreated.add(change.place)
+        for checker in self.checkers:
+            checker.on_changes(request, changes)
+
+    def _on_request(self, request: Request, fault: Fault | None, answer: Any) -> None:
+        actor = request.actor
+        self.trace.append(
+            Step(
+                round(self.scheduler.now, 6),
+                str(actor),
+                "" if actor is None else actor.process.name,
+                request.operation,
+                ", ".join(map(str, self.network.places(request))),
+                "" if fault is None else fault.value,
+                _summary(answer),
+                "" if request.purpose is None else f"{request.purpose.kind} {request.purpose.number}",
+            )
+        )
+
+
+def _summary(answer: Any) -> str:
+    if isinstance(answer, ClientError):
+        return str(answer.response["Error"]["Code"])
+    if isinstance(answer, Exception):
+        return type(answer).__name__
+    return "" if answer is None else "ok"
+
+
+class _OfProcess:
+    """Stands for an object of which each process has one of its own."""
+
+    def __init__(self, world: World, name: str, make: Any) -> None:
+        self._world, self._name, self._make = world, name, make
+
+    def _mine(self) -> Any:
+        own = self._world.process.own
+        if self._name not in own:
+            own[self._name] = self._make()
+        return own[self._name]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mine(), name)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._mine()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._mine()[key] = value
+
+
+@contextlib.contextmanager
+def _own_globals(world: World) -> Iterator[None]:
+    """Install the world, and give each simulated process what a real one has of its own."""
+    heart = _OfProcess(world, "heart", heartbeat.Heart)
+    replaced: list[tuple[Any, str, Any]] = [
+        (runtime, "current", world),
+        (local, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
+        *((module, "heart", heart) for module in (heartbeat, locks, locked)),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    logger = logging.getLogger("pynamo_locking")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        for module, name, value in replaced:
+            setattr(module, name, value)
+        yield
+    finally:
+        logger.disabled = was_disabled
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def run(plan: Plan, choices: Choices, *, twice: bool = True) -> Result:
+    """Run once; and once more with the same choices, which must give the same trace."""
+    result = Run(plan, choices).execute()
+    if twice:
+        again = Run(plan, Listed(result.choices)).execute()
+        if again.trace != result.trace or again.choices != result.choices:
+            raise NotTheSame(f"a repetition went differently: {plan.to_json()} {result.choices}")
+    return result

@@ -1,0 +1,450 @@
+"""The virtual clock: with real threads, in milliseconds of real time."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+
+from pynamo_locking import (
+    ConfigurationError,
+    ExpiringMixin,
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    TTLAttribute,
+)
+from pynamo_locking import locks as locks_module
+from pynamo_locking._io import heartbeat, locked, runtime
+from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
+from tests.support.parties import in_thread
+
+HOUR = 3600
+#: Only a broken clock needs as long, in real seconds.
+PATIENCE_S = 30
+
+
+class Counter(ExpiringMixin, LockableModel):
+    """An item with a lock and a time of expiry."""
+
+    class Meta:
+        table_name = "counters"
+        region = "memory"
+        lock_settings = LockSettings(request_timeout=0.02)
+
+    pk = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    expires = TTLAttribute(null=True)
+    lock = LockAttribute()
+
+
+@pytest.fixture
+def clock():
+    """A virtual clock and an empty table in memory."""
+    with MemoryDynamoDB(), VirtualClock(datetime(2026, 1, 1, tzinfo=timezone.utc)) as clock:
+        Counter.create_table()
+        Counter("a").save()
+        yield clock
+
+
+def start(*calls):
+    """Run calls in threads; return a function that waits for them and gives their results, errors among them."""
+    results = [None] * len(calls)
+
+    def run(index, call):
+        try:
+            results[index] = call()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+
+    def join():
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        return results
+
+    return join
+
+
+def until(is_so):
+    """Wait, in real time, for other threads to get there."""
+    real = threading.Event()
+    assert any(is_so() or real.wait(0.001) for _ in range(1000 * PATIENCE_S))
+
+
+def count_up():
+    with Counter.edit("a", wait=HOUR) as item:
+        item.n += 1
+
+
+# Leases, as an application would test them
+
+
+def test_a_holder_without_heartbeat_expires(clock):
+    """The next one gets in after a lease, and the writes of the first are refused."""
+    dead = Counter.locked("a", heartbeat=False, lease=10)
+    in_thread(dead.acquire)
+    with Counter.locked("a", wait=60) as lock:
+        assert lock.ticket == dead.ticket + 1
+    assert 10 <= clock.elapsed < 20
+    with pytest.raises(LockLost):
+        dead.item.save()
+
+
+def test_a_holder_with_heartbeat_survives_an_hour(clock):
+    """It is renewed hundreds of times meanwhile, and nobody else gets in."""
+    with Counter.locked("a", lease=10) as lock:
+        clock.sleep(HOUR)
+        assert lock.remaining > 0
+        assert not lock.lost.is_set()
+        with pytest.raises(LockTimeout):
+            in_thread(Counter.locked("a", wait=60).acquire)
+        lock.item.save()
+    assert clock.elapsed == HOUR + 60
+
+
+def test_a_holder_that_was_stopped_for_an_hour_is_late(clock):
+    """A jump is a pause: nothing beats in between, and a waiter whose look comes first finds the holder dead."""
+    with Counter.locked("a", lease=10) as lock:
+        clock.auto_jump = False
+        assert lock.remaining == 10
+        clock.jump(HOUR)
+        assert lock.remaining == 10  # the heart was late, and found the entry in its place
+
+
+def test_a_holder_whose_renewals_are_lost_loses(clock):
+    """What an outage does, seen from an application: the event is set, and the callback comes once."""
+    reasons = []
+    lock = Counter.locked("a", lease=10, on_lost=reasons.append)
+    in_thread(lock.acquire)
+    clock.auto_jump = False
+    heart = locks_module.heart._mine()
+    with heart._condition:
+        heart._due.clear()  # no thread to renew it
+    clock.auto_jump = True
+    with Counter.locked("a", wait=60):
+        pass
+    with pytest.raises(LockLost):
+        lock.renew()
+    assert lock.lost.wait(HOUR)
+    clock.sleep(1)
+    assert reasons == ["evicted"]
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_an_item_expires_after_a_jump(clock):
+    """To the second."""
+    Counter("b", expires=timedelta(hours=1)).save()
+    clock.jump(HOUR - 1)
+    assert Counter.get("b").pk == "b"
+    clock.jump(1)
+    with pytest.raises(Counter.DoesNotExist):
+        Counter.get("b")
+
+
+def test_a_bounded_wait_ends_in_time(clock):
+    """After exactly its virtual seconds."""
+    with Counter.locked("a"):
+        begun = clock.elapsed
+        with pytest.raises(LockTimeout):
+            in_thread(Counter.locked("a", wait=300).acquire)
+        assert clock.elapsed - begun == pytest.approx(300)
+
+
+def test_many_threads_take_turns(clock):
+    """Real threads under virtual time lose no update."""
+    results = start(*[count_up] * 20)()
+    assert results == [None] * 20
+    assert Counter.get("a").n == 20
+
+
+def test_a_batch_goes_by_the_clock(clock):
+    """Its threads are the library's, and wait for a lock in virtual time."""
+    with Counter.guarded_batch() as batch:
+        for number in range(30):
+            batch.save(Counter(f"b-{number}", expires=timedelta(hours=1)))
+    clock.jump(HOUR)
+    assert Counter.count("b-7") == 0
+
+
+# The clock itself
+
+
+def test_it_tells_the_time(clock):
+    """Wall clock, monotonic clock and elapsed seconds go together."""
+    assert clock.now == datetime(2026, 1, 1, tzinfo=timezone.utc)
+    before = clock.monotonic(), clock.time_ms()
+    clock.jump(90.5)
+    assert clock.now == datetime(2026, 1, 1, 0, 1, 30, 500_000, tzinfo=timezone.utc)
+    assert (clock.monotonic() - before[0], clock.time_ms() - before[1]) == (90.5, 90_500)
+    assert clock.elapsed == 90.5
+    assert (runtime.current.monotonic(), runtime.current.time_ms()) == (clock.monotonic(), clock.time_ms())
+
+
+def test_it_starts_with_the_time_of_the_world():
+    """So that an application's own `datetime.now` agrees with it at first, and locks from before have their lease."""
+    real = runtime.current
+    before = real.time_ms()
+    with VirtualClock() as clock:
+        assert before <= clock.time_ms() <= real.time_ms()
+        assert clock.monotonic() - 0.001 <= real.monotonic()
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
+def test_time_does_not_go_back(clock, seconds):
+    """Nor nowhere."""
+    with pytest.raises(ConfigurationError):
+        clock.jump(seconds)
+
+
+def test_a_start_needs_a_time_zone():
+    """A naive time would mean another moment on each machine."""
+    with pytest.raises(ConfigurationError):
+        VirtualClock(datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_sleepers_wake_in_order(clock):
+    """Whatever the order in which they fell asleep."""
+    woken = []
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        woken.append((seconds, clock.elapsed))
+
+    clock.auto_jump = False
+    join = start(*[lambda s=s: sleep(s) for s in (3, 1, 2)])
+    until(lambda: len(clock._timeline._sleepers) == 3)
+    clock.auto_jump = True
+    clock.sleep(10)
+    join()
+    assert woken == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_without_auto_jump_time_stands_still(clock):
+    """Whoever waits goes on after a jump, at the new moment."""
+    clock.auto_jump = False
+    dead = Counter.locked("a", heartbeat=False, lease=10)
+    in_thread(dead.acquire)
+    entered = threading.Event()
+
+    def wait_for_it():
+        entered.set()
+        with Counter.locked("a", wait=HOUR) as lock:
+            return lock.ticket, clock.elapsed
+
+    join = start(wait_for_it)
+    assert entered.wait(PATIENCE_S)
+    until(lambda: bool(Counter.lock_state("a").waiters))
+    assert clock.elapsed == 0
+    for _ in range(8):
+        clock.jump(5)
+    [(ticket, elapsed)] = join()
+    assert ticket == dead.ticket + 1
+    assert elapsed in (10, 15, 20, 25)
+
+
+def test_heartbeats_alone_do_not_move_time(clock):
+    """While a test computes with a lock in its hands, time stands still."""
+    with Counter.locked("a"):
+        clock.sleep(0)
+        before = clock.elapsed
+        assert not threading.Event().wait(0.05)  # the one real pause of this file: a chance to go wrong
+        assert clock.elapsed == before
+
+
+def test_events_wait_in_virtual_time(clock):
+    """`lock.lost.wait` takes no real time, and hears of a loss at once."""
+    with Counter.locked("a") as lock:
+        assert lock.lost.wait(HOUR) is False
+        assert clock.elapsed == HOUR
+        join = start(lambda: lock.lost.wait(HOUR))
+        until(lambda: bool([s for s in clock._timeline._sleepers if s.place is lock.lost._changed]))
+        lock.lost.set()
+        assert join() == [True]
+        lock.lost.clear()
+
+
+def test_mutexes_are_handed_on_in_order(clock):
+    """Whoever waits for a mutex holds up nobody, and its thread may take it again."""
+    mutex = runtime.current.mutex()
+    order = []
+
+    def take(number):
+        with mutex, mutex:
+            order.append(number)
+            clock.sleep(1)
+
+    mutex.acquire()
+    joins = []
+    for number in range(3):
+        joins.append(start(lambda number=number: take(number)))
+        until(lambda number=number: len([s for s in clock._timeline._sleepers if s.place is mutex]) > number)
+    assert in_thread(lambda: mutex.acquire(blocking=False)) is False
+    mutex.release()
+    for join in joins:
+        join()
+    assert order == [0, 1, 2]
+    assert clock.elapsed == 3
+
+
+# Entering and leaving
+
+
+def test_it_ends_with_its_block():
+    """The world, the heart and the threads are those from before."""
+    before = runtime.current
+    with MemoryDynamoDB():
+        Counter.create_table()
+        Counter("a").save()
+        with VirtualClock() as clock:
+            Counter.locked("a").acquire()
+            threads = tuple(clock._timeline._threads)
+            assert len(threads) == 1
+    assert not threads[0].is_alive()
+    assert runtime.current is before
+    assert locks_module.heart is locked.heart is heartbeat.heart
+
+
+def test_a_second_clock_is_refused(clock):
+    """And so is the same one again: its threads have ended."""
+    with pytest.raises(ConfigurationError), VirtualClock():
+        pass
+    other = VirtualClock.__new__(VirtualClock)
+    other.__dict__.update(clock.__dict__)
+    with pytest.raises(ConfigurationError), other:
+        pass
+
+
+def test_a_thread_that_still_waits_hears_of_the_end():
+    """It gets an error, and does not hang for ever."""
+    with VirtualClock(auto_jump=False) as clock:
+        join = start(lambda: clock.sleep(HOUR))
+        until(lambda: bool(clock._timeline._sleepers))
+    [error] = join()
+    assert isinstance(error, ConfigurationError)
+    with pytest.raises(ConfigurationError):
+        clock.sleep(1)
+
+
+def test_a_lock_from_before_lives_in_real_time():
+    """The heart of the process goes on beating by the real clock, and renews only what is really old."""
+    with MemoryDynamoDB() as database:
+        Counter.create_table()
+        Counter("a").save()
+        with Counter.locked("a", lease=0.3) as lock:
+            before = lock._own.deadline
+            with VirtualClock() as clock:
+                clock.jump(HOUR)
+                renewed = threading.Event()
+                handle = database.handle
+
+                def see(operation, kwargs):
+                    answer = handle(operation, kwargs)
+                    if operation == "UpdateItem":
+                        renewed.set()
+                    return answer
+
+                database.handle = see
+                assert renewed.wait(PATIENCE_S)
+            assert before <= lock._own.deadline < before + 60
+            assert not lock.lost.is_set()
+
+
+def test_a_lock_from_before_keeps_its_lease():
+    """What is left of it does not change because the clock does."""
+    with MemoryDynamoDB():
+        Counter.create_table()
+        Counter("a").save()
+        with Counter.locked("a", lease=HOUR) as lock, VirtualClock() as clock:
+            assert 0 < lock.remaining <= HOUR
+            clock.jump(HOUR)
+            assert lock.remaining == 0
+
+
+def test_a_lock_from_inside_can_be_given_back_outside():
+    """An application that nests the blocks the other way round gets its item back."""
+    with MemoryDynamoDB():
+        Counter.create_table()
+        Counter("a").save()
+        with VirtualClock():
+            lock = Counter.locked("a")
+            lock.acquire()
+        lock.release()
+        assert not Counter.lock_state("a").holders
+
+
+# Other processes
+
+
+def test_a_view_is_ahead_and_fast():
+    """The wall clock by an offset, the monotonic one by a rate since the view was made."""
+    source = SimpleNamespace(monotonic=lambda: now[0], time_ms=lambda: int(now[0] * 1000))
+    now = [100.0]
+    view = ClockView(source, skew_s=-2.5, drift=0.25)
+    assert (view.monotonic(), view.time_ms()) == (100.0, 97_500)
+    now[0] = 108.0
+    assert (view.monotonic(), view.time_ms()) == (110.0, 105_500)
+    assert view.true_seconds(10) == 8
+
+
+@pytest.mark.parametrize("drift", [-1, -2, float("nan")])
+def test_a_clock_goes_forward(drift):
+    """A process whose clock stands still would wait for ever."""
+    with pytest.raises(ConfigurationError):
+        ClockView(SimpleNamespace(monotonic=lambda: 0.0, time_ms=lambda: 0), drift=drift)
+
+
+def test_processes_differ(clock):
+    """Each has its own clocks, and code in it goes by them."""
+    ahead, fast = clock.process(skew_s=60), clock.process(drift=0.5)
+    clock.jump(10)
+    with ahead:
+        assert runtime.current.time_ms() == clock.time_ms() + 60_000
+        with fast:
+            assert runtime.current.monotonic() == clock.monotonic() + 5
+            assert runtime.current.time_ms() == clock.time_ms()
+            runtime.current.sleep(15)
+        assert runtime.current.monotonic() == clock.monotonic()
+    assert runtime.current.time_ms() == clock.time_ms()
+    assert clock.elapsed == 20
+
+
+def test_a_process_sees_items_expire_early(clock):
+    """The clock of the one who asks decides."""
+    Counter("b", expires=timedelta(minutes=1)).save()
+    with clock.process(skew_s=61):
+        assert Counter.count("b") == 0
+    assert Counter.count("b") == 1
+
+
+@pytest.mark.parametrize("drift", [-0.02, 0.02])
+def test_heartbeats_of_a_drifting_process_keep_its_lock(clock, drift):
+    """Its heart goes by the same clocks as its lease, however far they are from the true ones."""
+    process = clock.process(skew_s=300, drift=drift)
+    clock.jump(HOUR)
+    with process:
+        lock = Counter.locked("a", lease=10)
+        lock.acquire()
+    with pytest.raises(LockTimeout):
+        in_thread(Counter.locked("a", wait=300).acquire)
+    assert not lock.lost.is_set()
+    with process:
+        assert 0 < lock.remaining <= 10
+        lock.release()
+
+
+def test_the_database_has_the_true_time(clock):
+    """Whoever asks: a token of a transaction does not age because a caller's clock is wrong."""
+    database = MemoryDynamoDB()
+    with clock.process(skew_s=3600):
+        assert database.time_ms() == clock.time_ms()
