@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from pynamodb.connection import Connection
+    import pynamodb.connection
 
 _SIMPLE: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
     "GetItem": items.get_item,
@@ -122,7 +122,7 @@ class MemoryDynamoDB:
             The response, as boto3 gives it.
 
         Raises:
-            botocore.exceptions.ClientError: DynamoDB would refuse the request.
+            ClientError: of botocore; DynamoDB would refuse the request.
             ConfigurationError: the operation or an argument is not known here.
         """
         check_arguments(operation, kwargs)
@@ -155,7 +155,7 @@ class MemoryDynamoDB:
         """Return a low-level client, as ``boto3.client("dynamodb")`` makes one."""
         return self._client
 
-    def client_for(self, connection: Connection) -> MemoryClient:  # noqa: ARG002 - for those who override it
+    def client_for(self, connection: pynamodb.connection.Connection) -> MemoryClient:  # noqa: ARG002 - for those who override it
         """Return the client that a PynamoDB connection uses inside the ``with`` block.
 
         Override it to tell connections apart, by their retries for example.

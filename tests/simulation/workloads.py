@@ -79,6 +79,8 @@ class Workload:
                 item = lock.item
                 self.append(item, done.number)
                 item.save()
+            if done.told is Told.REFUSED:
+                item.log.remove(done.number)  # or the next save would do it
 
     def read(self, model: type[Model], key: str) -> None:
         """Read an item."""
