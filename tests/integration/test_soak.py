@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-OPERATIONS = 150
+OPERATIONS = 100
 FLAT = soak.Sample(rss_mb=100.0, python_mb=20.0, threads=9, files=30)
 
 
 def test_every_operation(dynoxide: Engine) -> None:
-    """A hundred and fifty operations: each kind was done, no increment is lost, no lock is left."""
+    """A hundred operations: each kind was done, no increment is lost, no lock is left."""
     soak.prepare(dynoxide)
     run = soak.Soak()
     run.run(lambda: run.total() / OPERATIONS)
@@ -28,12 +28,12 @@ def test_every_operation(dynoxide: Engine) -> None:
 
 
 def test_a_leak_is_found(dynoxide: Engine) -> None:
-    """An operation that keeps 100 KB each time shows in Python's memory."""
+    """An operation that keeps 200 KB each time shows in Python's memory."""
     soak.prepare(dynoxide)
     kept = []
 
     def leaking(key: str) -> Sequence[object]:
-        kept.append(bytearray(100_000))
+        kept.append(bytearray(200_000))
         return soak.edit(key)
 
     run = soak.Soak(operations=[leaking])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.run import Run
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - what it is
     """Something that must never happen has happened."""
 
 
@@ -80,7 +80,7 @@ class OneHolder(Checker):
 
 
 class Fence(Checker):
-    """No write of a holder is accepted unless its ticket is first in the queue, and none from outside while anyone is."""
+    """A holder's write is accepted only while its ticket is first in the queue; one from outside only if nobody is."""
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
         """Look at the queue as it was before each change of data."""
@@ -95,7 +95,9 @@ class Fence(Checker):
             done: Operation | None = request.purpose
             ticket = None if done is None else done.ticket_for(row)
             if ticket is not None:
-                self.require(first == [ticket], f"{done} wrote with ticket {ticket}, but first in the queue was {first}")
+                self.require(
+                    first == [ticket], f"{done} wrote with ticket {ticket}, but first in the queue was {first}"
+                )
             elif row == change.place:
                 self.require(not first, f"{done} wrote without a lock while {first} held it")
 
@@ -189,7 +191,9 @@ class Versions(Checker):
                 continue
             before, after = (int(image.get("version", {"N": "0"})["N"]) for image in (change.before, change.after))
             wrote = log_of(change.before) != log_of(change.after)
-            self.require(after > before if wrote else after >= before, f"{request.purpose}: version {before} -> {after}")
+            self.require(
+                after > before if wrote else after >= before, f"{request.purpose}: version {before} -> {after}"
+            )
 
 
 class RealTime(Checker):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.simulation.engine.choices import Choices, Listed, Seeded, every_branch, shrink
 from tests.simulation.engine.strategies import STRATEGIES
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.plans import Plan
 
 
-class Found(AssertionError):
+class Found(AssertionError):  # noqa: N818 - what it is
     """A run that failed, with everything that is needed to repeat it."""
 
     def __init__(self, result: Result, origin: str) -> None:

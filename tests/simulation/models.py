@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pynamodb.attributes import ListAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, VersionAttribute, VersionedMixin
-from pynamodb.models import Model
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
 SETTINGS: Final = LockSettings(wait=1000, lease=6, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)

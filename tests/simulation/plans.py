@@ -102,7 +102,7 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
     plan = Plan(
         workload=workload,
         parties=parties,
-        processes=chance.randint(1 if parties > 2 else 2, parties),  # noqa: PLR2004 - two of one process meet less
+        processes=chance.randint(1 if parties > 2 else 2, parties),
         rounds=chance.choice((1, 1, 2)),
         faults=faults,
         is_fine=chance.random() < 1 / 2,

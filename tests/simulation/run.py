@@ -12,12 +12,12 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking import locks
 from pynamo_locking._io import heartbeat, local, locked, runtime
-from tests.simulation.engine.clockview import ClockView
+from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Violation, log_of
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.network import Network
-from tests.simulation.engine.scheduler import START_S, Process, Scheduler
+from tests.simulation.engine.scheduler import Process, Scheduler
 from tests.simulation.engine.world import World
 from tests.simulation.history import History, Told
 from tests.simulation.models import ALL, SETTINGS
@@ -132,7 +132,7 @@ class Run:
         skews = SKEWS_S[self.plan.skew]
         skew_s = skews[self.choices.pick(len(skews), "skew")]
         drift = DRIFTS[self.choices.pick(len(DRIFTS), "drift")] if self.plan.has_drift else 0.0
-        return Process(name, ClockView(lambda: START_S + self.scheduler.now, skew_s=skew_s, drift=drift))
+        return Process(name, ClockView(self.scheduler, skew_s=skew_s, drift=drift))
 
     def _party(self, index: int) -> None:
         for turn in range(self.plan.rounds):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pynamo_locking import LockingError, TransactWrite, locked_all
 from pynamo_locking._io import runtime
 from tests.simulation.engine.network import Place
-from tests.simulation.history import History, Told
+from tests.simulation.history import Told
 from tests.simulation.models import Account, Device, Document, Names, Note
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking import Lock
+    from tests.simulation.history import History, Operation
 
 
 class Workload:
@@ -79,8 +80,13 @@ class Workload:
                 item = lock.item
                 self.append(item, done.number)
                 item.save()
-            if done.told is Told.REFUSED:
-                item.log.remove(done.number)  # or the next save would do it
+            self.take_back(lock, done)
+
+    def take_back(self, lock: Lock[Any], done: Operation) -> None:
+        """Undo a refused change in memory, or the next save of the same object would write it."""
+        item = vars(lock._own or object).get("item")
+        if done.told is Told.REFUSED and item is not None and done.number in item.log:
+            item.log.remove(done.number)
 
     def read(self, model: type[Model], key: str) -> None:
         """Read an item."""

@@ -72,12 +72,17 @@ class Fault(Enum):
         return self in {Fault.STALLED_REQUEST, Fault.STALLED_RESPONSE}
 
     @property
+    def reaches_engine(self) -> bool:
+        """Whether the engine serves the spoilt request, at once or later."""
+        return self not in _NOT_FORWARDED or self is Fault.LATE
+
+    @property
     def arrives_later(self) -> bool:
         """Whether a copy is kept, to be forwarded later."""
         return self in {Fault.DUPLICATED, Fault.LATE}
 
 
-#: Those whose request never reaches the engine, and those whose request does at once.
+#: Whose request does not go to the engine at once.
 _NOT_FORWARDED: Final = frozenset(
     {
         Fault.LOST_REQUEST,
@@ -329,7 +334,6 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Serves one connection."""
 
-    server: _Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = IDLE_LIMIT_S
@@ -337,7 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Serve one request."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        proxy = self.server.proxy
+        proxy = self._server.proxy
         try:
             request, fault = proxy.arrived(self.path, dict(self.headers.items()), body)
             answer = None if fault in _NOT_FORWARDED else proxy.forward(request)
@@ -347,6 +351,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with suppress(OSError):  # the client may have hung up already
             self._reply(fault, answer)
+
+    @property
+    def _server(self) -> _Server:
+        assert isinstance(self.server, _Server)
+        return self.server
 
     def _reply(self, fault: Fault | None, answer: Answer | None) -> None:
         replacement = _REPLACEMENTS.get(fault, answer)
@@ -358,7 +367,7 @@ class _Handler(BaseHTTPRequestHandler):
             whole = answer.on_the_wire()
             self.wfile.write(whole[: len(whole) - len(answer.body) // 2 - 1])
         elif fault in {Fault.RESET_BEFORE, Fault.RESET_AFTER}:
-            self.server.reset(self.connection)
+            self._server.reset(self.connection)
         elif fault is not None and fault.is_slow:
             select.select([self.connection], [], [], LIMIT_S)  # readable: the client has hung up
 

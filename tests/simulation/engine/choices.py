@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.engine.strategies import Strategy
 
 
-class NotTheSame(Exception):
+class NotTheSame(Exception):  # noqa: N818 - what it is
     """The run asked for other choices than the one it repeats: something is not under control."""
 
 
@@ -37,7 +37,7 @@ class Recorded:
 
     def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
         """Return one of n options."""
-        if n < 2:  # noqa: PLR2004 - it takes two to choose
+        if n < 2:
             return 0
         self.taken.append(self._choices.pick(n, purpose, names))
         return self.taken[-1]
@@ -74,7 +74,7 @@ class Listed:
         self._choices = list(choices)
         self._at = 0
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:  # noqa: ARG002
+    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
         """Return the next number of the list."""
         if self._at >= len(self._choices):
             return 0
@@ -92,7 +92,7 @@ class _Branch:
         self.path = path
         self._at = 0
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:  # noqa: ARG002
+    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
         if self._at == len(self.path):
             self.path.append((0, n))
         choice, options = self.path[self._at]

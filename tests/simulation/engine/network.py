@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutErr
 
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
 from tests.simulation.engine.faults import READS, TIMEOUTS, Fault
-from tests.simulation.engine.scheduler import LATENCY_S, START_S, Dead, Landing
+from tests.simulation.engine.scheduler import LATENCY_S, Dead, Landing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.engine.scheduler import Actor, Scheduler
 
 Image = dict[str, Any]
+
 
 class Place(NamedTuple):
     """An item: its table, and its key."""
@@ -72,7 +73,7 @@ class Network(MemoryDynamoDB):
 
     def time_ms(self) -> int:
         """Return DynamoDB's own time."""
-        return int((START_S + self._scheduler.now) * 1000)
+        return self._scheduler.time_ms()
 
     def client_for(self, connection: Connection) -> FaultyClient:
         """Return the client of a connection, with its number of attempts."""
@@ -254,7 +255,7 @@ def _is_repeated(error: Exception) -> bool:
     if not isinstance(error, ClientError):
         return True
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-    return status >= 500 or error.response["Error"]["Code"] == "ThrottlingException"  # noqa: PLR2004
+    return status >= 500 or error.response["Error"]["Code"] == "ThrottlingException"
 
 
 def _refusal(request: Request, code: str, status: int, **details: Any) -> ClientError:

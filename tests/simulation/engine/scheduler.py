@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.engine.clockview import ClockView
+    from pynamo_locking.testing.clock_view import ClockView
     from tests.simulation.engine.choices import Recorded
 
 #: The wall clock at the beginning of each run: 2026-01-01.
@@ -28,7 +28,7 @@ class Dead(BaseException):
     """The process of the actor was killed."""
 
 
-class Stuck(Exception):
+class Stuck(Exception):  # noqa: N818 - what it is
     """Nobody can run, and no time will change that."""
 
 
@@ -110,6 +110,14 @@ class Scheduler:
         self._is_over = False
         self._over = threading.Lock()
         self._over.acquire()
+
+    def monotonic(self) -> float:
+        """Return the true time in seconds since the beginning of the run."""
+        return self.now
+
+    def time_ms(self) -> int:
+        """Return the true wall clock."""
+        return int((START_S + self.now) * 1000)
 
     # The life of actors
 

@@ -29,7 +29,7 @@ class Mutex:
         self._depth = 0
         self._waiting: list[Actor] = []
 
-    def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - as threading.Lock
+    def acquire(self, blocking: bool = True) -> bool:
         """Take it."""
         self._world.fine_point("takes a mutex")
         scheduler = self._world.scheduler

@@ -7,8 +7,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import runtime
-from tests.simulation.engine.clockview import ClockView
-from tests.simulation.engine.scheduler import START_S, Process
+from pynamo_locking.testing.clock_view import ClockView
+from tests.simulation.engine.scheduler import Process
 from tests.simulation.engine.sync import Condition, Event, Mutex
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class World(runtime.Runtime):
         self._has_jitter = has_jitter
         self._tokens = 0
         self._seen_by: Process | None = None
-        self._outside = Process("outside", ClockView(lambda: START_S + scheduler.now))
+        self._outside = Process("outside", ClockView(scheduler))
 
     @property
     def process(self) -> Process:
