@@ -8,7 +8,7 @@ ALONE := $(foreach name,crashes demo fork pauses processes threads,tests/integra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench engines clean
+.PHONY: help demo test simulate soak lint format docs bench engines clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,6 +22,12 @@ test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(ALONE:%=--ignore=%)
 	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 $(ALONE)
 	$(BIN)/coverage report
+
+simulate: $(VENV)/.test ## the library in the simulator: all exhaustive searches, then fresh seeds (MINUTES=20)
+	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
+
+soak: $(VENV)/.test engines ## five minutes of everything, with memory and threads watched (SOAK_S=300)
+	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
 	$(BIN)/ruff check .

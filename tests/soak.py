@@ -10,6 +10,7 @@ pools and the allocator fill up in it. Ends with 1 if anything grew by more than
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 THREADS: Final = 6
 SECONDS: Final = 300.0
-SAMPLES: Final = 200
+SAMPLES: Final = 100
 #: A thread ends after so many operations and another one takes its place: what belongs to threads must go with them.
 OPERATIONS_OF_A_THREAD: Final = 200
 #: A short lease, so that the heartbeat has something to do; long enough for a busy machine.
@@ -219,6 +220,8 @@ class Sample(NamedTuple):
 
     @classmethod
     def take(cls) -> Sample:
+        """Measure, without the garbage that happens to wait for its collection."""
+        gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return cls(
             pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
@@ -279,7 +282,8 @@ class Soak:
 
     Attributes:
         operations: to choose from.
-        samples: the process at `SAMPLES` moments of the run.
+        moments: how often to sample the process.
+        samples: the process at those moments, evenly over the run.
         done: how often each operation was done.
         added: how much each model's values must have grown.
         errors: what the operations raised.
@@ -287,6 +291,7 @@ class Soak:
     """
 
     operations: Sequence[Any] = OPERATIONS
+    moments: int = SAMPLES
     samples: list[Sample] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     added: Counter[Any] = field(default_factory=Counter)
@@ -305,7 +310,7 @@ class Soak:
             for place in places:
                 place.start()
             while (part := progress()) < 1 and not self.errors:
-                if part * SAMPLES >= len(self.samples):
+                if part * self.moments >= len(self.samples):
                     self.samples.append(Sample.take())
                 show(part)
                 self._is_over.wait(0.01)

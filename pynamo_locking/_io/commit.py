@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.outcome import Outcome
-from pynamo_locking._io import runtime, transport
+from pynamo_locking._io import attempts, runtime, transport
 from pynamo_locking._io.unlocked import locked_out
 from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import Conflict, ItemLocked, LockLost, OutcomeUnknown, TransactionConflict, also
@@ -114,7 +114,7 @@ class Commit:
             items = [action.request for action in self.all]
             kwargs = {"TransactItems": items, "ClientRequestToken": self.token, **self.options}
             try:
-                return transport.dispatch(self.connection, "TransactWriteItems", kwargs)
+                return attempts.dispatch(self.connection, "TransactWriteItems", kwargs)
             except transport.BOTOCORE_EXCEPTIONS as error:
                 in_doubt = in_doubt or transport.is_ambiguous(error)
                 if patience.allows(error):

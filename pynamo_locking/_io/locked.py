@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pynamodb.expressions.update import Update
 
 from pynamo_locking._core.outcome import Kind, Outcome, judge
-from pynamo_locking._io import guards, local, runtime, transport
+from pynamo_locking._io import attempts, guards, local, runtime, transport
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.writes import Patience
 
@@ -170,7 +170,7 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
     while True:
         kwargs = {"TransactItems": items, "ClientRequestToken": token}
         try:
-            transport.dispatch(connection, "TransactWriteItems", kwargs)
+            attempts.dispatch(connection, "TransactWriteItems", kwargs)
         except transport.BOTOCORE_EXCEPTIONS as error:
             reasons = transport.reasons_of(error)
             repeated = repeated or transport.was_repeated(error)

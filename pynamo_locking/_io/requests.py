@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pynamo_locking._core.lease import row_expiry_s
 from pynamo_locking._core.queue import EVICTION_SLOTS, EXCLUSIVE, Entry, LockState
-from pynamo_locking._io import records, runtime, transport
+from pynamo_locking._io import attempts, records, runtime, transport
 from pynamo_locking._io.records import number
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
@@ -229,7 +229,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
 
 def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
-        return row.connection.dispatch(operation, {"TableName": row.table, "Key": row.key, **arguments})
+        return attempts.dispatch(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
     except transport.BOTOCORE_EXCEPTIONS as error:
         if transport.code_of(error) == transport.CONDITION_FAILED:
             raise Refused(transport.image_of(error), repeated=transport.was_repeated(error)) from error

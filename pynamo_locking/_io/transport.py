@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import (
@@ -36,7 +35,7 @@ CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 TRANSACTION_CONFLICT: Final = "TransactionConflictException"
 
 #: Refused for now, not applied, worth another try.
-_BUSY: Final = frozenset(
+BUSY: Final = frozenset(
     {
         "ProvisionedThroughputExceededException",
         "RequestLimitExceeded",
@@ -50,14 +49,10 @@ _CANCELLED_BUSY: Final = frozenset({"TransactionConflict", "ThrottlingError", "P
 #: The server failed; the write may have been applied.
 _BROKEN: Final = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable"})
 
-_HTTP_SERVER_ERROR: Final = 500
+HTTP_SERVER_ERROR: Final = 500
 
 #: Set on an exception of botocore: whether an attempt before the last one may have been applied.
-_NOTE: Final = "pynamo_locking_was_repeated"
-
-#: One entry for each attempt of the request that is on its way: whether it may have been applied.
-_attempts: ContextVar[list[bool] | None] = ContextVar("pynamo_locking_attempts", default=None)
-_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+REPEATED: Final = "pynamo_locking_was_repeated"
 
 
 def code_of(error: BaseException | None) -> str:
@@ -101,62 +96,24 @@ def was_repeated(error: BaseException | None) -> bool:
 
     One that DynamoDB throttled was not.
     """
-    noted = getattr(error, _NOTE, None)
+    noted = getattr(error, REPEATED, None)
     if noted is not None:
         return bool(noted)
     metadata = _response(_original(error)).get("ResponseMetadata", {})
     return bool(metadata.get("RetryAttempts", 0))
 
 
-def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Send a request, and note on its error whether an attempt before the last may have been applied."""
-    _watch(connection.client)
-    doubtful: list[bool] = []
-    reset = _attempts.set(doubtful)
-    try:
-        data: dict[str, Any] = connection.dispatch(operation, kwargs)
-    except BOTOCORE_EXCEPTIONS as error:
-        if doubtful:
-            setattr(error, _NOTE, any(doubtful[:-1]))
-        raise
-    finally:
-        _attempts.reset(reset)
-    return data
-
-
-def _watch(client: Any) -> None:
-    """Hear of every attempt of a client. It may be a stand-in that makes none of its own."""
-    meta = getattr(client, "meta", None)
-    if meta is not None and client not in _watched:
-        meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
-        _watched.add(client)
-
-
-def _note_attempt(
-    response: tuple[Any, dict[str, Any]] | None = None, caught_exception: Exception | None = None, **_: Any
-) -> None:
-    doubtful = _attempts.get()
-    if doubtful is None:
-        return
-    if caught_exception is not None:
-        doubtful.append(not was_not_sent(caught_exception))
-    elif response is not None:
-        http, parsed = response
-        code = parsed.get("Error", {}).get("Code", "")
-        doubtful.append(code not in _BUSY and http.status_code >= _HTTP_SERVER_ERROR)
-
-
 def is_transient(error: BaseException) -> bool:
     """Tell whether the same request may succeed later."""
     on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
-    return on_the_way or code_of(error) in _BUSY or _server_failed(error)
+    return on_the_way or code_of(error) in BUSY or _server_failed(error)
 
 
 def is_ambiguous(error: BaseException | None) -> bool:
     """Tell whether the request may have been applied all the same."""
     # botocore shows the last of several attempts: "no connection" says nothing about those before.
     on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
-    if on_the_way and was_not_sent(error) and hasattr(error, _NOTE):
+    if on_the_way and was_not_sent(error) and hasattr(error, REPEATED):
         on_the_way = False
     return on_the_way or _server_failed(error) or was_repeated(error)
 
@@ -189,7 +146,7 @@ def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) ->
 
     Throttled requests are not counted unless they were tried once: botocore has repeated them already.
     """
-    if was_tried_once and (code_of(error) in _BUSY or was_not_sent(error)):
+    if was_tried_once and (code_of(error) in BUSY or was_not_sent(error)):
         return True
     return code_of(error) == TRANSACTION_CONFLICT or is_conflict(reasons_of(error))
 
@@ -221,7 +178,7 @@ def condition_failed(error: type[Exception], message: str, reasons: Reasons | No
 
 def _server_failed(error: BaseException | None) -> bool:
     status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return code_of(error) in _BROKEN or status >= _HTTP_SERVER_ERROR
+    return code_of(error) in _BROKEN or status >= HTTP_SERVER_ERROR
 
 
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()

@@ -14,7 +14,7 @@ from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, Transa
 
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Kind, Outcome, judge_by_id
-from pynamo_locking._io import expiry, guards, runtime, transport, versions
+from pynamo_locking._io import attempts, expiry, guards, runtime, transport, versions
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown, StaleVersion, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Write:
         connection = self.item._get_connection().connection
         if once:
             connection = transport.single_attempt(connection)
-        return transport.dispatch(connection, self.request, kwargs)
+        return attempts.dispatch(connection, self.request, kwargs)
 
     def done(self, data: Mapping[str, Any]) -> None:
         """Make the instance what it is after the write was applied.

@@ -88,7 +88,6 @@ class VirtualClock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._hearts.stop()
             self._timeline.close()
         finally:
             self._hearts.give_back()
@@ -264,12 +263,6 @@ class _Hearts:
             if view not in self._by_view:
                 self._by_view[view] = Heart()
             return self._by_view[view]
-
-    def stop(self) -> None:
-        """Renew nothing any more."""
-        for heart in self._by_view.values():
-            with heart._condition:
-                heart._due.clear()
 
 
 def _is_heartbeat(name: str) -> bool:

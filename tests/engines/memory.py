@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import uuid
 import weakref
 from http import HTTPStatus
@@ -30,6 +31,8 @@ _CHECKERS: Final = (
     _STANDARD.ThrottledRetryableChecker(),
     _STANDARD.ThrottlingStatusCodeChecker(),
 )
+#: A real request lets other threads run; without that, those of a test would hardly ever meet.
+_ON_THE_WAY_S: Final = 1e-6
 #: Tests replace the `time` in it, to step in before a repetition.
 _ENDPOINT: Final[Any] = botocore.endpoint
 
@@ -87,11 +90,15 @@ class TappedClient(MemoryClient):
 
     def _forward(self, operation: str, kwargs: dict[str, Any]) -> faults.Answer:
         """Serve a request; the answer has the shape of that of botocore's endpoint."""
+        time.sleep(_ON_THE_WAY_S)
         try:
             parsed: Any = super()._make_api_call(operation, kwargs)
         except ClientError as refusal:
             parsed = refusal.response
-        return (SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"]), parsed), None
+        return (
+            SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"], headers={}, content=b""),
+            parsed,
+        ), None
 
 
 def _is_worth_repeating(number: int, response: Any, error: Exception | None) -> bool:

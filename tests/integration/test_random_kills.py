@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from tests.engines.servers import Servers
 
 PROCESSES: Final = 6
-ROUNDS: Final = 6
+ROUNDS: Final = 9
 SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=PATIENCE)
 MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Plain, Versioned, Locks, Beside)}
 #: What is written, and how. Only `Versioned` is written from outside of its lock as well.
-ITEMS: Final = [("Plain", "a"), ("Versioned", "a"), ("Versioned", "b"), ("Beside", "a")]
+ITEMS: Final = [("Plain", "a"), ("Versioned", "a"), ("Beside", "a")]
+#: The longest time that a holder computes between reading and writing, so that many are hit in there.
+THINK_S: Final = 0.02
 
 
 class Note(NamedTuple):
@@ -59,6 +61,7 @@ class Note(NamedTuple):
 def locked_save(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
     with model.locked(key, settings=SETTINGS) as lock:
         lock.item.value += 1
+        time.sleep(random.uniform(0, THINK_S))
         lock.item.save()
         applied(lock.ticket, lock.item)  # whatever the release says: this write is applied
 
@@ -67,6 +70,7 @@ def edit(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> No
     edit = model.edit(key, settings=SETTINGS)
     with edit as item:
         item.value += 1
+        time.sleep(random.uniform(0, THINK_S))
     applied(edit.lock.ticket, item)
 
 
@@ -210,14 +214,14 @@ class Chaos:
         self._paused = [(due, worker) for due, worker in self._paused if due > now]
         asleep = [worker for _, worker in self._paused]
         victim = self.chooser.choice([worker for worker in crew if worker not in asleep])
-        what = self.chooser.choice(["killed", "killed", "paused", "paused for more than a lease"])
+        what = self.chooser.choice(["killed", "killed", "paused", *["paused for more than a lease"] * 3])
         self.did[what] += 1
         if what == "killed":
             victim.kill()
             crew[crew.index(victim)] = self._start()
             return
         victim.pause()
-        leases = self.chooser.uniform(1.2, 1.6) if "lease" in what else self.chooser.uniform(0.05, 0.5)
+        leases = self.chooser.uniform(1.5, 2.0) if "lease" in what else self.chooser.uniform(0.05, 0.5)
         self._paused.append((now + leases * SETTINGS.lease, victim))
 
 

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 OPERATIONS = 100
+MOMENTS = 20
 FLAT = soak.Sample(rss_mb=100.0, python_mb=20.0, threads=9, files=30)
 
 
 def test_every_operation(dynoxide: Engine) -> None:
     """A hundred operations: each kind was done, no increment is lost, no lock is left."""
     soak.prepare(dynoxide)
-    run = soak.Soak()
+    run = soak.Soak(moments=MOMENTS)
     run.run(lambda: run.total() / OPERATIONS)
     run.check()
     assert set(run.done) == {operation.__name__ for operation in soak.OPERATIONS}
@@ -36,8 +37,8 @@ def test_a_leak_is_found(dynoxide: Engine) -> None:
         kept.append(bytearray(200_000))
         return soak.edit(key)
 
-    run = soak.Soak(operations=[leaking])
-    run.run(lambda: run.total() / OPERATIONS)
+    run = soak.Soak([leaking], MOMENTS)
+    run.run(lambda: 2 * run.total() / OPERATIONS)
     grown = {one.name for one in soak.verdicts(run.samples) if not one.is_flat}
     assert "python_mb" in grown
 
@@ -50,7 +51,7 @@ def test_an_error_ends_the_run(dynoxide: Engine) -> None:
         raise ZeroDivisionError(key)
 
     with pytest.raises(ZeroDivisionError):
-        soak.Soak(operations=[soak.edit, failing]).run(lambda: 0.0)
+        soak.Soak([soak.edit, failing], MOMENTS).run(lambda: 0.0)
 
 
 @pytest.mark.parametrize("name", soak.Sample._fields)

@@ -11,7 +11,7 @@ from tests.simulation.plans import RandomPlan, random_plan
 from tests.simulation.run import Result, Run, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.simulation.plans import Plan
 
@@ -23,9 +23,19 @@ class Found(AssertionError):  # noqa: N818 - what it is
         self.result = result
         self.origin = origin
         super().__init__(
-            f"{result.error}\n  from {origin}\n  replay: python -m tests.simulation replay "
-            f"'{result.plan.to_json()}' {','.join(map(str, result.choices)) or '-'}"
+            f"{type(result.error).__name__}: {result.error}\n  from {origin}\n  replay: python -m tests.simulation "
+            f"replay '{result.plan.to_json()}' {written(result.choices)}"
         )
+
+
+def written(choices: Sequence[int]) -> str:
+    """Return choices as the command line takes them."""
+    return ",".join(map(str, choices)) or "-"
+
+
+def parsed(text: str) -> list[int]:
+    """Return the choices that were written as text."""
+    return [] if text == "-" else [int(part) for part in text.split(",")]
 
 
 def random_choices(of: RandomPlan) -> Choices:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import LockingError, OutcomeUnknown
+from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,8 @@ class Operation:
         value: what a read returned.
         error: what the library raised.
         tickets: by row, if there are several locks.
+        seen: what a write found before it: a value, or by place the log.
+        parts: by place, the operations that it consists of and that are told of one by one.
     """
 
     number: int
@@ -57,6 +60,22 @@ class Operation:
     value: Any = None
     error: BaseException | None = None
     tickets: dict[Place, int] | None = None
+    seen: Any = None
+    parts: dict[Place, Operation] | None = None
+
+    def part_at(self, place: Place) -> Operation:
+        """Return what it does to one item."""
+        return self if self.parts is None else self.parts.get(place, self)
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether it overwrites what others wrote, by design, and perhaps more than once."""
+        return self.kind.startswith("unchecked")
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether it is made without this package, and what it is told may be wrong."""
+        return self.kind.startswith("stock")
 
     def ticket_for(self, row: Place) -> int | None:
         """Return the ticket under which it writes what this row protects."""
@@ -64,6 +83,16 @@ class Operation:
 
     def __str__(self) -> str:
         return f"operation {self.number}: {self.actor} {self.kind} {', '.join(map(str, self.places))}"
+
+
+#: The operation for which a thread was started.
+_inherited: ContextVar[Operation | None] = ContextVar("inherited operation", default=None)
+
+
+def _told_by(error: BaseException | None) -> Told:
+    if error is None:
+        return Told.APPLIED
+    return Told.UNKNOWN if isinstance(error, OutcomeUnknown) else Told.REFUSED
 
 
 @dataclass
@@ -74,6 +103,22 @@ class Grant:
     actor: Actor
     place: Place
     ticket: int
+
+    @property
+    def entry_id(self) -> str:
+        """The name of its entry in the queue."""
+        own = self.lock._own
+        return "" if own is None else own.entry.id
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the holder believes to hold it, on the clock that is being looked at."""
+        return self.lock.is_held
+
+    @property
+    def trusts_clocks(self) -> bool:
+        """Whether waiters for that lock may believe a wall clock."""
+        return self.lock._wish.settings.max_clock_skew is not None
 
 
 @dataclass
@@ -86,6 +131,7 @@ class History:
         holding: the grants that were not given back yet.
         timeouts: waits that ended without a lock.
         losses: locks that were found lost.
+        broken: rows and tickets that an operator has begun to break.
     """
 
     scheduler: Scheduler
@@ -94,30 +140,56 @@ class History:
     holding: list[Grant] = field(default_factory=list)
     timeouts: int = 0
     losses: int = 0
+    broken: set[tuple[Place, int]] = field(default_factory=set)
     _current: dict[Actor, Operation] = field(default_factory=dict)
 
     def _me(self) -> Actor:
         assert self.scheduler.current is not None
         return self.scheduler.current
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process that runs is alive: what comes in `finally` of a dead one tells nothing."""
+        return self._me().process.is_alive
+
     def purpose_of(self, actor: Actor) -> Operation | None:
         """Return what an actor is doing."""
-        return self._current.get(actor)
+        return self._current.get(actor) or _inherited.get()
+
+    def _begin(self, kind: str, *places: Place, ticket: int | None = None) -> Operation:
+        done = Operation(len(self.operations) + 1, kind, self._me(), places, ticket, self.scheduler.steps)
+        self.operations.append(done)
+        return done
+
+    @contextlib.contextmanager
+    def several(self, kind: str, kinds: dict[Place, str]) -> Iterator[dict[Place, Operation]]:
+        """Report operations that are made at once, also by threads that inherit the context; see `tell`."""
+        with self.operation(kind) as whole:
+            whole.parts = {place: self._begin(each, place) for place, each in kinds.items()}
+            token = _inherited.set(whole)
+            try:
+                yield whole.parts
+            finally:
+                _inherited.reset(token)
+                for part in whole.parts.values():
+                    part.returned = self.scheduler.steps
+
+    def tell(self, done: Operation, error: BaseException | None) -> None:
+        """Note what the library said of an operation."""
+        done.error, done.told = error, _told_by(error)
 
     @contextlib.contextmanager
     def operation(self, kind: str, *places: Place, ticket: int | None = None) -> Iterator[Operation]:
         """Report an operation; errors of the library are noted, and go no further."""
-        me = self._me()
-        done = Operation(len(self.operations) + 1, kind, me, places, ticket, self.scheduler.steps)
-        self.operations.append(done)
+        me, done = self._me(), self._begin(kind, *places, ticket=ticket)
         outer, self._current[me] = self._current.get(me), done
         try:
             yield done
             done.told = Told.APPLIED
-        except OutcomeUnknown as error:
-            done.told, done.error = Told.UNKNOWN, error
+        except ConfigurationError:
+            raise  # a fault of the workload
         except (LockingError, PynamoDBException) as error:
-            done.told, done.error = Told.REFUSED, error
+            self.tell(done, error)
         finally:
             done.returned = self.scheduler.steps
             if outer is None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pynamodb.attributes import ListAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import ListAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
+from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, VersionAttribute, VersionedMixin
+from pynamo_locking import (
+    ExpiringMixin,
+    LockableModel,
+    LockAttribute,
+    LockSettings,
+    NamedLock,
+    VersionAttribute,
+    VersionedMixin,
+)
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
 SETTINGS: Final = LockSettings(wait=1000, lease=6, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)
@@ -78,4 +87,94 @@ class Note(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-ALL: Final = (Account, Document, Names, Device, Note)
+class StockNote(Model):
+    """The same items, as a process without this package sees them."""
+
+    class Meta(_Meta):
+        table_name = "note"
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = StockVersionAttribute()
+
+
+class Vault(LockableModel):
+    """The lock in the item, and no trust in wall clocks."""
+
+    class Meta(_Meta):
+        table_name = "vault"
+        lock_settings = NO_HINTS
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    lock = LockAttribute()
+
+
+class Session(ExpiringMixin, VersionedMixin, Model):
+    """A version, and a time of expiry."""
+
+    class Meta(_Meta):
+        table_name = "session"
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    expires = TTLAttribute(null=True)
+
+
+class Voucher(ExpiringMixin, LockableModel):
+    """The lock in the item, a version, and a time of expiry."""
+
+    class Meta(_Meta):
+        table_name = "voucher"
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    expires = TTLAttribute(null=True)
+    lock = LockAttribute()
+
+
+class Register(VersionedMixin, Model):
+    """One value, overwritten by each write; a version."""
+
+    class Meta(_Meta):
+        table_name = "register"
+
+    key = UnicodeAttribute(hash_key=True)
+    value: Any = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class LockedRegister(LockableModel):
+    """One value, overwritten by each write; the lock in the item, no version."""
+
+    class Meta(_Meta):
+        table_name = "locked_register"
+
+    key = UnicodeAttribute(hash_key=True)
+    value: Any = NumberAttribute(default=0)
+    lock = LockAttribute()
+
+
+class Purse(VersionedMixin, Model):
+    """Money, and a version."""
+
+    class Meta(_Meta):
+        table_name = "purse"
+
+    key = UnicodeAttribute(hash_key=True)
+    balance: Any = NumberAttribute(default=100)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
+ALL: Final = (Account, Document, Names, Device, Note, Vault, Session, Voucher, Register, LockedRegister, Purse)
+
+#: Tables whose items have no lock.
+WITHOUT_LOCK: Final = frozenset(model.Meta.table_name for model in (Note, Session, Register, Purse))
+
+
+def has_lock(model: Any) -> bool:
+    """Tell whether the items of a model have locks."""
+    return model.Meta.table_name not in WITHOUT_LOCK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from pynamo_locking import locks
 from pynamo_locking._io import heartbeat, local, locked, runtime
 from pynamo_locking.testing.clock_view import ClockView
-from tests.simulation.checkers import CHECKERS, Violation, log_of
+from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.network import Network
@@ -27,7 +27,8 @@ from tests.simulation.workloads import WORKLOADS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulation.engine.network import Change, Place, Request
+    from tests.simulation.engine.network import Change, Request
+    from tests.simulation.history import Operation
     from tests.simulation.plans import Plan
 
 #: A process that is paused stands still for longer than a lease.
@@ -47,6 +48,7 @@ class Step(NamedTuple):
     places: str
     fault: str
     answer: str
+    step: str
     purpose: str
 
 
@@ -62,7 +64,7 @@ class Result:
     error: BaseException | None
     steps: int
     settled_s: float = 0.0
-    notes: dict[str, int] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
 
 
 class Run:
@@ -79,8 +81,7 @@ class Run:
         self.workload = WORKLOADS[plan.workload](self.history)
         self.checkers = [checker(self) for checker in CHECKERS]
         self.trace: list[Step] = []
-        self.shown: dict[Place, list[int]] = defaultdict(list)
-        self.recreated: set[Place] = set()
+        self.lives = Lives()
         self.network.purpose_of = self.history.purpose_of
         self.network.on_changes.append(self._on_changes)
         self.network.on_request.append(self._on_request)
@@ -107,11 +108,15 @@ class Run:
             error=error,
             steps=self.scheduler.steps,
             settled_s=self.settled_s,
+            operations=self.history.operations,
         )
 
     def _play(self) -> None:
+        used = {model for model, _ in self.workload.items}
+        used |= {model.Meta.lock_table for model in used if hasattr(model.Meta, "lock_table")}
         for model in ALL:
-            model.create_table()
+            if model in used:  # to make all tables takes as long as two parties
+                model.create_table()
         self.workload.prepare()
         self._start_parties()
         self.scheduler.run()
@@ -169,12 +174,7 @@ class Run:
             checker.on_step()
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
-        for change in changes:
-            before, after = log_of(change.before), log_of(change.after)
-            if after[: len(before)] == before:
-                self.shown[change.place] += after[len(before) :]
-            if change.before is not None and change.after is None:
-                self.recreated.add(change.place)
+        self.lives.note(request, changes, self.scheduler.steps)
         for checker in self.checkers:
             checker.on_changes(request, changes)
 
@@ -186,9 +186,10 @@ class Run:
                 str(actor),
                 "" if actor is None else actor.process.name,
                 request.operation,
-                ", ".join(map(str, self.network.places(request))),
+                ", ".join(map(str, request.places)),
                 "" if fault is None else fault.value,
                 _summary(answer),
+                request.step,
                 "" if request.purpose is None else f"{request.purpose.kind} {request.purpose.number}",
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -226,7 +227,7 @@ def test_sleepers_wake_in_order(clock):
     until(lambda: len(clock._timeline._sleepers) == 3)
     clock.auto_jump = True
     clock.sleep(10)
-    join()
+    assert join() == [None] * 3
     assert woken == [(1, 1), (2, 2), (3, 3)]
 
 
@@ -280,10 +281,13 @@ def test_mutexes_are_handed_on_in_order(clock):
     order = []
 
     def take(number):
-        with mutex, mutex:
+        with mutex:
             order.append(number)
+            assert in_thread(lambda: mutex.acquire(blocking=False)) is False
             clock.sleep(1)
+            assert in_thread(lambda: mutex.acquire(blocking=False)) is False
 
+    mutex.acquire()
     mutex.acquire()
     joins = []
     for number in range(3):
@@ -291,8 +295,9 @@ def test_mutexes_are_handed_on_in_order(clock):
         until(lambda number=number: len([s for s in clock._timeline._sleepers if s.place is mutex]) > number)
     assert in_thread(lambda: mutex.acquire(blocking=False)) is False
     mutex.release()
-    for join in joins:
-        join()
+    assert order == []
+    mutex.release()
+    assert [join() for join in joins] == [[None]] * 3
     assert order == [0, 1, 2]
     assert clock.elapsed == 3
 
@@ -441,6 +446,31 @@ def test_heartbeats_of_a_drifting_process_keep_its_lock(clock, drift):
     with process:
         assert 0 < lock.remaining <= 10
         lock.release()
+
+
+def test_processes_have_hearts_of_their_own(clock):
+    """Each renews by the clock that its leases count on."""
+    Counter("b").save()
+    process = clock.process(drift=0.5)
+    with Counter.locked("b", lease=10) as mine:
+        with process:
+            theirs = Counter.locked("a", lease=10)
+            theirs.acquire()
+        clock.sleep(300)
+        assert 0 < mine.remaining <= 10
+        with process:
+            assert 0 < theirs.remaining <= 10
+            theirs.release()
+
+
+def test_waits_go_by_the_clock_of_the_process(clock):
+    """A fast clock ends them early."""
+    with Counter.locked("a"), clock.process(drift=1):
+        begun = clock.elapsed
+        context = contextvars.copy_context()
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: context.run(Counter.lock("a", wait=100).acquire))
+        assert clock.elapsed - begun == pytest.approx(50)
 
 
 def test_the_database_has_the_true_time(clock):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
+from pynamo_locking._io import requests
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
 from tests.simulation.engine.faults import READS, TIMEOUTS, Fault
 from tests.simulation.engine.scheduler import LATENCY_S, Dead, Landing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from pynamodb.connection import Connection
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.engine.scheduler import Actor, Scheduler
 
 Image = dict[str, Any]
+
+_REQUESTS: Final = vars(requests)
 
 
 class Place(NamedTuple):
@@ -42,12 +47,26 @@ class Change(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request, and on whose behalf it was made."""
+    """A request, and on whose behalf it was made.
+
+    Attributes:
+        operation: what DynamoDB is asked for.
+        kwargs: its arguments.
+        actor: who asks; None before the run.
+        purpose: the operation of the workload, if it is part of one.
+        places: the items that it is about.
+        step: the function of the lock's own requests that makes it, as ``enter`` or ``renew``; "" for any other.
+    """
 
     operation: str
     kwargs: dict[str, Any]
     actor: Actor | None
     purpose: Any
+    places: tuple[Place, ...]
+    step: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {', '.join(map(str, self.places))}"
 
 
 class Network(MemoryDynamoDB):
@@ -93,8 +112,9 @@ class Network(MemoryDynamoDB):
         actor = self._scheduler.current
         if actor is None:
             return super().handle(operation, kwargs)
-        request = Request(operation, kwargs, actor, self.purpose_of(actor))
-        self._scheduler.hand_over(f"{operation} {', '.join(map(str, self.places(request)))}")
+        places = self._places(operation, kwargs)
+        request = Request(operation, kwargs, actor, self.purpose_of(actor), places, _step())
+        self._scheduler.hand_over(request)
         fault = self._faults.at(
             operation,
             is_consistent=bool(kwargs.get("ConsistentRead")),
@@ -157,7 +177,7 @@ class Network(MemoryDynamoDB):
         self._heard(request, Fault.LATE, answer)
 
     def _stale(self, request: Request) -> dict[str, Any]:
-        [place] = self.places(request)
+        [place] = request.places
         older = self._older.get(place)
         if not older:
             return self.apply(request)
@@ -172,7 +192,7 @@ class Network(MemoryDynamoDB):
     def apply(self, request: Request) -> dict[str, Any]:
         """Let DynamoDB serve a request, and tell what it changed."""
         self._scheduler.now += LATENCY_S
-        places = self.places(request) if request.operation not in READS else []
+        places = request.places if request.operation not in READS else ()
         before = [self._record(place) for place in places]
         answer = super().handle(request.operation, request.kwargs)
         after = [self._record(place) for place in places]
@@ -193,13 +213,13 @@ class Network(MemoryDynamoDB):
         record = self._record(place)
         return None if record is None else record.item
 
-    def places(self, request: Request) -> list[Place]:
+    def _places(self, operation: str, kwargs: dict[str, Any]) -> tuple[Place, ...]:
         """Return which items a request is about."""
-        if request.operation in {"TransactWriteItems", "TransactGetItems"}:
-            actions = [next(iter(action.values())) for action in request.kwargs["TransactItems"]]
+        if operation in {"TransactWriteItems", "TransactGetItems"}:
+            actions = [next(iter(action.values())) for action in kwargs["TransactItems"]]
         else:
-            actions = [request.kwargs]
-        return list(self._places_of(actions))
+            actions = [kwargs]
+        return tuple(self._places_of(actions))
 
     def _places_of(self, actions: list[dict[str, Any]]) -> Iterator[Place]:
         for action in actions:
@@ -247,8 +267,19 @@ class FaultyClient(MemoryClient):
         heard: dict[str, Any] = {"caught_exception": answer}
         if isinstance(response, dict):
             status = response["ResponseMetadata"]["HTTPStatusCode"]
-            heard = {"response": (SimpleNamespace(status_code=status), response), "caught_exception": None}
+            heard = {"response": (SimpleNamespace(status_code=status, headers={}), response), "caught_exception": None}
         self.meta.events.emit(f"needs-retry.dynamodb.{operation}", **heard)
+
+
+def _step() -> str:
+    """Return which of the lock's own requests is being made."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if frame.f_globals is _REQUESTS and not name.startswith(("_", "<")):
+            return name
+        frame = frame.f_back
+    return ""
 
 
 def _is_repeated(error: Exception) -> bool:

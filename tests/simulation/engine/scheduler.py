@@ -11,6 +11,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.simulation.engine import threads
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -58,7 +60,7 @@ class Actor:
         self.was_woken = False
         self.wakes_at: float | None = None
         self.is_at_request = False
-        self.doing = "begins"
+        self.doing: object = "begins"
 
     def __repr__(self) -> str:
         return f"{self.process.name}.{self.name}"
@@ -125,7 +127,7 @@ class Scheduler:
         """Add an actor; it runs when it is chosen."""
         actor = Actor(name, process, target)
         self.actors.append(actor)
-        threading.Thread(target=self._live, args=(actor,), name=repr(actor), daemon=True).start()
+        threads.start(lambda: self._live(actor))
         return actor
 
     def _live(self, actor: Actor) -> None:
@@ -139,6 +141,7 @@ class Scheduler:
             self.fail(error)
         actor.is_done, actor.done_at = True, self.now
         self.actors.remove(actor)
+        threads.give_back()
         self._pass_on(self._choose_next())
 
     def kill(self, process: Process) -> None:
@@ -178,7 +181,7 @@ class Scheduler:
 
     # Handing over
 
-    def hand_over(self, doing: str) -> None:
+    def hand_over(self, doing: object) -> None:
         """Let anyone run, ourselves too, before we do something."""
         me = self._me()
         me.doing, me.is_at_request = doing, True

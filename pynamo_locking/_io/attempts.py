@@ -1,0 +1,91 @@
+"""Sends a request, and notes what botocore hides: that it sent it more than once, or that the answer was cut short."""
+
+from __future__ import annotations
+
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from botocore.exceptions import ResponseStreamingError
+
+from pynamo_locking._io import transport
+
+if TYPE_CHECKING:
+    from pynamodb.connection import Connection
+
+_HTTP_CLIENT_ERROR: Final = 400
+
+
+class Attempt(NamedTuple):
+    """What is known of one attempt of a request."""
+
+    is_doubtful: bool
+    is_cut: bool = False
+
+
+#: One entry for each attempt of the request that is on its way.
+_attempts: ContextVar[list[Attempt] | None] = ContextVar("pynamo_locking_attempts", default=None)
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Send a request, and note on its error whether an attempt before the last may have been applied.
+
+    Raises:
+        ResponseStreamingError: the last answer was cut short. botocore takes what is left of it for an answer,
+            unless a checksum tells it and it may repeat the request.
+    """
+    _watch(connection.client)
+    attempts: list[Attempt] = []
+    reset = _attempts.set(attempts)
+    try:
+        data: dict[str, Any] = connection.dispatch(operation, kwargs)
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        _refuse_cut(attempts)
+        _note(error, attempts)
+        raise
+    finally:
+        _attempts.reset(reset)
+    _refuse_cut(attempts)
+    return data
+
+
+def _refuse_cut(attempts: list[Attempt]) -> None:
+    if attempts and attempts[-1].is_cut:
+        error = ResponseStreamingError(error="the answer was cut short")
+        _note(error, attempts)
+        raise error
+
+
+def _note(error: Exception, attempts: list[Attempt]) -> None:
+    if attempts:
+        setattr(error, transport.REPEATED, any(attempt.is_doubtful for attempt in attempts[:-1]))
+
+
+def _watch(client: Any) -> None:
+    """Hear of every attempt of a client. It may be a stand-in that makes none of its own."""
+    meta = getattr(client, "meta", None)
+    if meta is not None and client not in _watched:
+        meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
+        _watched.add(client)
+
+
+def _note_attempt(
+    response: tuple[Any, dict[str, Any]] | None = None, caught_exception: Exception | None = None, **_: Any
+) -> None:
+    attempts = _attempts.get()
+    if attempts is None:
+        return
+    if caught_exception is not None:
+        attempts.append(Attempt(is_doubtful=not transport.was_not_sent(caught_exception)))
+    elif response is not None:
+        http, parsed = response
+        is_busy = parsed.get("Error", {}).get("Code", "") in transport.BUSY
+        is_refused = _HTTP_CLIENT_ERROR <= http.status_code < transport.HTTP_SERVER_ERROR
+        # A good answer is followed by another attempt if it was cut short.
+        attempts.append(Attempt(is_doubtful=not (is_busy or is_refused), is_cut=_is_cut(http)))
+
+
+def _is_cut(http: Any) -> bool:
+    length = http.headers.get("Content-Length")
+    return length is not None and "Content-Encoding" not in http.headers and len(http.content) < int(length)

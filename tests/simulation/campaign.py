@@ -1,0 +1,169 @@
+"""The searches: which plans, how far, and what was counted on the way. For the tests and the command line alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.engine.choices import NotTheSame
+from tests.simulation.engine.faults import Fault
+from tests.simulation.explore import Found, random_plan, run_all, run_seed
+from tests.simulation.plans import Plan
+from tests.simulation.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.run import Result
+
+#: One kind of fault at a time, and none.
+SINGLE_FAULTS: Final[tuple[Fault | None, ...]] = (None, *Fault)
+
+#: Runs after which an exhaustive search is given up, and says so: the largest spaces have millions.
+LIMIT: Final = 20_000
+
+
+@dataclass
+class Tally:
+    """What was counted in many runs.
+
+    Attributes:
+        runs: how many there were; each was made twice.
+        requests: how many attempts of requests.
+        told: what callers were told, by outcome.
+        happened: how often each fault happened.
+        runs_with: in how many runs each fault happened.
+    """
+
+    runs: int = 0
+    requests: int = 0
+    told: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    runs_with: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Result) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.requests += len(result.trace)
+        for told, times in result.told.items():
+            self.told[told.value] += times
+        for fault, times in result.happened.items():
+            self.happened[fault.value] += times
+            self.runs_with[fault.value] += 1
+
+    def merge(self, other: Tally) -> None:
+        """Count all runs of another tally."""
+        self.runs += other.runs
+        self.requests += other.requests
+        self.told += other.told
+        self.happened += other.happened
+        self.runs_with += other.runs_with
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, as plain data: it goes from process to process and into files.
+
+    Attributes:
+        message: what was wrong and how to repeat it.
+        plan: the options of the run; None if it could not even be repeated.
+        choices: its choices.
+    """
+
+    message: str
+    plan: Plan | None = None
+    choices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exhaustive:
+    """All runs of a plan, up to a limit."""
+
+    plan: Plan
+    limit: int = LIMIT
+
+    def __str__(self) -> str:
+        faults = ", ".join(fault.value for fault in self.plan.faults) or "no fault"
+        bound = "" if self.plan.preemptions is None else f", preemptions <= {self.plan.preemptions}"
+        return f"{self.plan.workload}: {self.plan.parties} parties, {faults}{bound}"
+
+    def results(self) -> Iterator[Result]:
+        """Make the runs, and stop with `Found` at one that fails."""
+        for number, result in enumerate(run_all(self.plan, limit=self.limit), start=1):
+            if result.error is not None:
+                raise Found(result, f"run {number} of all runs of {self}")
+            yield result
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """One run for each seed of a range."""
+
+    workload: str
+    first: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.workload}: seeds {self.first} to {self.first + self.count - 1}"
+
+    def results(self) -> Iterator[Result]:
+        """Make the runs, and stop with `Found` at one that fails."""
+        for seed in range(self.first, self.first + self.count):
+            result = run_seed(self.workload, seed)
+            if result.error is not None:
+                raise Found(result, str(random_plan(self.workload, seed)))
+            yield result
+
+
+Search = Exhaustive | Seeds
+
+
+def two_parties(workload: str, limit: int = LIMIT) -> Iterator[Exhaustive]:
+    """Yield two parties, with each single fault, interrupted anywhere."""
+    for fault in SINGLE_FAULTS:
+        yield Exhaustive(Plan(workload, faults=_once(fault)), limit)
+
+
+def three_parties(workload: str, limit: int = LIMIT, preemptions: int = 2) -> Iterator[Exhaustive]:
+    """Yield three parties in three processes, with each single fault and few preemptions."""
+    for fault in SINGLE_FAULTS:
+        yield Exhaustive(Plan(workload, 3, 3, faults=_once(fault), preemptions=preemptions), limit)
+
+
+def exhaustive_searches(limit: int = LIMIT) -> Iterator[Exhaustive]:
+    """Yield all of them, small ones first."""
+    for workload in WORKLOADS:
+        yield from two_parties(workload, limit)
+    for workload in WORKLOADS:
+        yield from three_parties(workload, limit)
+
+
+def rotating_seeds(first: int, chunk: int) -> Iterator[Seeds]:
+    """Yield chunks of seeds without end, the workloads in turn."""
+    for start in itertools.count(first, chunk):
+        for workload in WORKLOADS:
+            yield Seeds(workload, start, chunk)
+
+
+def _once(fault: Fault | None) -> dict[Fault, int]:
+    return {} if fault is None else {fault: 1}
+
+
+def conduct(
+    search: Search, on_run: Callable[[Result], Any] = lambda _: None, stops: Callable[[], bool] = lambda: False
+) -> tuple[Tally, Failure | None]:
+    """Make all runs of a search, or those until it stops or fails; return the counts, and what failed."""
+    tally = Tally()
+    try:
+        for result in search.results():
+            tally.add(result)
+            on_run(result)
+            if stops():
+                break
+    except Found as found:
+        return tally, Failure(str(found), found.result.plan, tuple(found.result.choices))
+    except NotTheSame as error:
+        return tally, Failure(f"{error}\n  in {search}")
+    return tally, None

@@ -1,0 +1,56 @@
+"""What must be true of every run, each in an object of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.checkers.base import Checker, Violation, content_of, log_of, queue_of
+from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
+from tests.simulation.checkers.lives import Lives
+from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
+from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
+
+__all__ = [
+    "CHECKERS",
+    "Bank",
+    "Breaking",
+    "Checker",
+    "Expiry",
+    "Fence",
+    "Fifo",
+    "Linearizable",
+    "Lives",
+    "NoEarlyEviction",
+    "NothingLost",
+    "OneHolder",
+    "OneOrder",
+    "Progress",
+    "Quiet",
+    "RealTime",
+    "SoundQueue",
+    "Truth",
+    "Versions",
+    "Violation",
+    "content_of",
+    "log_of",
+    "queue_of",
+]
+
+CHECKERS: Final[tuple[type[Checker], ...]] = (
+    OneHolder,
+    NoEarlyEviction,
+    Fence,
+    SoundQueue,
+    Fifo,
+    Breaking,
+    Truth,
+    NothingLost,
+    Versions,
+    RealTime,
+    Linearizable,
+    Bank,
+    OneOrder,
+    Expiry,
+    Progress,
+    Quiet,
+)

@@ -1,0 +1,79 @@
+"""What every checker has, and how images are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._io import records
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import LockState
+    from tests.simulation.engine.network import Change, Image, Request
+    from tests.simulation.history import Grant
+    from tests.simulation.run import Run
+
+
+class Violation(AssertionError):  # noqa: N818 - what it is
+    """Something that must never happen has happened."""
+
+
+class Checker:
+    """One thing that must be true.
+
+    Args:
+        run: what is looked at.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_step(self) -> None:
+        """Look at the world between two steps."""
+
+    def on_changes(self, request: Request, changes: list[Change]) -> None:
+        """Look at what an accepted write has changed."""
+
+    def at_end(self) -> None:
+        """Look back, once everyone has finished."""
+
+    def require(self, condition: object, message: str) -> None:
+        """Raise a violation unless the condition is true."""
+        if not condition:
+            raise Violation(f"{type(self).__name__}: {message}")
+
+    def may_be_robbed(self, grant: Grant) -> bool:
+        """Tell whether somebody may take a lock over while its holder still believes in it.
+
+        An operator who breaks it may. And so may everybody if wall clocks are further apart than that lock allows.
+        """
+        is_broken = (grant.place, grant.ticket) in self.run.history.broken
+        return is_broken or (self.run.plan.has_skew and grant.trusts_clocks)
+
+    def believes(self, grant: Grant) -> bool:
+        """Tell whether a holder that lives believes to hold its lock, by its own clock."""
+        process = grant.actor.process
+        if not process.is_alive:
+            return False
+        with self.run.world.seen_by(process):
+            return grant.is_held
+
+
+def log_of(image: Image | None) -> list[int]:
+    """Return the numbers of the operations that an item shows; of an overwritten value, the last one."""
+    if image and "value" in image:
+        value = int(image["value"]["N"])
+        return [value] if value else []
+    return [int(entry["N"]) for entry in (image or {}).get("log", {"L": []})["L"]]
+
+
+def content_of(image: Image | None) -> dict[str, Any] | None:
+    """Return an item without what locks keep in it."""
+    return None if image is None else {name: value for name, value in image.items() if name not in _OF_LOCKS}
+
+
+_OF_LOCKS = ("lock", "expires_s")
+
+
+def queue_of(image: Image | None) -> LockState:
+    """Return the lock document of an item."""
+    return records.state_in(image, "lock")

@@ -1,0 +1,472 @@
+"""The machinery itself: choices, scheduler, strategies, and what each fault does at the network.
+
+A simulator that quietly simulates less than it says finds nothing, and nobody notices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+
+from pynamo_locking.testing.clock_view import ClockView
+from tests.simulation.engine import threads
+from tests.simulation.engine.choices import Listed, NotTheSame, Recorded, Seeded, every_branch, shrink
+from tests.simulation.engine.faults import Fault, Faults
+from tests.simulation.engine.network import Network
+from tests.simulation.engine.scheduler import LATENCY_S, Process, Scheduler, Stuck
+from tests.simulation.engine.strategies import STRATEGIES
+from tests.simulation.explore import parsed, random_choices, run_all, run_seed, written
+from tests.simulation.plans import Plan, random_plan
+from tests.simulation.run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# Choices
+
+
+def _walk(pick: Callable[[int], int]) -> list[int]:
+    """Make choices of which the number depends on the choices before."""
+    first = pick(3)
+    return [first, *(pick(2) for _ in range(first))]
+
+
+def test_every_branch_is_walked_once() -> None:
+    """The enumeration yields each list of choices exactly once, whatever the tree looks like."""
+    walked = [tuple(_walk(lambda n, branch=branch: branch.pick(n, "x"))) for branch in every_branch()]
+    expected = [(first, *rest) for first in range(3) for rest in itertools.product((0, 1), repeat=first)]
+    assert sorted(walked) == sorted(expected)
+    assert len(walked) == len(set(walked)) == 7
+
+
+def test_a_tree_without_choices_is_walked_once() -> None:
+    """Nothing to choose is one run, not none and not endless."""
+    assert sum(1 for _ in every_branch()) == 1
+
+
+def test_a_recorded_list_gives_the_same_choices_again() -> None:
+    """What was recorded is repeated by Listed; questions with one answer do not count."""
+    recorded = Recorded(Seeded(random.Random(1), STRATEGIES["uniform"](random.Random(1)), {}))
+    taken = [recorded.pick(n, "x") for n in (5, 1, 7, 3)]
+    again = Recorded(Listed(recorded.taken))
+    assert [again.pick(n, "x") for n in (5, 1, 7, 3)] == taken
+    assert len(recorded.taken) == 3
+
+
+def test_a_list_ends_dully() -> None:
+    """After its end a list gives option 0, so that a cut list is a run, too."""
+    listed = Listed([2])
+    assert [listed.pick(3, "x"), listed.pick(3, "x")] == [2, 0]
+
+
+def test_a_list_that_does_not_fit_is_not_the_same() -> None:
+    """A choice that is no option is reported, not bent."""
+    with pytest.raises(NotTheSame, match="choice 0"):
+        Listed([4]).pick(3, "x")
+
+
+def test_an_enumeration_notices_another_number_of_options() -> None:
+    """A run that asks other questions than the last time along the same path is not deterministic."""
+    branches = every_branch()
+    next(branches).pick(2, "x")
+    with pytest.raises(NotTheSame, match="had 2 options, and has 3 now"):
+        next(branches).pick(3, "x")
+
+
+def test_faults_are_as_rare_as_asked() -> None:
+    """A rate of 0 never chooses a fault, a rate of 1 always."""
+    chance = random.Random(7)
+    for rate, expected in ((0.0, {0}), (1.0, {1, 2})):
+        seeded = Seeded(chance, STRATEGIES["uniform"](chance), {"fault": rate})
+        assert {seeded.pick(3, "fault") for _ in range(50)} == expected
+
+
+def test_shrinking_keeps_failing_and_gets_duller() -> None:
+    """The result fails as the list did, and nothing can be left out of it."""
+
+    def fails(choices: Sequence[int]) -> bool:
+        return len(choices) > 6 and choices[2] == 1 and choices[6] == 3
+
+    assert shrink([1, 2, 1, 0, 4, 2, 3, 1, 1, 1, 5], fails) == [0, 0, 1, 0, 0, 0, 3]
+
+
+def test_choices_are_written_and_read() -> None:
+    """What a failing run prints is what the command line reads."""
+    for choices in ([], [0], [3, 0, 12]):
+        assert parsed(written(choices)) == choices
+
+
+# Strategies
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_follows_from_its_seed_and_forgets_nobody(name: str) -> None:
+    """The same seed gives the same order; over many seeds, everyone is chosen at some time."""
+
+    def order(seed: int) -> list[int]:
+        strategy = STRATEGIES[name](random.Random(seed))
+        return [strategy.choose(["a", "b", "c"]) for _ in range(40)]
+
+    assert order(3) == order(3)
+    assert {choice for seed in range(10) for choice in order(seed)} == {0, 1, 2}
+
+
+def test_pct_keeps_to_its_priorities_but_for_a_few_changes() -> None:
+    """Whoever is first stays first: an actor can be left behind for long, which uniform choice hardly ever does."""
+    strategy = STRATEGIES["pct"](random.Random(5))
+    order = [strategy.choose(["a", "b", "c"]) for _ in range(60)]
+    assert sum(1 for one, other in itertools.pairwise(order) if one != other) <= 3
+
+
+# The scheduler
+
+
+class _World:
+    """A scheduler with two processes, and a log of what its actors do."""
+
+    def __init__(self, choices: Any = None, *, preemptions: int | None = None, horizon: float = 1000.0) -> None:
+        self.choices = Recorded(choices or Listed([]))
+        self.scheduler = Scheduler(self.choices, preemptions, horizon, lambda: None, is_fine=False)
+        self.log: list[str] = []
+        self.processes = [Process(f"p{number}", ClockView(self.scheduler)) for number in range(2)]
+
+    def spawn(self, name: str, target: Callable[[], None], process: int = 0) -> None:
+        self.scheduler.spawn(self.processes[process], name, target)
+
+    def says(self, name: str, times: int) -> Callable[[], None]:
+        def target() -> None:
+            for number in range(times):
+                self.scheduler.hand_over(f"says {number}")
+                self.log.append(f"{name}{number}")
+
+        return target
+
+
+def test_one_runs_at_a_time_and_every_order_is_tried() -> None:
+    """Two actors with two requests each can be interleaved in six ways; the enumeration finds just these."""
+    orders = Counter[tuple[str, ...]]()
+    for branch in every_branch():
+        world = _World(branch)
+        world.spawn("a", world.says("a", 2))
+        world.spawn("b", world.says("b", 2), process=1)
+        world.scheduler.run()
+        orders[tuple(world.log)] += 1
+    assert len(orders) == 6
+    assert set(orders.values()) == {1}
+
+
+@pytest.mark.parametrize(("preemptions", "orders"), [(0, 2), (1, 4), (2, 6)])
+def test_preemptions_are_bounded(preemptions: int, orders: int) -> None:
+    """An actor that could go on is interrupted no more often than allowed."""
+    found = set()
+    for branch in every_branch():
+        world = _World(branch, preemptions=preemptions)
+        world.spawn("a", world.says("a", 2))
+        world.spawn("b", world.says("b", 2), process=1)
+        world.scheduler.run()
+        found.add(tuple(world.log))
+    assert len(found) == orders
+
+
+def test_time_passes_only_when_nobody_can_run() -> None:
+    """A sleeper wakes exactly when it wanted to, and not while anyone has something to do."""
+    world = _World()
+
+    def sleeper() -> None:
+        world.scheduler.block(5.0, "sleeps")
+        world.log.append(f"awake at {world.scheduler.now:g}")
+
+    world.spawn("sleeper", sleeper)
+    world.spawn("b", world.says("b", 3), process=1)
+    world.scheduler.run()
+    assert world.log == ["b0", "b1", "b2", "awake at 5"]
+
+
+def test_in_a_dead_process_nothing_is_cleaned_up() -> None:
+    """After its death a process does nothing more to the world, not in `finally` either; others go on."""
+    world = _World()
+
+    def victim() -> None:
+        try:
+            world.scheduler.hand_over("dies")
+            world.scheduler.kill(world.processes[0])
+            world.scheduler.hand_over("is dead")
+            world.log.append("lives")
+        finally:
+            world.scheduler.hand_over("cleans up")
+            world.log.append("cleaned up")
+
+    world.spawn("victim", victim)
+    world.spawn("twin", world.says("twin", 3))
+    world.spawn("other", world.says("other", 2), process=1)
+    world.scheduler.run()
+    assert world.log == ["other0", "other1"]
+
+
+def test_a_paused_process_stands_still_as_a_whole() -> None:
+    """While one process is paused, another one works, and time passes; all its own actors wait."""
+    world = _World()
+
+    def paused() -> None:
+        world.scheduler.pause(9.0)
+        world.log.append(f"back at {world.scheduler.now:g}")
+
+    def works_on() -> None:
+        world.scheduler.block(4.0, "works")
+        world.log.append(f"worked at {world.scheduler.now:g}")
+
+    world.spawn("paused", paused)
+    world.spawn("twin", works_on)
+    world.spawn("other", works_on, process=1)
+    world.scheduler.run()
+    assert world.log[0] == "worked at 4"
+    assert sorted(world.log[1:]) == ["back at 9", "worked at 9"]
+
+
+def test_whoever_is_stuck_is_named() -> None:
+    """A wait that nothing can end is an error that says who waits for what."""
+    world = _World()
+    world.spawn("a", lambda: world.scheduler.block(None, "waits for Godot") and None)
+    with pytest.raises(Stuck, match=r"p0\.a waits for Godot"):
+        world.scheduler.run()
+    world.scheduler.end()
+
+
+def test_a_run_without_end_is_cut_off() -> None:
+    """Whoever only sleeps and sleeps is stopped at the horizon."""
+    world = _World(horizon=50.0)
+
+    def forever() -> None:
+        while True:
+            world.scheduler.block(1.0, "polls")
+
+    world.spawn("a", forever)
+    with pytest.raises(Stuck, match=r"not finished after 50 s: p0\.a polls"):
+        world.scheduler.run()
+    world.scheduler.end()
+
+
+def test_an_error_of_an_actor_ends_the_run() -> None:
+    """What an actor raises is the result of the run, and nobody is left behind."""
+    world = _World()
+    world.spawn("a", lambda: 1 // 0 and None)
+    world.spawn("b", world.says("b", 5), process=1)
+    with pytest.raises(ZeroDivisionError):
+        world.scheduler.run()
+    world.scheduler.end()
+    assert world.scheduler.actors == []
+
+
+def test_threads_are_used_again() -> None:
+    """Many runs need no more threads than one."""
+    list(run_all(Plan("embedded"), limit=3))
+    before = threading.active_count()
+    list(run_all(Plan("embedded"), limit=10))
+    assert threading.active_count() <= before + 1
+
+
+def test_a_thread_that_is_used_again_knows_nothing_of_before() -> None:
+    """Context variables of one actor are not seen by the next on the same thread."""
+    from contextvars import ContextVar
+
+    mark: ContextVar[str] = ContextVar("mark", default="clean")
+    seen = list[str]()
+
+    def target() -> None:
+        seen.append(mark.get())
+        mark.set("dirty")
+        threads.give_back()
+        done.release()
+
+    done = threading.Semaphore(0)
+    for _ in range(3):
+        threads.start(target)
+        done.acquire()
+    assert seen == ["clean"] * 3
+
+
+# Faults at the network
+
+
+class _Wire:
+    """One client of a network with one fault, on an item `{key: k}` with a counter `n`."""
+
+    def __init__(self, fault: Fault | None, choices: Sequence[int] = (1,)) -> None:
+        self.world = _World()
+        self.faults = Faults(Recorded(Listed(choices)), {} if fault is None else {fault: 1})
+        self.network = Network(self.world.scheduler, self.faults, pause_s=9.0)
+        key = {"AttributeName": "key", "AttributeType": "S"}
+        schema = {"AttributeName": "key", "KeyType": "HASH"}
+        self.network.handle(
+            "CreateTable",
+            {"TableName": "t", "AttributeDefinitions": [key], "KeySchema": [schema], "BillingMode": "PAY_PER_REQUEST"},
+        )
+        self.heard: Any = None
+        self.told: list[Fault | None] = []
+        self.network.on_request.append(lambda _, fault, __: self.told.append(fault))
+
+    def add(self) -> None:
+        """Add one to the counter, outside of the client's repetitions."""
+        update = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+        self._send("UpdateItem", {"TableName": "t", "Key": {"key": {"S": "k"}}, **update})
+
+    def get(self, *, is_consistent: bool = False) -> None:
+        """Read the counter."""
+        self._send("GetItem", {"TableName": "t", "Key": {"key": {"S": "k"}}, "ConsistentRead": is_consistent})
+
+    def _send(self, operation: str, kwargs: dict[str, Any]) -> None:
+        try:
+            self.heard = self.network.attempt(operation, kwargs, 1.0)
+        except Exception as error:
+            self.heard = error
+
+    def play(self, *steps: Callable[[], None]) -> None:
+        """Do this in one actor of process 0."""
+        self.world.spawn("client", lambda: [step() for step in steps] and None)
+        self.world.scheduler.run()
+
+    @property
+    def count(self) -> int:
+        """How often the addition was applied."""
+        answer = self.network.handle("GetItem", {"TableName": "t", "Key": {"key": {"S": "k"}}})
+        return int(answer.get("Item", {"n": {"N": "0"}})["n"]["N"])
+
+
+def _code(error: Any) -> str:
+    return str(error.response["Error"]["Code"]) if isinstance(error, ClientError) else type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("fault", "applied", "hears"),
+    [
+        (None, 1, "dict"),
+        (Fault.THROTTLED, 0, "ThrottlingException"),
+        (Fault.NO_CONNECTION, 0, ConnectTimeoutError.__name__),
+        (Fault.FAILED_BEFORE, 0, "InternalServerError"),
+        (Fault.FAILED_AFTER, 1, "InternalServerError"),
+        (Fault.LOST_REQUEST, 0, ReadTimeoutError.__name__),
+        (Fault.LOST_RESPONSE, 1, ReadTimeoutError.__name__),
+        (Fault.LATE, 0, ReadTimeoutError.__name__),  # and applied later, see below
+        (Fault.CONFLICT, 0, "TransactionConflictException"),
+        (Fault.CRASH_BEFORE, 0, "NoneType"),  # hears nothing any more
+        (Fault.CRASH_AFTER, 1, "NoneType"),
+        (Fault.PAUSE_BEFORE, 1, "dict"),
+        (Fault.PAUSE_AFTER, 1, "dict"),
+    ],
+    ids=lambda value: value.value if isinstance(value, Fault) else None,
+)
+def test_a_fault_does_what_it_says(fault: Fault | None, applied: int, hears: str) -> None:
+    """Whether the write is applied, and what the client hears, is as the comment of the fault says."""
+    wire = _Wire(fault)
+    wire.play(wire.add)
+    assert (wire.count, _code(wire.heard)) == (applied, hears)
+    assert wire.faults.happened == (Counter() if fault is None else Counter([fault]))
+
+
+def test_every_fault_is_tested_here() -> None:
+    """Nobody adds a fault without saying here what it does; stale reads have a test of their own."""
+    mark = next(mark for mark in test_a_fault_does_what_it_says.pytestmark if mark.name == "parametrize")
+    assert {case[0] for case in mark.args[1]} == {None, *Fault} - {Fault.STALE}
+
+
+def test_a_time_out_takes_its_time() -> None:
+    """A client that hears nothing waits for its time-out, on its own clock."""
+    for fault in (Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE):
+        wire = _Wire(fault)
+        wire.play(wire.add)
+        assert 1.0 <= wire.world.scheduler.now <= 1.0 + LATENCY_S
+
+
+def test_a_late_write_lands_at_any_later_step_or_at_the_end() -> None:
+    """A late request is an option of the scheduler like any actor, and is not lost if it is never chosen."""
+    early = _Wire(Fault.LATE)
+    early.world.choices._choices = Listed([1])  # what is chosen first: the landing, before the time-out ends
+    early.play(early.add)
+    late = _Wire(Fault.LATE)
+    late.world.choices._choices = Listed([0])
+    late.play(late.add)
+    assert {early.count, late.count} == {0, 1}
+    late.world.scheduler.let_land()
+    early.world.scheduler.let_land()
+    assert early.count == late.count == 1
+
+
+@pytest.mark.parametrize(("is_consistent", "sees"), [(False, "1"), (True, "2")])
+def test_a_stale_read_shows_the_item_before_the_last_write(is_consistent: bool, sees: str) -> None:
+    """An eventually consistent read may be old; a consistent one never is, as no such fault is offered to it."""
+    wire = _Wire(Fault.STALE)
+    wire.play(wire.add, wire.add, lambda: wire.get(is_consistent=is_consistent))
+    assert wire.heard["Item"]["n"]["N"] == sees
+    assert wire.count == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.PAUSE_BEFORE, Fault.PAUSE_AFTER])
+def test_a_pause_before_and_one_after_differ_in_when_the_request_is_applied(fault: Fault) -> None:
+    """The write is applied after the pause, or before it."""
+    wire = _Wire(fault)
+    at = list[float]()
+    wire.network.on_changes.append(lambda *_: at.append(wire.world.scheduler.now))
+    wire.play(wire.add)
+    assert (at[0] > 9.0) is (fault is Fault.PAUSE_BEFORE)
+    assert wire.world.scheduler.now >= 9.0
+
+
+def test_faults_do_not_exceed_their_budget() -> None:
+    """However willing the choices, each kind happens only as often as the plan allows."""
+    faults = Faults(Recorded(Listed([1] * 20)), {Fault.THROTTLED: 2, Fault.LOST_REQUEST: 1})
+    for _ in range(20):
+        faults.at("UpdateItem", is_consistent=False, may_conflict=True, now=0.0)
+    assert faults.happened == Counter({Fault.THROTTLED: 2, Fault.LOST_REQUEST: 1})
+
+
+def test_reads_suffer_only_what_reads_can_suffer() -> None:
+    """A read cannot be applied, land late or conflict."""
+    for fault in (Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT):
+        faults = Faults(Recorded(Listed([])), {fault: 1})
+        faults._choices = SimpleNamespace(pick=lambda n, _: n - 1)  # type: ignore[assignment]
+        assert faults.at("GetItem", is_consistent=False, may_conflict=False, now=0.0) is None
+
+
+def test_the_client_tries_again_as_botocore_does() -> None:
+    """After a lost response the client sends its request once more, and adds twice: what ambiguity is about."""
+    wire = _Wire(Fault.LOST_RESPONSE)
+    connection: Any = SimpleNamespace(
+        _retry_configuration="LEGACY", _read_timeout_seconds=1, _max_retry_attempts_exception=1
+    )
+    client = wire.network.client_for(connection)
+    update = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+    wire.play(lambda: client.update_item(TableName="t", Key={"key": {"S": "k"}}, **update) and None)
+    assert wire.count == 2
+
+
+# Runs
+
+
+def test_a_seed_gives_the_same_run_every_time() -> None:
+    """A seed is enough to repeat a run: its plan, its choices, its trace."""
+    once, again = (run_seed("embedded", 11, twice=False) for _ in range(2))
+    assert (once.plan, once.choices, once.trace) == (again.plan, again.choices, again.trace)
+
+
+def test_a_run_is_its_plan_and_its_choices() -> None:
+    """The list that a failing run prints leads to the same trace, by way of text."""
+    derived = random_plan("edit", 4)
+    first = run(derived.plan, random_choices(derived), twice=False)
+    again = run(Plan.from_json(derived.plan.to_json()), Listed(parsed(written(first.choices))), twice=False)
+    assert again.trace == first.trace
+
+
+def test_what_is_not_under_control_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that depends on anything but its choices differs from its repetition, and says so."""
+    chance = random.Random(0)
+    monkeypatch.setattr("tests.simulation.engine.world.World.jitter", lambda _: chance.random())
+    with pytest.raises(NotTheSame):
+        for seed in range(5):
+            run_seed("embedded", seed)

@@ -1,0 +1,77 @@
+"""The slice of the simulation that every `make test` makes; `make simulate` goes on where it ends.
+
+Two parties in every order under each single fault; three parties with two preemptions at most, up to a number of
+runs; and seeds over everything. Every run is made twice. Another range of seeds: `SIMULATION_SEED=12345`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds
+from tests.simulation.engine import threads
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST_SEED: Final = int(os.environ.get("SIMULATION_SEED", "0"))
+
+#: Seeds of each workload; and how many of them in one test, so that two workers have equally much to do.
+SEEDS: Final = 120
+CHUNK: Final = 60
+
+#: Small spaces, which come to their end within this number of runs.
+COMPLETE: Final = 2_500
+TWO_PARTIES: Final = ("embedded",)
+
+#: Three parties: their spaces have tens of thousands of runs; `make simulate` goes to the end of them.
+THREE_PARTIES: Final = ("embedded",)
+PART: Final = 40
+
+
+def pytest_report_header() -> str:  # pragma: no cover - for `pytest -v`
+    """Show which seeds are used."""
+    return f"simulation: seeds from {FIRST_SEED}"
+
+
+@pytest.fixture(autouse=True)
+def _one_core() -> Iterator[None]:
+    """Each worker of pytest-xdist on a core of its own."""
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    with threads.on_one_core(int(number)):
+        yield
+
+
+def _name(fault: Fault | None) -> str:
+    return "no fault" if fault is None else fault.value
+
+
+@pytest.mark.parametrize("fault", SINGLE_FAULTS, ids=_name)
+@pytest.mark.parametrize("workload", TWO_PARTIES)
+def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
+    """Whoever runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
+    plan = Plan(workload, faults={} if fault is None else {fault: 1})
+    runs = sum(1 for _ in Exhaustive(plan, COMPLETE).results())
+    assert runs < COMPLETE, "the space has grown; it is not complete any more"
+
+
+@pytest.mark.parametrize("fault", SINGLE_FAULTS, ids=_name)
+@pytest.mark.parametrize("workload", THREE_PARTIES)
+def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) -> None:
+    """Three parties, two preemptions, one fault: nothing is violated in the first runs of that space."""
+    plan = Plan(workload, 3, 3, faults={} if fault is None else {fault: 1}, preemptions=2)
+    assert sum(1 for _ in Exhaustive(plan, PART).results()) > 0
+
+
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_seeds(workload: str, first: int) -> None:
+    """What follows from a seed, with many faults at once, in any mixture: nothing is violated."""
+    print(f"SIMULATION_SEED={FIRST_SEED}")
+    assert sum(1 for _ in Seeds(workload, first, CHUNK).results()) == CHUNK

@@ -1,0 +1,143 @@
+"""What every workload has: its items, and what a party can do with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.exceptions import DoesNotExist
+
+from pynamo_locking import LockingError
+from pynamo_locking._io import runtime
+from tests.simulation.engine.network import Place
+from tests.simulation.history import Told
+from tests.simulation.models import WITHOUT_LOCK, Names, has_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb.models import Model
+
+    from pynamo_locking import Lock
+    from tests.simulation.history import History, Operation
+
+
+class Workload:
+    """What the parties do.
+
+    Args:
+        history: where they report it.
+
+    Attributes:
+        items: what exists at the beginning: a model and a key each.
+        is_contended: whether an operation may be refused although nothing went wrong.
+        registers: the items whose `value` is overwritten, which must be linearizable.
+        purses: the items whose sum of balances never changes.
+    """
+
+    name: ClassVar[str]
+    items: ClassVar[tuple[tuple[Any, str], ...]]
+    is_contended: ClassVar[bool] = False
+    registers: ClassVar[tuple[tuple[Any, str], ...]] = ()
+    purses: ClassVar[tuple[tuple[Any, str], ...]] = ()
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+
+    def prepare(self) -> None:
+        """Make what exists at the beginning."""
+        for model, key in self.items:
+            if model is not Names:
+                model(key).save()
+
+    def party(self, index: int, turn: int) -> None:
+        """Do one turn of one party."""
+        raise NotImplementedError
+
+    # Where things are
+
+    def rows(self) -> list[Place]:
+        """Return the rows that carry locks."""
+        rows = (self.row_of(place(model, key)) for model, key in self.items)
+        return list(dict.fromkeys(row for row in rows if row is not None))
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Return one lock for each row that is there."""
+        for model, key in self.items:
+            if has_lock(model) and self.exists(model, key):
+                yield model.lock(key)
+
+    @staticmethod
+    def exists(model: Any, key: str) -> bool:
+        """Tell whether an item is there, or needs not be for its lock."""
+        if model is Names or getattr(model.Meta, "lock_table", None) is not None:
+            return True
+        try:
+            model.get(key, consistent_read=True)
+        except DoesNotExist:
+            return False
+        return True
+
+    @staticmethod
+    def row_of(item: Place) -> Place | None:
+        """Return which row carries the lock of an item; None if it has no lock."""
+        if item.table in WITHOUT_LOCK:
+            return None
+        return Place("names", (f"device/{item.key[0]}",)) if item.table == "device" else item
+
+    # What a party can do
+
+    def append(self, item: Any, done: int) -> None:
+        """Let an item show the number of an operation."""
+        item.log = [*(item.log or []), done]
+
+    def save_locked(self, lock: Lock[Any], work_s: float = 0) -> None:
+        """Change an item under its lock."""
+        with self.history.held(lock, self.row(lock)):
+            if work_s:
+                runtime.current.sleep(work_s)
+            with self.history.operation("save", self.item(lock), ticket=lock.ticket) as done:
+                item = lock.item
+                self.append(item, done.number)
+                item.save()
+            self.take_back(lock, done)
+
+    def take_back(self, lock: Lock[Any], done: Operation) -> None:
+        """Undo a refused change in memory, or the next save of the same object would write it."""
+        item = vars(lock._own or object).get("item")
+        if done.told is Told.REFUSED and item is not None and done.number in item.log:
+            item.log.remove(done.number)
+
+    def read(self, model: type[Model], key: str) -> None:
+        """Read an item."""
+        with self.history.operation("read", place(model, key)) as done:
+            done.value = list(model.get(key, consistent_read=True).log or [])
+
+    def item(self, lock: Lock[Any]) -> Place:
+        """Return the item that a lock protects."""
+        return place(lock._target.model, lock._target.carrier[1].rpartition("/")[2])
+
+    def row(self, lock: Lock[Any]) -> Place:
+        """Return the row that carries a lock."""
+        return place(lock._target.carrier[0], lock._target.carrier[1])
+
+    def taken(self, lock: Lock[Any], **arguments: Any) -> bool:
+        """Take a lock; tell whether that went well."""
+        try:
+            lock.acquire(**arguments)
+        except LockingError:
+            self.history.timeouts += 1
+            return False
+        self.history.granted(lock, self.row(lock))
+        return True
+
+    def give_back(self, lock: Lock[Any]) -> None:
+        """Give a lock back, whatever became of it."""
+        try:
+            lock.release()
+        except LockingError:
+            self.history.losses += 1
+
+
+def place(model: Any, key: str) -> Place:
+    """Return where the item of a model is."""
+    return Place(model.Meta.table_name, (key,))

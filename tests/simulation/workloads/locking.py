@@ -1,0 +1,174 @@
+"""Who takes locks, and writes under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking import LockingError, TransactWrite, locked_all
+from tests.simulation.models import Account, Device, Document, Note
+from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from pynamo_locking import Lock
+
+
+class Embedded(Workload):
+    """The lock in the item; one save under it."""
+
+    name = "embedded"
+    items = ((Account, "a"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, save, release."""
+        lock = Account.lock("a")
+        if self.taken(lock):
+            try:
+                self.save_locked(lock)
+            finally:
+                self.give_back(lock)
+
+
+class SeparateRow(Workload):
+    """The lock in a row of its own; one save under it."""
+
+    name = "separate row"
+    items = ((Device, "d"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, save, release."""
+        lock = Device.lock("d")
+        if self.taken(lock):
+            try:
+                self.save_locked(lock)
+            finally:
+                self.give_back(lock)
+
+
+class LongWork(Workload):
+    """The holder works for longer than a lease: only the heartbeat keeps the lock."""
+
+    name = "long work"
+    items = ((Document, "d"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, work, save, work, save, release."""
+        lock = Document.lock("d")
+        if self.taken(lock):
+            try:
+                self.save_locked(lock, work_s=7.0)
+                self.save_locked(lock, work_s=1.0)
+            finally:
+                self.give_back(lock)
+
+
+class NoHeartbeat(Workload):
+    """The holder may work for longer than its lease and renews by itself, or too late."""
+
+    name = "no heartbeat"
+    items = ((Account, "a"),)
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, work, save; some make sure of the rest of their lease, some do not."""
+        lock = Account.lock("a", heartbeat=False)
+        if not self.taken(lock):
+            return
+        try:
+            self.save_locked(lock, work_s=3.0 + 4.0 * (index % 2))
+            with self.history.operation("read", place(Account, "a")) as done:
+                lock.ensure(5)
+                done.value = list(Account.get("a", consistent_read=True).log or [])
+            self.save_locked(lock)
+        finally:
+            self.give_back(lock)
+
+
+class Edit(Workload):
+    """`edit()`: the last write releases the lock as well. The lock in the item, or in another row."""
+
+    name = "edit"
+    items = ((Document, "d"), (Device, "d"))
+
+    def party(self, index: int, turn: int) -> None:
+        """Edit the item, or the one with its lock elsewhere."""
+        model: Any = (Document, Device)[turn % 2]
+        edit = model.edit("d")
+        with self.history.operation("edit", place(model, "d")) as done, edit as item:
+            done.ticket = edit.lock.ticket
+            self.history.granted(edit.lock, self.row(edit.lock))
+            with self.history.held(edit.lock, self.row(edit.lock)):
+                self.append(item, done.number)
+
+
+class Reentry(Workload):
+    """A party that takes what it holds already: locked in locked, edit in locked, saved at each level."""
+
+    name = "re-entry"
+    items = ((Document, "d"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take three times, save in between."""
+        outer = Document.lock("d")
+        if not self.taken(outer):
+            return
+        try:
+            self.save_locked(outer)
+            inner = Document.lock("d")
+            if self.taken(inner):
+                try:
+                    self.save_locked(inner)
+                finally:
+                    self.give_back(inner)
+            edit = Document.edit("d")
+            with self.history.operation("edit", place(Document, "d")) as done, edit as item:
+                done.ticket = edit.lock.ticket
+                self.append(item, done.number)
+        finally:
+            self.give_back(outer)
+
+
+class Waits(Workload):
+    """Some do not wait at all, some for a while, some for as long as it takes."""
+
+    name = "waits"
+    items = ((Account, "a"),)
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Take with another patience each time."""
+        lock = Account.lock("a")
+        if self.taken(lock, wait=(0, 5, 1000)[(index + turn) % 3]):
+            try:
+                self.save_locked(lock, work_s=2.0)
+            finally:
+                self.give_back(lock)
+
+
+class Both(Workload):
+    """Two locks, named in opposite orders, and both items changed in one transaction."""
+
+    name = "locked_all"
+    items = ((Account, "a"), (Document, "b"), (Device, "c"))
+
+    def party(self, index: int, turn: int) -> None:
+        """Take both, write both."""
+        locks: list[Any] = [Account.lock("a"), (Document, Device)[turn % 2].lock("bc"[turn % 2])]
+        if index % 2:
+            locks.reverse()
+        try:
+            with locked_all(*locks):
+                self.transact(*locks)
+        except LockingError:
+            self.history.losses += 1
+
+    def transact(self, *locks: Lock[Any]) -> None:
+        """Change all items at once. The operation counts as one under the ticket of the first lock."""
+        places = [self.item(lock) for lock in locks]
+        tickets = {self.row(lock): lock.ticket for lock in locks}
+        with self.history.operation("transaction", *places) as done:
+            done.tickets = tickets
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                for lock in locks:
+                    item = lock.item
+                    self.append(item, done.number)
+                    transaction.save(item)

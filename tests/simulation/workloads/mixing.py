@@ -1,0 +1,223 @@
+"""Locks together with everything else: updates, batches, deletes in transactions, PynamoDB's own transactions, expiry."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import DoesNotExist
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import BatchError, LockingError, TransactWrite, locked_all
+from pynamo_locking._io import runtime
+from tests.simulation.history import Told
+from tests.simulation.models import Account, Device, Document, Note, Voucher
+from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from pynamo_locking import Lock
+
+
+class LockedUpdates(Workload):
+    """Updates that append, under a lock, with and without a look at the version: done once each."""
+
+    name = "locked updates"
+    items = ((Document, "d"), (Device, "d"), (Account, "d"))
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, update twice, release."""
+        model: Any = (Document, Device, Account)[turn % 3 if index < 3 else 1]
+        lock = model.lock("d")
+        if not self.taken(lock):
+            return
+        try:
+            with self.history.held(lock, self.row(lock)):
+                for checks in (False, True):
+                    self.update(lock, checks_version=checks)
+        finally:
+            self.give_back(lock)
+
+    def update(self, lock: Lock[Any], *, checks_version: bool) -> None:
+        """Append without reading."""
+        with self.history.operation("update", self.item(lock), ticket=lock.ticket) as done:
+            item = lock.item
+            actions = [type(item).log.set(type(item).log.append([done.number]))]
+            item.update(actions=actions, add_version_condition=checks_version)
+
+
+class LockedBatch(Workload):
+    """A batch under several locks: its threads write under the locks of their caller."""
+
+    name = "locked batch"
+    items = ((Document, "d"), (Document, "e"), (Device, "f"))
+
+    def party(self, index: int, turn: int) -> None:
+        """Take all, write all."""
+        locks: list[Any] = [Document.lock("d"), Document.lock("e"), Device.lock("f")]
+        try:
+            with locked_all(*locks[:: 1 - 2 * (index % 2)]):
+                self.write(locks, transactions=bool((index + turn) % 2))
+        except LockingError:
+            self.history.losses += 1
+
+    def write(self, locks: list[Lock[Any]], *, transactions: bool) -> None:
+        """Append to all items in one batch."""
+        items = {self.item(lock): lock.item for lock in locks}
+        with self.history.several("batch", dict.fromkeys(items, "save")) as parts:
+            for lock in locks:
+                parts[self.item(lock)].tickets = {self.row(lock): lock.ticket}
+            batch: Any = Document.guarded_batch(transactions=transactions, workers=2)
+            try:
+                with batch:
+                    for at, item in items.items():
+                        self.append(item, parts[at].number)
+                        batch.save(item)
+            except BatchError:
+                pass
+            for result in batch.results:
+                self.history.tell(parts[place(type(result.item), result.item.key)], result.error)
+
+
+class DeletedTogether(Workload):
+    """A transaction deletes a locked item, and its lock with it, and changes another item; then it is made anew."""
+
+    name = "transact delete"
+    items = ((Document, "d"), (Note, "n"))
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Delete under the lock, or make anew."""
+        lock = Document.lock("d")
+        if self.taken(lock):
+            try:
+                self.delete(lock)
+            finally:
+                self.give_back(lock)
+        with self.history.operation("create", place(Document, "d")) as done:
+            Document("d", log=[done.number]).save()
+
+    def delete(self, lock: Lock[Any]) -> None:
+        """Delete the one, change the other."""
+        at, other = self.item(lock), place(Note, "n")
+        with self.history.several("delete", {at: "delete", other: "save"}) as parts:
+            parts[at].ticket = lock.ticket
+            error: Exception | None = None
+            try:
+                self.transact(lock, parts[other].number)
+            except Exception as failure:
+                error = failure
+                raise
+            finally:
+                for part in parts.values():
+                    if error is not None or self.history.is_alive:
+                        self.history.tell(part, error)
+
+    def transact(self, lock: Lock[Any], number: int) -> None:
+        """Send the transaction."""
+        item, note = lock.item, Note.get("n", consistent_read=True)
+        self.append(note, number)
+        with TransactWrite(connection=Note._get_connection().connection) as transaction:
+            transaction.delete(item)
+            transaction.save(note)
+
+
+class StockTransactions(Workload):
+    """PynamoDB's own transactions write our models as Puts: under the lock, outside, and beside locked saves."""
+
+    name = "stock transaction"
+    items = ((Document, "d"), (Note, "n"))
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Write both at once, in the lock or not."""
+        if (index + turn) % 3 == 0:
+            self.transact(Document.get("d", consistent_read=True) if self.exists(Document, "d") else None, None)
+            return
+        lock = Document.lock("d")
+        if self.taken(lock):
+            try:
+                with self.history.held(lock, self.row(lock)):
+                    item = Document.get("d", consistent_read=True)
+                    runtime.current.sleep(2.5 * (index % 2))
+                    self.transact(item, lock.ticket)
+            finally:
+                self.give_back(lock)
+
+    def transact(self, item: Document | None, ticket: int | None) -> None:
+        """Append to both."""
+        if item is None:
+            return
+        with self.history.operation("stock transaction", place(Document, "d"), place(Note, "n")) as done:
+            done.tickets = {place(Document, "d"): ticket} if ticket is not None else {}
+            note = Note.get("n", consistent_read=True)
+            for each in (item, note):
+                self.append(each, done.number)
+            with StockTransactWrite(connection=Note._get_connection().connection) as transaction:
+                for each in (item, note):
+                    transaction.save(each)
+
+
+class ExpiringLocks(Workload):
+    """Locked items that expire: nobody gets the lock of an expired item, and it can be made anew."""
+
+    name = "expiring lock"
+    items = ((Voucher, "v"),)
+    is_contended = True
+
+    def prepare(self) -> None:
+        """Make an item that expires soon."""
+        Voucher("v", expires=_after(2)).save()
+
+    def party(self, index: int, turn: int) -> None:
+        """Use it, sleep, make it anew, change it from outside."""
+        self.use()
+        runtime.current.sleep(2.0 + index)
+        self.create()
+        if index % 2:
+            self.prolong()
+        self.use()
+
+    def use(self) -> None:
+        """Save under the lock; then it lives for longer."""
+        lock = Voucher.lock("v")
+        if not self.taken(lock):
+            return
+        try:
+            with (
+                self.history.held(lock, self.row(lock)),
+                self.history.operation("save", self.item(lock), ticket=lock.ticket) as done,
+            ):
+                item = lock.item
+                self.append(item, done.number)
+                item.expires = _after(4)
+                item.save()
+            if done.told is Told.REFUSED:
+                self.history.losses += 1
+        finally:
+            self.give_back(lock)
+
+    def create(self) -> None:
+        """Make the item, if there is none, or an expired one."""
+        with self.history.operation("create", place(Voucher, "v")) as done:
+            Voucher("v", log=[done.number], expires=_after(3)).save()
+
+    def prolong(self) -> None:
+        """Change the item from outside."""
+        with self.history.operation("prolong", place(Voucher, "v")) as done:
+            item = Voucher.get("v", consistent_read=True)
+            self.append(item, done.number)
+            item.expires = _after(4)
+            item.save()
+
+    @staticmethod
+    def exists(model: Any, key: str) -> bool:
+        """Tell whether the item is there and has not expired."""
+        try:
+            model.get(key, consistent_read=True)
+        except DoesNotExist:
+            return False
+        return True
+
+
+def _after(seconds: float) -> datetime:
+    return datetime.fromtimestamp(runtime.current.time_ms() / 1000 + seconds, timezone.utc)

@@ -1,0 +1,166 @@
+"""Who shares a lock: names without data, threads of one process, operators."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking import LockingError, TransactWrite
+from pynamo_locking._io import runtime
+from tests.simulation.models import Account, Device, Document, Names, Note, Vault
+from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from pynamo_locking import Lock
+    from tests.simulation.engine.network import Place
+    from tests.simulation.history import History
+
+
+class Named(Workload):
+    """A lock on a name. What it guards is an item without a lock, by a check in the same transaction."""
+
+    name = "named"
+    items = ((Note, "n"), (Names, "job"))
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Take it with or without patience, renew or make sure of it, write beside it."""
+        lock = Names.lock("job")
+        if not self.taken(lock, wait=(1000, 0, 8)[(index + turn) % 3]):
+            return
+        try:
+            with self.history.held(lock, self.row(lock)):
+                try:
+                    (lock.renew if turn % 2 else lambda: lock.ensure(5.5))()
+                except LockingError:
+                    self.history.losses += 1
+                self.write_beside(lock)
+        finally:
+            self.give_back(lock)
+
+    def write_beside(self, lock: Lock[Any]) -> None:
+        """Change an item that has no lock, if we still have ours."""
+        with self.history.operation("write beside", place(Note, "n"), ticket=lock.ticket) as done:
+            note = Note.get("n", consistent_read=True)
+            self.append(note, done.number)
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                lock.check(transaction)
+                transaction.save(note)
+
+    @staticmethod
+    def row_of(item: Place) -> Place | None:
+        """Return the row of the one lock."""
+        return place(Names, "job")
+
+
+class Neighbours(Workload):
+    """Two threads of one process and those of others want one lock, and tell each other when they leave."""
+
+    name = "neighbours"
+    items = ((Account, "a"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take it, and let another thread of the same process do so, too."""
+        if index == 0:
+            runtime.current.spawn(self.once, f"neighbour{turn}")
+        self.once()
+
+    def once(self) -> None:
+        """Take, save, release."""
+        lock = Account.lock("a")
+        if self.taken(lock):
+            try:
+                self.save_locked(lock)
+            finally:
+                self.give_back(lock)
+
+
+class Inherit(Workload):
+    """A thread that is started inside a lock writes under it, and so does the one that started it."""
+
+    name = "inherit"
+    items = ((Document, "d"), (Device, "d"))
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, let a child write, write, release."""
+        model: Any = (Document, Device)[turn % 2]
+        lock = model.lock("d")
+        if not self.taken(lock):
+            return
+        try:
+            with self.history.held(lock, self.row(lock)):
+                is_done = runtime.current.event()
+                context = contextvars.copy_context()
+                runtime.current.spawn(lambda: context.run(self.child, model, lock, is_done), f"child{turn}")
+                is_done.wait()
+            self.save_locked(lock)
+        finally:
+            self.give_back(lock)
+
+    def child(self, model: Any, lock: Lock[Any], is_done: Any) -> None:
+        """Write under the lock of the parent."""
+        try:
+            with self.history.operation("save of a child", place(model, "d"), ticket=lock.ticket) as done:
+                item = model.get("d")
+                self.append(item, done.number)
+                item.save()
+        finally:
+            is_done.set()
+
+
+class Broken(Workload):
+    """An operator breaks the lock of whoever holds it."""
+
+    name = "break lock"
+    items = ((Document, "d"), (Device, "d"))
+    is_contended = True
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.models: tuple[Any, Any] = (Document, Device)
+
+    def party(self, index: int, turn: int) -> None:
+        """Break the lock, or take and use it."""
+        model = self.models[turn % 2]
+        if index == 0:
+            self.break_it(model)
+            return
+        lock = model.lock("d")
+        if self.taken(lock):
+            try:
+                self.save_locked(lock, work_s=1.0)
+                self.save_locked(lock)
+            finally:
+                self.give_back(lock)
+
+    def break_it(self, model: Any) -> None:
+        """Remove whoever is first. What was broken may believe to hold the lock until its next request."""
+        with self.history.operation("look at lock") as done:
+            holders = model.lock_state("d").holders
+        runtime.current.sleep(0.5)
+        if done.error is not None or not holders:
+            return
+        row = self.row_of(place(model, "d"))
+        assert row is not None
+        self.history.broken.add((row, holders[0].ticket))
+        with self.history.operation("break lock") as done:
+            done.value = (row, holders[0].ticket)
+            done.value = (row, holders[0].ticket, model.break_lock("d", ticket=holders[0].ticket))
+
+
+class NoHints(Workload):
+    """No wall clock is trusted, so that they may show what they like. With and without heartbeat, with pauses."""
+
+    name = "no hints"
+    items = ((Vault, "v"),)
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, work, write, release."""
+        lock = Vault.lock("v", heartbeat=bool((index + turn) % 2))
+        if self.taken(lock):
+            try:
+                self.save_locked(lock, work_s=3.0 + 4.0 * (index % 2))
+                self.save_locked(lock)
+            finally:
+                self.give_back(lock)

@@ -1,0 +1,115 @@
+"""The in-memory DynamoDB as an application's tests meet it; what it answers is in tests/contract."""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ClientError
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError
+from pynamodb.models import Model
+
+from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking._io import local
+from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
+
+
+class Stock(Model):
+    """A model of PynamoDB's own."""
+
+    class Meta:
+        table_name = "stock"
+
+    pk = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+
+
+class Lockable(LockableModel):
+    """A model with locks."""
+
+    class Meta:
+        table_name = "lockable"
+
+    pk = UnicodeAttribute(hash_key=True)
+    lock = LockAttribute()
+
+
+@pytest.fixture
+def database():
+    """A database in use."""
+    with MemoryDynamoDB() as database:
+        yield database
+
+
+def test_each_is_empty():
+    """A model that was used with one finds no table in the next."""
+    for n in (1, 2):
+        with MemoryDynamoDB():
+            assert not Stock.exists()
+            Stock.create_table()
+            Stock("a", n=n).save()
+            assert [item.n for item in Stock.scan()] == [n]
+
+
+def test_it_can_be_used_again():
+    """It keeps what it has."""
+    database = MemoryDynamoDB()
+    with database:
+        Stock.create_table()
+        Stock("a").save()
+    with database:
+        assert Stock.count() == 1
+
+
+def test_there_are_no_other_methods(database):
+    """A misspelt operation is an AttributeError, as with boto3."""
+    with pytest.raises(AttributeError):
+        database.client().put_items  # noqa: B018
+
+
+def test_errors_are_botocores(database):
+    """By code, from the client's exceptions, and wrapped by PynamoDB as ever."""
+    Stock.create_table()
+    Stock("a").save()
+    client = database.client()
+    with pytest.raises(client.exceptions.ConditionalCheckFailedException) as refusal:
+        client.put_item(TableName="stock", Item={"pk": {"S": "a"}}, ConditionExpression="attribute_not_exists(pk)")
+    assert isinstance(refusal.value, ClientError)
+    with pytest.raises(PutError) as error:
+        Stock("a").save(Stock.pk.does_not_exist())
+    assert error.value.cause_response_code == "ConditionalCheckFailedException"
+
+
+def test_clients_can_be_told_apart():
+    """`client_for` gives each connection its own."""
+
+    class Two(MemoryDynamoDB):
+        def client_for(self, connection):
+            return other if connection is second else super().client_for(connection)
+
+    first, second = Connection(region="us-east-1"), Connection(region="us-east-1")
+    with Two() as database:
+        other = MemoryClient(database)
+        assert first.client is database.client()
+        assert second.client is other
+
+
+def test_locks_stay_within_its_block():
+    """A lock that a test forgot guards nothing in the next database, nor a lock from before in this one."""
+    before = local._held.get()
+    for _ in range(2):
+        with MemoryDynamoDB():
+            Lockable.create_table()
+            Lockable("a").save()
+            Lockable.locked("a").acquire()
+            forgotten = local._held.get()
+        assert local._held.get() == before
+    local._held.set(forgotten)
+    try:
+        with MemoryDynamoDB():
+            Lockable.create_table()
+            Lockable("a").save()
+            assert not Lockable.lock_state("a").holders
+        assert local._held.get() == forgotten
+    finally:
+        local._held.set(before)
