@@ -124,7 +124,7 @@ def _exhaust(options: argparse.Namespace, to: Console) -> int:
 
 @threads.on_one_core()
 def _bugs(options: argparse.Namespace, to: Console) -> int:
-    from tests.simulation import planted  # noqa: PLC0415 - imports half of the library in order to break it
+    from tests.simulation import planted  # it breaks the library: no command but this one needs it
 
     table = Table("bug", "workload", "median", "worst", "not found")
     missed = 0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.engine.choices import NotTheSame
 from tests.simulation.engine.faults import Fault
-from tests.simulation.explore import Found, random_plan, run_all, run_seed
-from tests.simulation.plans import Plan
+from tests.simulation.explore import Found, run_all, run_seed
+from tests.simulation.plans import Plan, random_plan
 from tests.simulation.workloads import WORKLOADS
 
 if TYPE_CHECKING:

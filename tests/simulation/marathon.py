@@ -85,7 +85,7 @@ def _conduct(search: Search) -> tuple[Tally, Failure | None, bool]:
             _worker["counter"].value += 1
 
     def is_late() -> bool:
-        return time.time() > _worker["deadline"]
+        return bool(time.time() > _worker["deadline"])
 
     with threads.on_one_core(_worker["core"]):
         tally, failure = campaign.conduct(search, count, is_late)
@@ -102,9 +102,7 @@ def run_long(minutes: float, workers: int, first_seed: int, limit: int, to: Cons
     began = time.time()
     deadline = began + minutes * 60
     report = Report()
-    searches: Iterator[Search] = chain(
-        campaign.exhaustive_searches(limit), campaign.rotating_seeds(first_seed, CHUNK)
-    )
+    searches: Iterator[Search] = chain(campaign.exhaustive_searches(limit), campaign.rotating_seeds(first_seed, CHUNK))
     pool = ProcessPoolExecutor(workers, spawn, _begin, (counter, number, deadline))
     with pool, progress(to) as bar:
         task = bar.add_task("simulate", total=minutes * 60, note="")

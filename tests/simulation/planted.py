@@ -7,21 +7,19 @@ checkers that have to notice it, so that no checker is there for decoration.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path
-from pynamodb.expressions.update import SetAction
 
 from pynamo_locking import contexts
 from pynamo_locking._core import queue
-from pynamo_locking._core.lease import is_silent_for_too_long
 from pynamo_locking._core.outcome import Kind, Outcome, judge, judge_by_id
 from pynamo_locking._core.queue import EXCLUSIVE, LockState
-from pynamo_locking._io import guards, items, locked, records, requests, runtime, transport, unlocked, waiting, writes
+from pynamo_locking._io import expiry, guards, inspection, locked, records, requests, runtime, unlocked, waiting, writes
 from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.heartbeat import Heart
 from pynamo_locking._io.items import EmbeddedItem, action_of
@@ -29,20 +27,24 @@ from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.requests import NewEntry
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking._io.waiting import Acquisition
-from tests.simulation.engine.choices import Seeded
+from pynamo_locking.transactions import TransactWrite
+from tests.simulation.checkers import Violation
+from tests.simulation.engine.choices import Choices, Seeded, every_branch
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.strategies import STRATEGIES
 from tests.simulation.plans import Plan
-from tests.simulation.run import Result, run
+from tests.simulation.run import Result, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.simulation.engine.network import Change, Request
+
 #: What is replaced: an attribute of a module or a class, by what.
 Patches = list[tuple[Any, str, Any]]
 
-#: How likely a fault is at each request that it can hit; in turns, since some have to come late in a run.
-_RATES: Final = (0.3, 0.1, 0.05)
+#: How likely a fault is at each request that it can hit: plans for bugs have few kinds, and few of each.
+_RATE: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Bug:
         plan: workload and options of the runs in which it shows.
         found_by: the checkers of which one has to notice it first.
         limit: after so many runs it must have been found.
+        is_exhaustive: whether all runs of the plan are made, one after the other, instead of random ones.
         patches: what is replaced in the library.
     """
 
@@ -63,6 +66,7 @@ class Bug:
     plan: Plan
     found_by: tuple[str, ...]
     limit: int
+    is_exhaustive: bool
     patches: Patches
 
     @contextlib.contextmanager
@@ -78,13 +82,19 @@ class Bug:
 
 BUGS: Final[list[Bug]] = []
 
+#: Bugs that no checker notices yet.
+OPEN: Final[list[Bug]] = []
 
-def _plants(plan: Plan, *found_by: str, limit: int = 100) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+
+def _plants(
+    plan: Plan, *found_by: str, limit: int = 100, exhaustive: bool = False
+) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks."""
 
     def add(function: Callable[[], Patches]) -> Callable[[], Patches]:
-        name = function.__name__.replace("_", " ")
-        BUGS.append(Bug(name, function.__doc__ or "", plan, found_by, limit, function()))
+        name = function.__name__.replace("_", " ").strip()
+        bug = Bug(name, function.__doc__ or "", plan, found_by, limit, exhaustive, function())
+        (BUGS if found_by else OPEN).append(bug)
         return function
 
     return add
@@ -93,26 +103,43 @@ def _plants(plan: Plan, *found_by: str, limit: int = 100) -> Callable[[Callable[
 # Searching
 
 
-def run_planned(plan: Plan, seed: int) -> Result:
-    """Make one run of a plan, with the choices that follow from a seed; the strategies take turns."""
+class _Run(Run):
+    """A run that ends with the first violation, also where the library or its client would try again."""
+
+    def _on_changes(self, request: Request, changes: list[Change]) -> None:
+        try:
+            super()._on_changes(request, changes)
+        except Violation as violation:
+            self.scheduler.fail(violation)
+            raise
+
+
+def choices_of(plan: Plan, seed: int) -> Choices:
+    """Return the choices that follow from a plan and a seed; the strategies take turns."""
     chance = random.Random(f"planned {plan.workload} {seed}")
     strategy = tuple(STRATEGIES.values())[seed % len(STRATEGIES)](chance)
-    return run(plan, Seeded(chance, strategy, {"fault": chance.choice(_RATES)}), twice=False)
+    return Seeded(chance, strategy, {"fault": _RATE})
 
 
-def search(plan: Plan, first_seed: int, limit: int) -> tuple[int, Result | None]:
-    """Run a plan with one seed after the other until a run fails; return how many runs it took, and the last."""
-    for runs in range(1, limit + 1):
-        result = run_planned(plan, first_seed + runs - 1)
+def search(bug: Bug, first_seed: int, limit: int) -> tuple[int, Result | None]:
+    """Make the runs in which a bug is to be found, until one fails; return how many there were, and that one.
+
+    With one seed after the other, or all there are if the bug is to be found exhaustively.
+    """
+    seeds = range(first_seed, first_seed + limit)
+    all_choices = every_branch() if bug.is_exhaustive else (choices_of(bug.plan, seed) for seed in seeds)
+    runs = 0
+    for runs, choices in enumerate(itertools.islice(all_choices, limit), start=1):  # noqa: B007 - returned
+        result = _Run(bug.plan, choices).execute()
         if result.error is not None:
             return runs, result
-    return limit, None
+    return runs, None
 
 
 def runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
     """Return how many runs it takes to find a bug; None if it is not found within the limit."""
     with bug.planted():
-        runs, found = search(bug.plan, first_seed, limit)
+        runs, found = search(bug, first_seed, limit)
     return None if found is None else runs
 
 
@@ -162,7 +189,7 @@ def row_transaction_without_guard() -> Patches:
     return [(locked, "row_guard", _beside_without_guard)]
 
 
-@_plants(Plan("edit", faults={Fault.PAUSE_BEFORE: 2}), "Fence")
+@_plants(Plan("edit", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}, preemptions=0), "Fence", exhaustive=True, limit=250)
 def last_write_of_edit_without_guard() -> Patches:
     """The write that ends an edit removes our entry without asking whether it is there."""
     guarded = locked.inside
@@ -172,6 +199,22 @@ def last_write_of_edit_without_guard() -> Patches:
             return guarded(own, write)
         with own.writing() as number, own.going():
             data = locked._send(own, write, number, write.kwargs(None, guards.leaving(own)))
+        locked.left(own, None)
+        return data
+
+    return [(locked, "inside", inside)]
+
+
+@_plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
+def delete_without_guard() -> Patches:
+    """A delete under an embedded lock does not name our entry."""
+    guarded = locked.inside
+
+    def inside(own: Any, write: Any) -> Any:
+        if write.kind is not Kind.DELETE:
+            return guarded(own, write)
+        with own.writing() as number, own.going():
+            data = locked._send(own, write, number, write.kwargs())
         locked.left(own, None)
         return data
 
@@ -190,7 +233,7 @@ def transaction_without_guard() -> Patches:
     return [(EmbeddedItem, "action", lambda self, write: action_of(write))]
 
 
-@_plants(Plan("no heartbeat", parties=1, processes=1, faults={Fault.LATE: 1}), "NothingLost", "Truth")
+@_plants(Plan("no heartbeat", parties=1, processes=1, faults={Fault.LATE: 1}, preemptions=0), "NothingLost", exhaustive=True)
 def writes_not_counted() -> Patches:
     """A guarded write names our entry, but a late copy of it is accepted after a later one."""
     return [(guards, "standing", lambda own, number: guards.in_queue(own))]
@@ -230,25 +273,25 @@ def _other_condition(pattern: str, replacement: str = "") -> Patches:
     return [(requests, "_call", call)]
 
 
-@_plants(Plan("long work", faults={Fault.PAUSE_BEFORE: 2}), "NoEarlyEviction", "OneHolder")
+@_plants(Plan("no heartbeat", faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
 def eviction_without_beat() -> Patches:
     """An entry is evicted although it was renewed since we looked."""
     return _other_condition(r"#l\.#q\.#e\d+\.#b = :b\d+ AND ")
 
 
-@_plants(Plan("edit", parties=2, faults={Fault.LATE: 1, Fault.PAUSE_BEFORE: 2, Fault.LOST_RESPONSE: 1}), "Truth")
+@_plants(Plan("edit", parties=2, faults={Fault.LATE: 1, Fault.PAUSE_BEFORE: 2, Fault.LOST_RESPONSE: 1}))
 def eviction_without_ticket() -> Patches:
     """An entry is evicted although it came back under another ticket."""
     return _other_condition(r" AND #l\.#t\.#e\d+ = :t\d+")
 
 
-@_plants(Plan("edit", faults={Fault.PAUSE_BEFORE: 1, Fault.LOST_REQUEST: 1}), "Truth")
+@_plants(Plan("edit", faults={Fault.LOST_REQUEST: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True)
 def eviction_without_trace() -> Patches:
     """An eviction leaves no trace, so that its victim takes it for its own release."""
     return [(LockState, "was_evicted", lambda self, ticket: None if self.since > ticket else False)]
 
 
-@_plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Truth")
+@_plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}))
 def release_without_condition() -> Patches:
     """A release is accepted although our entry is gone, so nobody hears that the lock was lost."""
     return _other_condition(r"^attribute_exists\(#l\.#t\.#me\)$")
@@ -332,7 +375,7 @@ def ticket_taken_before_entering() -> Patches:
     return [(requests, "enter", enter_later)]
 
 
-@_plants(Plan("long work", rounds=2, faults={Fault.LATE: 1}), "OneHolder")
+@_plants(Plan("long work", rounds=2, faults={Fault.LATE: 1}))
 def id_used_twice() -> Patches:
     """A party has the same id each time it enters, so that a late release of the last time removes it."""
     return [(Acquisition, "_name_entry", lambda self: NewEntry("me-" + self._wish.owner, self._wish.owner, self._wish.lease, EXCLUSIVE))]
@@ -353,13 +396,13 @@ def order_of_insertion() -> Patches:
     return [(LockState, "ahead_of", lambda self, entry: tuple(e for e in self.entries if e.id < entry.id))]
 
 
-@_plants(Plan("long work", parties=3), "Fifo")
+@_plants(Plan("long work", parties=3))
 def waiter_not_renewed() -> Patches:
     """A waiter lets its own lease end, and loses its place."""
     return [(waiting, "next_renewal", lambda started, lease: float("inf"))]
 
 
-@_plants(Plan("long work", parties=3, faults={Fault.STALE: 1}), "Fifo")
+@_plants(Plan("long work", parties=3, faults={Fault.STALE: 1}))
 def absence_in_old_image() -> Patches:
     """An eventually consistent read that lacks our entry is taken for the proof that it is gone."""
     with_us = Acquisition._with_us
@@ -371,7 +414,7 @@ def absence_in_old_image() -> Patches:
     return [(Acquisition, "_with_us", _with_us)]
 
 
-@_plants(Plan("long work", parties=3, faults={Fault.STALE: 3}), "OneHolder")
+@_plants(Plan("long work", parties=3, faults={Fault.STALE: 3}))
 def old_image_without_us() -> Patches:
     """An image from before we entered decides who is ahead of us."""
     with_us = Acquisition._with_us
@@ -436,7 +479,7 @@ def no_margin_for_drift() -> Patches:
     return [(queue, "is_silent_for_too_long", lambda since, now, lease: now - since >= lease)]
 
 
-@_plants(Plan("re-entry"), "Fence", "Truth")
+@_plants(Plan("re-entry"))
 def inner_release() -> Patches:
     """The first of several releases removes our entry."""
     give_back = OwnEntry.give_back
@@ -525,3 +568,75 @@ def version_set_not_counted() -> Patches:
         return [count if action is self.shape.count else action for action in actions(self)]
 
     return [(VersionPart, "actions", set_version)]
+
+
+@_plants(Plan("lives, no lock"), "NothingLost", "RealTime", "Truth", "OneOrder")
+def write_id_not_compared() -> Patches:
+    """An old copy passes for an item that was deleted and made anew with the same version."""
+
+    def condition(self: Any) -> Any:
+        if not self.is_checked or self.shape.version is None:
+            return None
+        version = self.before.version
+        return self.shape.version.does_not_exist() if version is None else self.shape.version == version
+
+    return [(VersionPart, "condition", condition)]
+
+
+# Transactions and values
+
+
+@_plants(Plan("bank"), "Bank")
+def transaction_in_parts() -> Patches:
+    """A transaction is sent one action at a time."""
+    send = Commit.send
+
+    def send_each(self: Any) -> Any:
+        data: Any = {}
+        for action in self.all:
+            self.all, self.token = [action], runtime.current.token()
+            data = send(self)
+        return data
+
+    return [(Commit, "send", send_each)]
+
+
+@_plants(Plan("lists", parties=3, processes=3), "OneOrder")
+def read_set_not_checked() -> Patches:
+    """A transaction does not check what it has only read."""
+    return [(TransactWrite, "read", lambda self, item: None)]
+
+
+@_plants(Plan("locked register"), "Linearizable")
+def item_from_before_our_turn() -> Patches:
+    """The item of a lock is as it was when we entered the queue, not when our turn came."""
+    enter, grant = Acquisition._enter, Acquisition._grant
+
+    def enter_and_keep(self: Any) -> Any:
+        self.first_image = enter(self)
+        return self.first_image
+
+    return [
+        (Acquisition, "_enter", enter_and_keep),
+        (Acquisition, "_grant", lambda self, image: grant(self, self.first_image)),
+    ]
+
+
+@_plants(Plan("expiring"), "Expiry")
+def replaced_before_it_expires() -> Patches:
+    """A new item replaces one that will only expire within the next minute."""
+    for_save = expiry.for_save
+
+    def too_early(model: Any, condition: Any) -> Any:
+        name = expiry.attribute_name(model)
+        if name is None or condition is None or not expiry.holds_without_item(condition):
+            return for_save(model, condition)
+        return condition | (Path([name]) <= expiry.now_s() + 60)
+
+    return [(expiry, "for_save", too_early)]
+
+
+@_plants(Plan("break lock"), "Breaking")
+def nothing_broken() -> Patches:
+    """`break_lock` says that it has broken a lock, and has not."""
+    return [(inspection, "break_entry", lambda row, ticket: True)]

@@ -22,22 +22,18 @@ if TYPE_CHECKING:
 
 FIRST_SEED: Final = int(os.environ.get("SIMULATION_SEED", "0"))
 
-#: Seeds of each workload; and how many of them in one test, so that two workers have equally much to do.
-SEEDS: Final = 120
-CHUNK: Final = 60
+#: Seeds of each workload, and how many of them in one test, so that two workers have equally much to do.
+SEEDS: Final = 80
+CHUNK: Final = 40
 
-#: Small spaces, which come to their end within this number of runs.
-COMPLETE: Final = 2_500
-TWO_PARTIES: Final = ("embedded",)
+#: Two parties in these workloads have small spaces, which come to their end; but for a few.
+TWO_PARTIES: Final = ("embedded", "modify", "append", "break lock")
+LARGEST: Final = 400
+UNFINISHED: Final = {("embedded", Fault.LATE)}
 
-#: Three parties: their spaces have tens of thousands of runs; `make simulate` goes to the end of them.
-THREE_PARTIES: Final = ("embedded",)
-PART: Final = 40
-
-
-def pytest_report_header() -> str:  # pragma: no cover - for `pytest -v`
-    """Show which seeds are used."""
-    return f"simulation: seeds from {FIRST_SEED}"
+#: Three parties have tens of thousands of runs, of which these are the first; `make simulate` goes on.
+THREE_PARTIES: Final = ("embedded", "edit")
+PART: Final = 20
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +53,9 @@ def _name(fault: Fault | None) -> str:
 def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
     """Whoever runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
     plan = Plan(workload, faults={} if fault is None else {fault: 1})
-    runs = sum(1 for _ in Exhaustive(plan, COMPLETE).results())
-    assert runs < COMPLETE, "the space has grown; it is not complete any more"
+    runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
+    is_complete = runs < LARGEST
+    assert is_complete or (workload, fault) in UNFINISHED, "the space has grown: say so, or raise the limit"
 
 
 @pytest.mark.parametrize("fault", SINGLE_FAULTS, ids=_name)
@@ -73,5 +70,5 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_seeds(workload: str, first: int) -> None:
     """What follows from a seed, with many faults at once, in any mixture: nothing is violated."""
-    print(f"SIMULATION_SEED={FIRST_SEED}")
+    print(f"SIMULATION_SEED={FIRST_SEED}")  # noqa: T201 - shown if it fails
     assert sum(1 for _ in Seeds(workload, first, CHUNK).results()) == CHUNK

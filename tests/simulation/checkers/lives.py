@@ -87,7 +87,7 @@ def _fresh(before: list[int], after: list[int], done: Operation | None, *, creat
     """Return which operations an item shows that did not; one that is done twice shows twice."""
     if creates:
         return tuple(after)
-    if after[: len(before)] == before:
+    if after[: len(before)] == before and not (done is not None and done.is_unchecked):
         return tuple(after[len(before) :])
     # Overwritten: with what its writer had read, of which only his own number is new.
     return (done.number,) if done is not None and done.number in after else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from tests.simulation.engine.network import Place
 from tests.simulation.history import Told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Set
+    from collections.abc import Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
     from tests.simulation.engine.network import Change, Request
     from tests.simulation.history import Operation
@@ -84,7 +86,7 @@ class OneOrder(Checker):
         for place in list(self.run.lives.events):
             shown = self.run.lives.shown(place)
             if len(set(shown)) == len(shown):
-                yield from zip(shown, shown[1:], strict=False)
+                yield from itertools.pairwise(shown)
 
     def _seen(self) -> Iterator[tuple[int, int]]:
         """Yield the writer of what an operation has read, and who overwrote it after that."""
@@ -113,7 +115,7 @@ class OneOrder(Checker):
         return is_seen or any(self.run.lives.times(place, done.number) for place in done.places)
 
 
-def find_circle(after: Mapping[int, Set[int]]) -> list[int] | None:
+def find_circle(after: Mapping[int, AbstractSet[int]]) -> list[int] | None:
     """Return the nodes of a circle; None if there is none."""
     done: set[int] = set()
     path: list[int] = []

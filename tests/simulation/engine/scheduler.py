@@ -48,7 +48,7 @@ class Process:
 class Actor:
     """A thread of the simulation."""
 
-    def __init__(self, name: str, process: Process, target: Callable[[], None]) -> None:
+    def __init__(self, name: str, process: Process, target: Callable[[], object]) -> None:
         self.name = name
         self.process = process
         self.target = target
@@ -123,7 +123,7 @@ class Scheduler:
 
     # The life of actors
 
-    def spawn(self, process: Process, name: str, target: Callable[[], None]) -> Actor:
+    def spawn(self, process: Process, name: str, target: Callable[[], object]) -> Actor:
         """Add an actor; it runs when it is chosen."""
         actor = Actor(name, process, target)
         self.actors.append(actor)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 #: How many changes of priority PCT makes, and within how many steps.
 _CHANGES: Final = 3
@@ -75,4 +75,4 @@ class Pos:
         return names.index(best)
 
 
-STRATEGIES: Final = {"uniform": Uniform, "pct": Pct, "pos": Pos}
+STRATEGIES: Final[dict[str, Callable[[random.Random], Strategy]]] = {"uniform": Uniform, "pct": Pct, "pos": Pos}

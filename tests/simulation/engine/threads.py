@@ -19,12 +19,12 @@ class _Thread:
     """Runs one target after another, each in an empty context, as a new thread would."""
 
     def __init__(self) -> None:
-        self._target: Callable[[], None] | None = None
+        self._target: Callable[[], object] | None = None
         self._work = threading.Lock()
         self._work.acquire()
         threading.Thread(target=self._serve, name="simulation", daemon=True).start()
 
-    def start(self, target: Callable[[], None]) -> None:
+    def start(self, target: Callable[[], object]) -> None:
         self._target = target
         self._work.release()
 
@@ -38,7 +38,7 @@ class _Thread:
             del target  # or the run would live on until this thread is used again
 
 
-def start(target: Callable[[], None]) -> None:
+def start(target: Callable[[], object]) -> None:
     """Run the target in a thread of its own; it calls `give_back` when it is about to end."""
     thread = _idle.pop() if _idle else _Thread()
     thread.start(target)

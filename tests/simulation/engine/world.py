@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from pynamo_locking._io import runtime
 from pynamo_locking.testing.clock_view import ClockView
@@ -55,7 +55,7 @@ class World(runtime.Runtime):
         finally:
             self._seen_by = before
 
-    def monotonic(self) -> float:  # type: ignore[override]
+    def monotonic(self) -> float:
         """Return the time on the clock of the running process."""
         return self.process.clock.monotonic()
 
@@ -74,23 +74,19 @@ class World(runtime.Runtime):
 
     def exclusive(self) -> threading.Lock:
         """Return a mutex that nobody can take twice."""
-        mutex: Any = Mutex(self, is_reentrant=False)
-        return mutex
+        return cast("threading.Lock", Mutex(self, is_reentrant=False))
 
     def mutex(self) -> threading.RLock:
         """Return a mutex that its actor may take again."""
-        mutex: Any = Mutex(self, is_reentrant=True)
-        return mutex
+        return cast("threading.RLock", Mutex(self, is_reentrant=True))
 
     def event(self) -> threading.Event:
         """Return an event."""
-        event: Any = Event(self)
-        return event
+        return cast("threading.Event", Event(self))
 
     def condition(self) -> threading.Condition:
         """Return a condition variable."""
-        condition: Any = Condition(self)
-        return condition
+        return cast("threading.Condition", Condition(self))
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         """Wait for a notification, or until the clock of the running process has gone on by so much."""

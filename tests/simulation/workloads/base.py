@@ -15,8 +15,6 @@ from tests.simulation.models import WITHOUT_LOCK, Names, has_lock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamodb.models import Model
-
     from pynamo_locking import Lock
     from tests.simulation.history import History, Operation
 
@@ -30,6 +28,7 @@ class Workload:
     Attributes:
         items: what exists at the beginning: a model and a key each.
         is_contended: whether an operation may be refused although nothing went wrong.
+        trusts_clocks: whether any of its locks believes wall clocks.
         registers: the items whose `value` is overwritten, which must be linearizable.
         purses: the items whose sum of balances never changes.
     """
@@ -37,6 +36,7 @@ class Workload:
     name: ClassVar[str]
     items: ClassVar[tuple[tuple[Any, str], ...]]
     is_contended: ClassVar[bool] = False
+    trusts_clocks: ClassVar[bool] = True
     registers: ClassVar[tuple[tuple[Any, str], ...]] = ()
     purses: ClassVar[tuple[tuple[Any, str], ...]] = ()
 
@@ -107,7 +107,7 @@ class Workload:
         if done.told is Told.REFUSED and item is not None and done.number in item.log:
             item.log.remove(done.number)
 
-    def read(self, model: type[Model], key: str) -> None:
+    def read(self, model: Any, key: str) -> None:
         """Read an item."""
         with self.history.operation("read", place(model, key)) as done:
             done.value = list(model.get(key, consistent_read=True).log or [])

@@ -147,7 +147,7 @@ class Expiring(Workload):
             now_s = self.history.scheduler.time_ms() // 1000
             with self.history.operation("ttl"):
                 item = Session.get("s", consistent_read=True, include_expired=True)
-                if item.expires is not None and item.expires.timestamp() <= now_s:
+                if item.expires.timestamp() <= now_s:
                     self.remove(item)
 
     @staticmethod

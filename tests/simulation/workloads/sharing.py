@@ -152,6 +152,7 @@ class NoHints(Workload):
     """No wall clock is trusted, so that they may show what they like. With and without heartbeat, with pauses."""
 
     name = "no hints"
+    trusts_clocks = False
     items = ((Vault, "v"),)
     is_contended = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pynamodb.transactions import TransactGet
 
@@ -16,7 +16,7 @@ class Registers(Workload):
     """One value, overwritten under its version; and reads."""
 
     name = "register"
-    items = ((Register, "r"),)
+    items: ClassVar[tuple[tuple[Any, str], ...]] = ((Register, "r"),)
     registers = items
     is_contended = True
 
