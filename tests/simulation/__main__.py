@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     bugs.add_argument("--seeds", type=int, default=20, help="searches for each bug")
     bugs.add_argument("--limit", type=int, default=2000, help="runs for each search")
     bugs.set_defaults(do=_bugs)
-    marathon.add_to(commands.add_parser("long", help="all exhaustive searches, then seeds until the time is up"))
+    marathon.add_to(commands.add_parser("long", help="exhaustive searches and seeds until the time is up"))
     return parser
 
 

@@ -133,11 +133,10 @@ def three_parties(workload: str, limit: int = LIMIT, preemptions: int = 2) -> It
 
 
 def exhaustive_searches(limit: int = LIMIT) -> Iterator[Exhaustive]:
-    """Yield all of them, small ones first."""
-    for workload in WORKLOADS:
-        yield from two_parties(workload, limit)
-    for workload in WORKLOADS:
-        yield from three_parties(workload, limit)
+    """Yield all of them: small ones first, and the workloads in turn, so that a short campaign sees them all."""
+    for space in (two_parties, three_parties):
+        for of_one_fault in zip(*(space(workload, limit) for workload in WORKLOADS), strict=True):
+            yield from of_one_fault
 
 
 def rotating_seeds(first: int, chunk: int) -> Iterator[Seeds]:

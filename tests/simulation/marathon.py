@@ -1,4 +1,4 @@
-"""The long search of `make simulate`: everything exhaustive, then fresh seeds, over several processes."""
+"""The long search of `make simulate`: everything exhaustive, and fresh seeds, over several processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections import defaultdict
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,9 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
+    from rich.progress import TaskID
 
 #: Seeds of one workload that a process tries in a row.
 CHUNK: Final = 100
+
+#: What was counted, what failed, and whether the search was in time.
+_Outcome = tuple[Tally, Failure | None, bool]
 
 _worker: dict[str, Any] = {}
 
@@ -40,7 +43,8 @@ class Report:
 
     Attributes:
         total: all counts.
-        spaces: the counts of each exhaustive search, and whether it came to its end.
+        spaces: the runs of each exhaustive search, and whether it came to its end.
+        seeds: the runs of each workload from seeds.
         failure: the run that failed, if one did.
         seconds: how long it took.
     """
@@ -70,14 +74,14 @@ class Report:
 # A worker
 
 
-def _begin(counter: Any, number: Any, deadline: float) -> None:
+def _begin(counter: Any, number: Any, deadline: Any) -> None:
     """Prepare a worker process: it stays on a core of its own."""
     with number.get_lock():
         core, number.value = number.value, number.value + 1
     _worker.update(counter=counter, deadline=deadline, core=core)
 
 
-def _conduct(search: Search) -> tuple[Tally, Failure | None, bool]:
+def _conduct(search: Search) -> _Outcome:
     """Make the runs of a search in a worker; tell whether it was in time."""
 
     def count(_: object) -> None:
@@ -85,7 +89,7 @@ def _conduct(search: Search) -> tuple[Tally, Failure | None, bool]:
             _worker["counter"].value += 1
 
     def is_late() -> bool:
-        return bool(time.time() > _worker["deadline"])
+        return bool(time.time() > _worker["deadline"].value)
 
     with threads.on_one_core(_worker["core"]):
         tally, failure = campaign.conduct(search, count, is_late)
@@ -95,35 +99,64 @@ def _conduct(search: Search) -> tuple[Tally, Failure | None, bool]:
 # The one who distributes
 
 
-def run_long(minutes: float, workers: int, first_seed: int, limit: int, to: Console) -> Report:
-    """Search until the time is up, or a run fails."""
-    spawn = multiprocessing.get_context("spawn")
-    counter, number = spawn.Value("q", 0), spawn.Value("i", 0)
-    began = time.time()
-    deadline = began + minutes * 60
-    report = Report()
-    searches: Iterator[Search] = chain(campaign.exhaustive_searches(limit), campaign.rotating_seeds(first_seed, CHUNK))
-    pool = ProcessPoolExecutor(workers, spawn, _begin, (counter, number, deadline))
-    with pool, progress(to) as bar:
-        task = bar.add_task("simulate", total=minutes * 60, note="")
-        waiting: dict[Future[tuple[Tally, Failure | None, bool]], Search] = {}
-        in_time = takewhile(lambda _: time.time() < deadline and report.failure is None, searches)
-        while True:
-            while len(waiting) < 2 * workers and (search := next(in_time, None)) is not None:
-                waiting[pool.submit(_conduct, search)] = search
-            if not waiting:
-                break
-            done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in done:
-                search = waiting.pop(future)
-                tally, failure, was_in_time = future.result()
-                report.add(search, tally, failure, in_time=was_in_time)
-                bar.update(task, description=str(search))
-            elapsed = time.time() - began
-            note = f"{counter.value:,} runs, {counter.value / elapsed:.0f}/s"
-            bar.update(task, completed=min(elapsed, minutes * 60), note=note)
-    report.seconds = time.time() - began
-    return report
+class Marathon:
+    """Searches over several processes, until the time is up or a run fails.
+
+    Args:
+        minutes: how long.
+        workers: in how many processes.
+        first_seed: where the seeds begin.
+        limit: the longest exhaustive search, in runs.
+    """
+
+    def __init__(self, minutes: float, workers: int, first_seed: int, limit: int) -> None:
+        self.report = Report()
+        self._seconds = minutes * 60
+        self._workers = workers
+        self._spaces = campaign.exhaustive_searches(limit)
+        self._seeds = campaign.rotating_seeds(first_seed, CHUNK)
+        self._spawn = multiprocessing.get_context("spawn")
+        self._counter = self._spawn.Value("q", 0)
+        self._began = time.time()
+        self._deadline = self._spawn.Value("d", self._began + self._seconds)
+
+    def run(self, to: Console) -> Report:
+        """Search; show a bar meanwhile."""
+        shared = (self._counter, self._spawn.Value("i", 0), self._deadline)
+        pool = ProcessPoolExecutor(self._workers, self._spawn, _begin, shared)
+        with pool, progress(to) as bar:
+            task = bar.add_task("simulate", total=self._seconds, note="")
+            waiting: dict[Future[_Outcome], Search] = {}
+            while True:
+                while time.time() < self._deadline.value and len(waiting) < 2 * self._workers:
+                    search = self._next()
+                    waiting[pool.submit(_conduct, search)] = search
+                if not waiting:
+                    break
+                for future in wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                    self._end(waiting.pop(future), future.result())
+                self._show(bar, task, next(iter(waiting.values()), None))
+        self.report.seconds = time.time() - self._began
+        return self.report
+
+    def _next(self) -> Search:
+        """Return what is searched next: exhaustive searches and seeds make as many runs as each other."""
+        if sum(self.report.seeds.values()) >= sum(runs for runs, _ in self.report.spaces.values()):
+            space = next(self._spaces, None)
+            if space is not None:
+                return space
+        return next(self._seeds)
+
+    def _end(self, search: Search, outcome: _Outcome) -> None:
+        tally, failure, was_in_time = outcome
+        self.report.add(search, tally, failure, in_time=was_in_time)
+        if failure is not None:
+            self._deadline.value = 0.0  # for everyone
+
+    def _show(self, bar: Progress, task: TaskID, search: Search | None) -> None:
+        elapsed = time.time() - self._began
+        note = f"{self._counter.value:,} runs, {self._counter.value / elapsed:.0f}/s"
+        bar.update(task, completed=min(elapsed, self._seconds), note=note, description=str(search or "simulate"))
 
 
 @contextmanager
@@ -151,7 +184,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def _long(options: argparse.Namespace, to: Console) -> int:
     first = secrets.randbelow(10**9) if options.first is None else options.first
     to.print(f"seeds from {first}, {options.workers} processes, {options.minutes:g} minutes")
-    report = run_long(options.minutes, options.workers, first, options.limit, to)
+    report = Marathon(options.minutes, options.workers, first, options.limit).run(to)
     show_report(report, to)
     if options.json is not None:
         options.json.write_text(report.to_json() + "\n", encoding="utf-8")

@@ -7,18 +7,20 @@ checkers that have to notice it, so that no checker is there for decoration.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamodb.exceptions import PutError
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import contexts
 from pynamo_locking._core import queue
 from pynamo_locking._core.outcome import Kind, Outcome, judge, judge_by_id
-from pynamo_locking._core.queue import EXCLUSIVE, LockState
+from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import expiry, guards, inspection, locked, records, requests, runtime, unlocked, waiting, writes
 from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.heartbeat import Heart
@@ -27,6 +29,7 @@ from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.requests import NewEntry
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking.exceptions import OutcomeUnknown
 from pynamo_locking.transactions import TransactWrite
 from tests.simulation.checkers import Violation
 from tests.simulation.engine.choices import Choices, Seeded, every_branch
@@ -47,7 +50,7 @@ Patches = list[tuple[Any, str, Any]]
 _RATE: Final = 0.25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bug:
     """A mutation of the library, and where it is to be found.
 
@@ -74,15 +77,17 @@ class Bug:
         """Have the bug in the library for a while."""
         with contextlib.ExitStack() as undo:
             for target, name, value in self.patches:
-                had_it = name in vars(target)
-                undo.callback(*((setattr, target, name, vars(target)[name]) if had_it else (delattr, target, name)))
+                if name in vars(target):
+                    undo.callback(setattr, target, name, vars(target)[name])
+                else:
+                    undo.callback(delattr, target, name)
                 setattr(target, name, value)
             yield
 
 
 BUGS: Final[list[Bug]] = []
 
-#: Bugs that no checker notices yet.
+#: Bugs that nothing notices yet, since a checker or a fault for them is missing; they have no `found_by`.
 OPEN: Final[list[Bug]] = []
 
 
@@ -128,16 +133,22 @@ def search(bug: Bug, first_seed: int, limit: int) -> tuple[int, Result | None]:
     """
     seeds = range(first_seed, first_seed + limit)
     all_choices = every_branch() if bug.is_exhaustive else (choices_of(bug.plan, seed) for seed in seeds)
-    runs = 0
-    for runs, choices in enumerate(itertools.islice(all_choices, limit), start=1):  # noqa: B007 - returned
+    made = 0
+    for choices in itertools.islice(all_choices, limit):
+        made += 1
         result = _Run(bug.plan, choices).execute()
         if result.error is not None:
-            return runs, result
-    return runs, None
+            return made, result
+    return made, None
 
 
 def runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
     """Return how many runs it takes to find a bug; None if it is not found within the limit."""
+    return _runs_until_found(bug, 0 if bug.is_exhaustive else first_seed, limit)
+
+
+@functools.cache
+def _runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
     with bug.planted():
         runs, found = search(bug, first_seed, limit)
     return None if found is None else runs
@@ -150,8 +161,7 @@ def measure(seeds: int = 20, limit: int = 2000) -> dict[str, list[int | None]]:
 
 def checker_of(error: BaseException) -> str:
     """Return which checker raised an error: the first word of a violation; else the name of its class."""
-    word, colon, _ = str(error).partition(":")
-    return word if colon and word.isidentifier() else type(error).__name__
+    return str(error).partition(":")[0] if isinstance(error, Violation) else type(error).__name__
 
 
 # Guards
@@ -189,7 +199,9 @@ def row_transaction_without_guard() -> Patches:
     return [(locked, "row_guard", _beside_without_guard)]
 
 
-@_plants(Plan("edit", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}, preemptions=0), "Fence", exhaustive=True, limit=250)
+@_plants(
+    Plan("edit", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}, preemptions=0), "Fence", limit=250, exhaustive=True
+)
 def last_write_of_edit_without_guard() -> Patches:
     """The write that ends an edit removes our entry without asking whether it is there."""
     guarded = locked.inside
@@ -233,7 +245,9 @@ def transaction_without_guard() -> Patches:
     return [(EmbeddedItem, "action", lambda self, write: action_of(write))]
 
 
-@_plants(Plan("no heartbeat", parties=1, processes=1, faults={Fault.LATE: 1}, preemptions=0), "NothingLost", exhaustive=True)
+@_plants(
+    Plan("no heartbeat", parties=1, processes=1, faults={Fault.LATE: 1}, preemptions=0), "NothingLost", exhaustive=True
+)
 def writes_not_counted() -> Patches:
     """A guarded write names our entry, but a late copy of it is accepted after a later one."""
     return [(guards, "standing", lambda own, number: guards.in_queue(own))]
@@ -243,7 +257,7 @@ def writes_not_counted() -> Patches:
 def put_instead_of_update() -> Patches:
     """A guarded save is a PutItem, which writes an old lock document over those who came meanwhile."""
 
-    def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = writes.PutError) -> Any:
+    def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError) -> Any:
         return writes.plan_save(self.item, condition, checks_version=checks_version, error=error)
 
     return [(EmbeddedItem, "plan_save", plan_save)]
@@ -273,7 +287,9 @@ def _other_condition(pattern: str, replacement: str = "") -> Patches:
     return [(requests, "_call", call)]
 
 
-@_plants(Plan("no heartbeat", faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
+@_plants(
+    Plan("long work", faults={Fault.PAUSE_BEFORE: 2}, preemptions=0), "NoEarlyEviction", limit=600, exhaustive=True
+)
 def eviction_without_beat() -> Patches:
     """An entry is evicted although it was renewed since we looked."""
     return _other_condition(r"#l\.#q\.#e\d+\.#b = :b\d+ AND ")
@@ -378,7 +394,21 @@ def ticket_taken_before_entering() -> Patches:
 @_plants(Plan("long work", rounds=2, faults={Fault.LATE: 1}))
 def id_used_twice() -> Patches:
     """A party has the same id each time it enters, so that a late release of the last time removes it."""
-    return [(Acquisition, "_name_entry", lambda self: NewEntry("me-" + self._wish.owner, self._wish.owner, self._wish.lease, EXCLUSIVE))]
+
+    def name_entry(self: Any) -> NewEntry:
+        return NewEntry("of-" + self._wish.owner, self._wish.owner, self._wish.lease)
+
+    return [(Acquisition, "_name_entry", name_entry)]
+
+
+@_plants(Plan("embedded", processes=1), "Progress", "Fence")
+def id_of_the_process() -> Patches:
+    """All attempts of a process enter under one id, so that one party takes the entry of another for its own."""
+
+    def name_entry(self: Any) -> NewEntry:
+        return NewEntry("of-" + self._wish.owner.partition(".")[0], self._wish.owner, self._wish.lease)
+
+    return [(Acquisition, "_name_entry", name_entry)]
 
 
 # Waiting
@@ -434,7 +464,7 @@ def locks_in_any_order() -> Patches:
     return [(contexts, "sorted", lambda locks, key: list(locks))]
 
 
-@_plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm")
+@_plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")
 def the_dead_stay() -> Patches:
     """Nobody is ever evicted."""
     nobody = lambda *_: ()  # noqa: E731
@@ -489,7 +519,9 @@ def inner_release() -> Patches:
 # Outcomes
 
 
-@_plants(Plan("embedded", faults={Fault.LOST_RESPONSE: 1, Fault.PAUSE_BEFORE: 1}), "Truth", limit=200)
+@_plants(
+    Plan("embedded", faults={Fault.LOST_RESPONSE: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True
+)
 def unknown_guarded_write_told_as_lost() -> Patches:
     """A guarded write of which nothing is known is reported as not done."""
 
@@ -511,7 +543,9 @@ def unknown_told_as_refused() -> Patches:
     return [(writes, "judge_by_id", told)]
 
 
-@_plants(Plan("append", faults={Fault.LATE: 1}), "RealTime", "Truth")
+@_plants(
+    Plan("append", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}, preemptions=0), "RealTime", exhaustive=True
+)
 def unknown_told_as_applied() -> Patches:
     """A write of which nothing is known is reported as done."""
     look = unlocked._Sending._look
@@ -519,7 +553,7 @@ def unknown_told_as_applied() -> Patches:
     def trust(self: Any, error: Exception) -> Any:
         try:
             return look(self, error)
-        except writes.OutcomeUnknown:
+        except OutcomeUnknown:
             return {"Attributes": self.write.item.serialize()}
 
     return [(unlocked._Sending, "_look", trust)]
@@ -570,7 +604,7 @@ def version_set_not_counted() -> Patches:
     return [(VersionPart, "actions", set_version)]
 
 
-@_plants(Plan("lives, no lock"), "NothingLost", "RealTime", "Truth", "OneOrder")
+@_plants(Plan("lives, no lock", parties=4, processes=4), "NothingLost")
 def write_id_not_compared() -> Patches:
     """An old copy passes for an item that was deleted and made anew with the same version."""
 

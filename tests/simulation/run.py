@@ -197,7 +197,8 @@ class Run:
 
 def _summary(answer: Any) -> str:
     if isinstance(answer, ClientError):
-        return str(answer.response["Error"]["Code"])
+        response: Any = answer.response
+        return str(response["Error"]["Code"])
     if isinstance(answer, Exception):
         return type(answer).__name__
     return "" if answer is None else "ok"

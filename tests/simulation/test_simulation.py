@@ -27,7 +27,7 @@ SEEDS: Final = 80
 CHUNK: Final = 40
 
 #: Two parties in these workloads have small spaces, which come to their end; but for a few.
-TWO_PARTIES: Final = ("embedded", "modify", "append", "break lock")
+TWO_PARTIES: Final = ("embedded", "modify", "break lock")
 LARGEST: Final = 400
 UNFINISHED: Final = {("embedded", Fault.LATE)}
 

@@ -154,7 +154,7 @@ class Expiry(Checker):
                 if self._lives(done):
                     self._blocked.add(done.number)
             elif isinstance(done.error, StaleVersion):
-                self.require(False, f"{done} was refused, but there was no item that lives")  # noqa: FBT003
+                self.require(False, f"{done} was refused, but there was no item that lives")
 
     def _lives(self, done: Operation) -> bool:
         """Tell whether the item lives by the clock of whoever creates it."""

@@ -155,6 +155,7 @@ class Network(MemoryDynamoDB):
         """Return what the client hears, or raise it."""
         if fault is Fault.STALE:
             return self._stale(request)
+        answer: dict[str, Any] = {}
         if fault is Fault.LATE:
             copied = request._replace(kwargs=copy.deepcopy(request.kwargs))
             self._scheduler.landings.append(Landing(f"late {request.operation}", lambda: self._land(copied)))
@@ -255,7 +256,8 @@ class FaultyClient(MemoryClient):
                 self._tell(operation_name, error)
                 if attempt == self._attempts or not _is_repeated(error):
                     if isinstance(error, ClientError):
-                        error.response["ResponseMetadata"]["RetryAttempts"] = attempt - 1
+                        refused: Any = error.response
+                        refused["ResponseMetadata"]["RetryAttempts"] = attempt - 1
                     raise
             else:
                 self._tell(operation_name, answer)
@@ -263,7 +265,7 @@ class FaultyClient(MemoryClient):
 
     def _tell(self, operation: str, answer: Any) -> None:
         """Emit what botocore does after each attempt."""
-        response = answer.response if isinstance(answer, ClientError) else answer
+        response: Any = answer.response if isinstance(answer, ClientError) else answer
         heard: dict[str, Any] = {"caught_exception": answer}
         if isinstance(response, dict):
             status = response["ResponseMetadata"]["HTTPStatusCode"]
@@ -285,8 +287,9 @@ def _step() -> str:
 def _is_repeated(error: Exception) -> bool:
     if not isinstance(error, ClientError):
         return True
-    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-    return status >= 500 or error.response["Error"]["Code"] == "ThrottlingException"
+    response: Any = error.response
+    status = response["ResponseMetadata"]["HTTPStatusCode"]
+    return bool(status >= 500 or response["Error"]["Code"] == "ThrottlingException")
 
 
 def _refusal(request: Request, code: str, status: int, **details: Any) -> ClientError:

@@ -1,0 +1,173 @@
+"""Each fault does at the network what it says: applied or not, and what the client hears of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+
+from pynamo_locking.testing.clock_view import ClockView
+from tests.simulation.engine.choices import Listed, Recorded
+from tests.simulation.engine.faults import Fault, Faults
+from tests.simulation.engine.network import Network
+from tests.simulation.engine.scheduler import LATENCY_S, Process, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class _Wire:
+    """One client of a network with one fault, on an item `{key: k}` with a counter `n`."""
+
+    def __init__(self, fault: Fault | None, scheduling: Sequence[int] = ()) -> None:
+        self.scheduler = Scheduler(Recorded(Listed(scheduling)), None, 1000.0, lambda: None, is_fine=False)
+        self.faults = Faults(Recorded(Listed([1])), {} if fault is None else {fault: 1})
+        self.network = Network(self.scheduler, self.faults, pause_s=9.0)
+        key = {"AttributeName": "key", "AttributeType": "S"}
+        schema = {"AttributeName": "key", "KeyType": "HASH"}
+        self.network.handle(
+            "CreateTable",
+            {
+                "TableName": "table",
+                "AttributeDefinitions": [key],
+                "KeySchema": [schema],
+                "BillingMode": "PAY_PER_REQUEST",
+            },
+        )
+        self.heard: Any = None
+        self.told: list[Fault | None] = []
+        self.network.on_request.append(lambda _, fault, __: self.told.append(fault))
+
+    def add(self) -> None:
+        """Add one to the counter, outside of the client's repetitions."""
+        update = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+        self._send("UpdateItem", {"TableName": "table", "Key": {"key": {"S": "k"}}, **update})
+
+    def get(self, *, is_consistent: bool = False) -> None:
+        """Read the counter."""
+        self._send("GetItem", {"TableName": "table", "Key": {"key": {"S": "k"}}, "ConsistentRead": is_consistent})
+
+    def _send(self, operation: str, kwargs: dict[str, Any]) -> None:
+        try:
+            self.heard = self.network.attempt(operation, kwargs, 1.0)
+        except Exception as error:  # noqa: BLE001 - what the client hears
+            self.heard = error
+
+    def play(self, *steps: Callable[[], object]) -> None:
+        """Do this in one actor of process 0."""
+        self.scheduler.spawn(Process("p0", ClockView(self.scheduler)), "client", lambda: [step() for step in steps])
+        self.scheduler.run()
+
+    @property
+    def count(self) -> int:
+        """How often the addition was applied."""
+        answer = self.network.handle("GetItem", {"TableName": "table", "Key": {"key": {"S": "k"}}})
+        return int(answer.get("Item", {"n": {"N": "0"}})["n"]["N"])
+
+
+def _code(heard: Any) -> str:
+    response: Any = heard.response if isinstance(heard, ClientError) else None
+    return str(response["Error"]["Code"]) if response else type(heard).__name__
+
+
+#: By fault: how often the write is applied, and what the client hears.
+EFFECTS = {
+    None: (1, "dict"),
+    Fault.THROTTLED: (0, "ThrottlingException"),
+    Fault.NO_CONNECTION: (0, ConnectTimeoutError.__name__),
+    Fault.FAILED_BEFORE: (0, "InternalServerError"),
+    Fault.FAILED_AFTER: (1, "InternalServerError"),
+    Fault.LOST_REQUEST: (0, ReadTimeoutError.__name__),
+    Fault.LOST_RESPONSE: (1, ReadTimeoutError.__name__),
+    Fault.LATE: (1, ReadTimeoutError.__name__),  # sooner or later, see below
+    Fault.CONFLICT: (0, "TransactionConflictException"),
+    Fault.CRASH_BEFORE: (0, "NoneType"),  # hears nothing any more
+    Fault.CRASH_AFTER: (1, "NoneType"),
+    Fault.PAUSE_BEFORE: (1, "dict"),
+    Fault.PAUSE_AFTER: (1, "dict"),
+}
+
+
+@pytest.mark.parametrize("fault", EFFECTS, ids=lambda fault: fault.value if fault else "no fault")
+def test_a_fault_does_what_it_says(fault: Fault | None) -> None:
+    """Whether the write is applied, and what the client hears, is as the comment of the fault says."""
+    wire = _Wire(fault)
+    wire.play(wire.add)
+    assert (wire.count, _code(wire.heard)) == EFFECTS[fault]
+    assert wire.faults.happened == (Counter() if fault is None else Counter([fault]))
+
+
+def test_every_fault_is_tested_here() -> None:
+    """Nobody adds a fault without saying here what it does; stale reads have a test of their own."""
+    assert set(EFFECTS) == {None, *Fault} - {Fault.STALE}
+
+
+def test_a_time_out_takes_its_time() -> None:
+    """A client that hears nothing waits for its time-out, on its own clock."""
+    for fault in (Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE):
+        wire = _Wire(fault)
+        wire.play(wire.add)
+        assert 1.0 <= wire.scheduler.now <= 1.0 + LATENCY_S
+
+
+def test_a_late_write_lands_at_any_later_step_or_at_the_end() -> None:
+    """A late request is an option of the scheduler like any actor, and is not lost if it is never chosen."""
+    counts = []
+    for landing_or_time in (0, 1):
+        wire = _Wire(Fault.LATE, scheduling=[landing_or_time])
+        wire.play(wire.add)
+        before = wire.count
+        wire.scheduler.let_land()
+        counts.append((before, wire.count))
+    assert counts == [(1, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(("is_consistent", "sees"), [(False, "1"), (True, "2")])
+def test_a_stale_read_shows_the_item_before_the_last_write(is_consistent: bool, sees: str) -> None:
+    """An eventually consistent read may be old; a consistent one never is, as no such fault is offered to it."""
+    wire = _Wire(Fault.STALE)
+    wire.play(wire.add, wire.add, lambda: wire.get(is_consistent=is_consistent))
+    assert wire.heard["Item"]["n"]["N"] == sees
+    assert wire.count == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.PAUSE_BEFORE, Fault.PAUSE_AFTER])
+def test_a_pause_before_and_one_after_differ_in_when_the_request_is_applied(fault: Fault) -> None:
+    """The write is applied after the pause, or before it."""
+    wire = _Wire(fault)
+    at = list[float]()
+    wire.network.on_changes.append(lambda *_: at.append(wire.scheduler.now))
+    wire.play(wire.add)
+    assert (at[0] > 9.0) is (fault is Fault.PAUSE_BEFORE)
+    assert wire.scheduler.now >= 9.0
+
+
+def test_faults_do_not_exceed_their_budget() -> None:
+    """However willing the choices, each kind happens only as often as the plan allows."""
+    faults = Faults(Recorded(Listed([1] * 20)), {Fault.THROTTLED: 2, Fault.LOST_REQUEST: 1})
+    for _ in range(20):
+        faults.at("UpdateItem", is_consistent=False, may_conflict=True, now=0.0)
+    assert faults.happened == Counter({Fault.THROTTLED: 2, Fault.LOST_REQUEST: 1})
+
+
+def test_reads_suffer_only_what_reads_can_suffer() -> None:
+    """A read cannot be applied, land late or conflict."""
+    for fault in (Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT):
+        faults = Faults(Recorded(Listed([])), {fault: 1})
+        faults._choices = SimpleNamespace(pick=lambda n, _: n - 1)  # type: ignore[assignment]
+        assert faults.at("GetItem", is_consistent=False, may_conflict=False, now=0.0) is None
+
+
+def test_the_client_tries_again_as_botocore_does() -> None:
+    """After a lost response the client sends its request once more, and adds twice: what ambiguity is about."""
+    wire = _Wire(Fault.LOST_RESPONSE)
+    connection: Any = SimpleNamespace(
+        _retry_configuration="LEGACY", _read_timeout_seconds=1, _max_retry_attempts_exception=1
+    )
+    client = wire.network.client_for(connection)
+    update = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+    wire.play(lambda: client.update_item(TableName="table", Key={"key": {"S": "k"}}, **update))
+    assert wire.count == 2

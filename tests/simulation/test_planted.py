@@ -1,0 +1,50 @@
+"""Each planted bug is found, by the checker that is there for it; and without the bug the same runs are clean."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import checkers, planted
+
+#: Bugs are listed with what breaks.
+EACH_BUG = pytest.mark.parametrize("bug", planted.BUGS, ids=lambda bug: bug.name)
+
+
+@EACH_BUG
+def test_a_planted_bug_is_found_and_nothing_else_is(bug: planted.Bug) -> None:
+    """The search finds the bug within its limit, by the right checker; the real library passes the same runs."""
+    with bug.planted():
+        runs, found = planted.search(bug, first_seed=0, limit=bug.limit)
+
+    assert found is not None, f"{bug.breaks} Not found in {runs} runs."
+    assert found.error is not None
+    assert planted.checker_of(found.error) in bug.found_by, str(found.error)
+
+    _, unexpected = planted.search(bug, first_seed=0, limit=runs)
+
+    assert unexpected is None, str(unexpected and unexpected.error)
+
+
+def test_every_checker_is_needed() -> None:
+    """Each checker is the one that finds some bug, so none is there for decoration."""
+    needed = {name for bug in planted.BUGS for name in bug.found_by}
+
+    assert {checker.__name__ for checker in checkers.CHECKERS} <= needed
+
+
+def test_a_bug_is_gone_after_its_search() -> None:
+    """Planting a bug replaces parts of the library, and puts the same parts back."""
+    for bug in planted.BUGS:
+        before = [vars(target).get(name) for target, name, _ in bug.patches]
+        with bug.planted():
+            assert [vars(target)[name] for target, name, _ in bug.patches] == [new for _, _, new in bug.patches]
+
+        assert [vars(target).get(name) for target, name, _ in bug.patches] == before
+
+
+def test_bugs_have_a_name_and_a_reason() -> None:
+    """Each bug has a name of its own, and says what it breaks."""
+    names = [bug.name for bug in planted.BUGS]
+
+    assert len(set(names)) == len(names) >= 16
+    assert all(bug.breaks.endswith(".") for bug in planted.BUGS)

@@ -1,0 +1,141 @@
+"""A copy of a write is on its way while another one is refused for a reason that passes: nobody knows then.
+
+These show bugs of the library (see `test_findings`), and are no part of `WORKLOADS` until those are mended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamo_locking import TransactWrite
+from pynamo_locking._io import runtime
+from tests.simulation.models import Account, Device, Document, Note
+from tests.simulation.workloads.base import Workload, place
+
+
+class IdleHolders(Workload):
+    """Some hold the lock without writing, others write from outside: refused while it is held means never applied."""
+
+    name = "idle holders"
+    items = ((Document, "d"), (Note, "n"))
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Hold, or write from outside: alone, in a transaction, or again and again."""
+        if index % 2 == 0:
+            lock = Document.lock("d")
+            if self.taken(lock):
+                with self.history.held(lock, self.row(lock)):
+                    runtime.current.sleep(1.5)
+                self.give_back(lock)
+        else:
+            (self.save, self.transact, self.modify)[(index // 2 * 2 + turn) % 3]()
+
+    def save(self) -> None:
+        """Write alone."""
+        with self.history.operation("save from outside", place(Document, "d")) as done:
+            item = Document.get("d", consistent_read=True)
+            self.append(item, done.number)
+            item.save()
+
+    def modify(self) -> None:
+        """Write as often as it takes."""
+        with self.history.operation("modify", place(Document, "d")) as done:
+            Document.modify("d", change=lambda item: self.append(item, done.number), attempts=4)
+
+    def transact(self) -> None:
+        """Write together with another item."""
+        with self.history.operation("transaction", place(Document, "d"), place(Note, "n")) as done:
+            items: list[Any] = [Document.get("d", consistent_read=True), Note.get("n", consistent_read=True)]
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                for item in items:
+                    self.append(item, done.number)
+                    transaction.save(item)
+
+
+class _InDoubt(Workload):
+    """One writes in a transaction what the other one is in the way of for a while."""
+
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Go out of the way after a while, or write."""
+        if index % 2 == 0:
+            runtime.current.sleep(1.5)
+            self.make_way()
+        else:
+            self.transact()
+
+    def make_way(self) -> None:
+        """Let the condition of the transaction become true."""
+        raise NotImplementedError
+
+    def transact(self) -> None:
+        """Send the transaction."""
+        raise NotImplementedError
+
+
+class TransactCreate(_InDoubt):
+    """A transaction creates an item that is there, and that somebody else deletes."""
+
+    name = "transact create"
+    items = ((Note, "x"), (Note, "n"))
+
+    def make_way(self) -> None:
+        """Delete the item."""
+        with self.history.operation("delete", place(Note, "x")):
+            Note.get("x", consistent_read=True).delete()
+
+    def transact(self) -> None:
+        """Create the one, change the other."""
+        with self.history.operation("transaction", place(Note, "x"), place(Note, "n")) as done:
+            items = (Note("x"), Note.get("n", consistent_read=True))
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                for item in items:
+                    self.append(item, done.number)
+                    transaction.save(item)
+
+
+class TransactCheck(_InDoubt):
+    """A transaction checks a condition on an item of somebody else, which becomes true later."""
+
+    name = "transact check"
+    items = ((Account, "a"), (Note, "n"))
+
+    def make_way(self) -> None:
+        """Write what the other one waits for."""
+        with self.history.operation("save", place(Account, "a")) as done:
+            account = Account.get("a", consistent_read=True)
+            self.append(account, done.number)
+            account.save()
+
+    def transact(self) -> None:
+        """Change an item if another one has a log."""
+        with self.history.operation("transaction", place(Note, "n")) as done:
+            note = Note.get("n", consistent_read=True)
+            self.append(note, done.number)
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                transaction.condition_check(Account, "a", condition=Account.log[0].exists())
+                transaction.save(note)
+
+
+class LockedCreate(Workload):
+    """The holder of a lock in a row of its own creates an item that is there; somebody without the lock deletes it."""
+
+    name = "locked create"
+    items = ((Device, "d"),)
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Delete from outside, or create under the lock."""
+        if index % 2 == 0:
+            runtime.current.sleep(1.5)
+            with self.history.operation("delete", place(Device, "d")):
+                Device.get("d", consistent_read=True).delete()
+            return
+        lock = Device.lock("d")
+        if self.taken(lock):
+            with self.history.operation("create", place(Device, "d"), ticket=lock.ticket) as done:
+                Device("d", log=[done.number]).save()
+            runtime.current.sleep(3.0)
+            self.give_back(lock)
