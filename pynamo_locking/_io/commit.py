@@ -11,7 +11,15 @@ from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._io import attempts, runtime, transport
 from pynamo_locking._io.unlocked import locked_out
 from pynamo_locking._io.writes import Patience, refusal
-from pynamo_locking.exceptions import Conflict, ItemLocked, LockLost, OutcomeUnknown, TransactionConflict, also
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    LockLost,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+    also,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +151,7 @@ class Commit:
         )
         explained = [action.explain(image, cause) if is_refused else None for action, image, is_refused in images]
         self.refusals = explained[: len(self.actions)]
-        if any(explained):
+        if any(explained) and (not in_doubt or any(map(_is_final, self.all, explained))):
             raise _gravest(explained) from error
         raise (self._unknown(error) if in_doubt else self._hopeless(cause, error)) from error
 
@@ -172,6 +180,14 @@ def _gravest(errors: Sequence[Exception | None]) -> Exception:
     """Return the error that says most: of a lock that was lost, then of one that is held, then the first."""
     given = [error for error in errors if error is not None]
     return next(error for kind in (LockLost, ItemLocked, Exception) for error in given if isinstance(error, kind))
+
+
+def _is_final(action: Action, refusal: Exception | None) -> bool:
+    """Tell whether a refusal of one copy means that no copy will ever be accepted: what was read is gone for good."""
+    if isinstance(refusal, StaleVersion):
+        # An absent item may be deleted again, and a version without an id may come again.
+        return action.write is not None and action.write.part.before.write_id is not None
+    return isinstance(refusal, LockLost)
 
 
 def _failed(error: Exception) -> TransactWriteError:

@@ -203,6 +203,8 @@ def _settle_transaction(
     if row_reason.get("Code") == "ConditionalCheckFailed":
         _settle(own, write, number, row_reason.get("Item"), error, repeated)
         return
+    if repeated and write.may_still_be_applied(item_reason.get("Item")):
+        raise write.unknown(error, own.write_id(number)) from error
     _fail(write, item_reason, error)
 
 

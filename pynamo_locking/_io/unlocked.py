@@ -111,6 +111,8 @@ class _Sending:
         assert self.row is not None  # noqa: S101 - a lock has one
         may_evict, self.may_evict = self.may_evict, False
         if not (may_evict and _evict_all(self.row, state, type(self.write.item))):
+            if self.repeated and self.write.may_still_be_applied(image):
+                raise self.write.unknown(error) from error
             stored = None if image is None else (type(self.write.item), image)
             raise locked_out(self.row, state, self.write.operation.error, error, stored) from error
 

@@ -140,6 +140,12 @@ class Write:
             self.part.note(seen.write_id)
         return judge_by_id(seen, self.part.before, self.part.write_ids, kind=self.kind, repeated=repeated)
 
+    def may_still_be_applied(self, image: Image | None) -> bool:
+        """Tell whether a copy that is on its way may be accepted later: only ids never come again."""
+        before, seen = self.part.before, versions.known_of(type(self.item), image or {})
+        is_gone = self.part.is_checked and before.write_id is not None and not versions.are_same(before, seen)
+        return not is_gone
+
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
         message = f"Failed to {self.operation.verb} item: {error}"

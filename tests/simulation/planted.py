@@ -217,7 +217,7 @@ def last_write_of_edit_without_guard() -> Patches:
     return [(locked, "inside", inside)]
 
 
-@_plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
+@_plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=150)
 def delete_without_guard() -> Patches:
     """A delete under an embedded lock does not name our entry."""
     guarded = locked.inside
@@ -359,7 +359,7 @@ def ticket_read_then_written() -> Patches:
     return [(requests, "enter", enter_with_known_ticket)]
 
 
-@_plants(Plan("embedded", parties=3), "SoundQueue")
+@_plants(Plan("embedded", parties=3), "SoundQueue", limit=170)
 def ticket_taken_before_entering() -> Patches:
     """As in the seed: a counter gives the ticket, another request enters; a later ticket can be in before."""
     enter = requests.enter
@@ -497,13 +497,13 @@ def no_heartbeat() -> Patches:
     return [(Heart, "add", lambda self, own: None)]
 
 
-@_plants(Plan("long work", skew="some"), "NoEarlyEviction")
+@_plants(Plan("long work", skew="some"), "NoEarlyEviction", limit=120)
 def hint_trusts_any_clock() -> Patches:
     """The stored end of a lease is compared with another wall clock, without any allowance."""
     return [(queue, "is_over_by_hint", lambda until_ms, now_ms, max_clock_skew: now_ms > until_ms)]
 
 
-@_plants(Plan("no heartbeat", has_drift=True), "NoEarlyEviction", limit=400)
+@_plants(Plan("no heartbeat", has_drift=True), "NoEarlyEviction")
 def no_margin_for_drift() -> Patches:
     """A waiter whose clock is fast evicts a holder whose clock is slow before its lease is over."""
     return [(queue, "is_silent_for_too_long", lambda since, now, lease: now - since >= lease)]
@@ -532,7 +532,7 @@ def unknown_guarded_write_told_as_lost() -> Patches:
     return [(locked, "judge", told)]
 
 
-@_plants(Plan("modify", faults={Fault.LOST_RESPONSE: 1}), "Truth", limit=200)
+@_plants(Plan("modify", faults={Fault.LOST_RESPONSE: 1}), "Truth")
 def unknown_told_as_refused() -> Patches:
     """A write of which nothing is known is reported as refused."""
 
@@ -592,7 +592,7 @@ def version_not_checked() -> Patches:
     return [(VersionPart, "condition", lambda self: None)]
 
 
-@_plants(Plan("append"), "Versions")
+@_plants(Plan("append"), "Versions", limit=150)
 def version_set_not_counted() -> Patches:
     """A write that does not check the version sets it to the one it knows, plus one."""
     actions = VersionPart.actions
@@ -604,7 +604,7 @@ def version_set_not_counted() -> Patches:
     return [(VersionPart, "actions", set_version)]
 
 
-@_plants(Plan("lives, no lock", parties=4, processes=4), "NothingLost")
+@_plants(Plan("lives, no lock", parties=4, processes=4), "NothingLost", limit=220)
 def write_id_not_compared() -> Patches:
     """An old copy passes for an item that was deleted and made anew with the same version."""
 
@@ -635,7 +635,7 @@ def transaction_in_parts() -> Patches:
     return [(Commit, "send", send_each)]
 
 
-@_plants(Plan("lists", parties=3, processes=3), "OneOrder")
+@_plants(Plan("lists", parties=3, processes=3), "OneOrder", limit=180)
 def read_set_not_checked() -> Patches:
     """A transaction does not check what it has only read."""
     return [(TransactWrite, "read", lambda self, item: None)]

@@ -103,6 +103,7 @@ class Scheduler:
         self.actors: list[Actor] = []
         self.landings: list[Landing] = []
         self.current: Actor | None = None
+        self._on_turn: Actor | None = None  # who was chosen last; others only went as far as their next request
         self.failure: BaseException | None = None
         self._choices = choices
         self._preemptions = preemptions
@@ -258,9 +259,9 @@ class Scheduler:
             underway = next((actor for actor in ready if not actor.is_at_request), None)
             if underway is not None:
                 return self._resume(underway)
-        if self.current in ready:
-            ready.remove(self.current)
-            ready.insert(0, self.current)
+        if self._on_turn in ready:
+            ready.remove(self._on_turn)
+            ready.insert(0, self._on_turn)
             if self._preemptions == 0:
                 del ready[1:]
         options: list[Any] = [*ready, *self.landings]
@@ -281,8 +282,9 @@ class Scheduler:
             self._pass_time(chosen)
             return None
         actor: Actor = chosen
-        if self._preemptions is not None and self.current in ready and actor is not self.current:
+        if self._preemptions is not None and self._on_turn in ready and actor is not self._on_turn:
             self._preemptions -= 1
+        self._on_turn = actor
         return self._resume(actor)
 
     def _resume(self, actor: Actor) -> Actor:

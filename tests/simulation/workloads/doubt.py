@@ -1,7 +1,4 @@
-"""A copy of a write is on its way while another one is refused for a reason that passes: nobody knows then.
-
-These show bugs of the library (see `test_findings`), and are no part of `WORKLOADS` until those are mended.
-"""
+"""A copy of a write is on its way while another one is refused for a reason that passes: nobody knows then."""
 
 from __future__ import annotations
 
