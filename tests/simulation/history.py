@@ -39,8 +39,8 @@ class Operation:
         actor: who does it.
         places: the items it writes, or reads.
         ticket: the ticket under which it is done; None without a lock.
-        called: the step at which it began.
-        returned: the step at which it ended.
+        called: the moment at which it began.
+        returned: the moment at which it ended.
         told: what the caller was told.
         value: what a read returned.
         error: what the library raised.
@@ -157,7 +157,7 @@ class History:
         return self._current.get(actor) or _inherited.get()
 
     def _begin(self, kind: str, *places: Place, ticket: int | None = None) -> Operation:
-        done = Operation(len(self.operations) + 1, kind, self._me(), places, ticket, self.scheduler.steps)
+        done = Operation(len(self.operations) + 1, kind, self._me(), places, ticket, self.scheduler.moment())
         self.operations.append(done)
         return done
 
@@ -172,7 +172,7 @@ class History:
             finally:
                 _inherited.reset(token)
                 for part in whole.parts.values():
-                    part.returned = self.scheduler.steps
+                    part.returned = self.scheduler.moment()
 
     def tell(self, done: Operation, error: BaseException | None) -> None:
         """Note what the library said of an operation."""
@@ -191,7 +191,7 @@ class History:
         except (LockingError, PynamoDBException) as error:
             self.tell(done, error)
         finally:
-            done.returned = self.scheduler.steps
+            done.returned = self.scheduler.moment()
             if outer is None:
                 del self._current[me]
             else:

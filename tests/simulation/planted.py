@@ -41,7 +41,6 @@ from tests.simulation.run import Result, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.engine.network import Change, Request
 
 #: What is replaced: an attribute of a module or a class, by what.
 Patches = list[tuple[Any, str, Any]]
@@ -108,17 +107,6 @@ def _plants(
 # Searching
 
 
-class _Run(Run):
-    """A run that ends with the first violation, also where the library or its client would try again."""
-
-    def _on_changes(self, request: Request, changes: list[Change]) -> None:
-        try:
-            super()._on_changes(request, changes)
-        except Violation as violation:
-            self.scheduler.fail(violation)
-            raise
-
-
 def choices_of(plan: Plan, seed: int) -> Choices:
     """Return the choices that follow from a plan and a seed; the strategies take turns."""
     chance = random.Random(f"planned {plan.workload} {seed}")
@@ -136,7 +124,7 @@ def search(bug: Bug, first_seed: int, limit: int) -> tuple[int, Result | None]:
     made = 0
     for choices in itertools.islice(all_choices, limit):
         made += 1
-        result = _Run(bug.plan, choices).execute()
+        result = Run(bug.plan, choices).execute()
         if result.error is not None:
             return made, result
     return made, None

@@ -174,9 +174,13 @@ class Run:
             checker.on_step()
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
-        self.lives.note(request, changes, self.scheduler.steps)
-        for checker in self.checkers:
-            checker.on_changes(request, changes)
+        self.lives.note(request, changes, self.scheduler.moment())
+        try:
+            for checker in self.checkers:
+                checker.on_changes(request, changes)
+        except Violation as violation:
+            self.scheduler.fail(violation)  # the library or its client would take it for a time-out, and go on
+            raise
 
     def _on_request(self, request: Request, fault: Fault | None, answer: Any) -> None:
         actor = request.actor

@@ -66,6 +66,10 @@ class Faults:
         self.last_at = now
         return fault
 
+    def age(self, n: int) -> int:
+        """Choose by how many writes more than one a stale read is behind."""
+        return self._choices.pick(n, "age")
+
 
 def _fits(fault: Fault, operation: str, is_consistent: bool) -> bool:
     if fault is Fault.STALE:

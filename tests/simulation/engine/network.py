@@ -28,6 +28,10 @@ Image = dict[str, Any]
 _REQUESTS: Final = vars(requests)
 
 
+#: An eventually consistent read may show the item as it was before so many writes.
+_OLDEST: Final = 3
+
+
 class Place(NamedTuple):
     """An item: its table, and its key."""
 
@@ -179,11 +183,11 @@ class Network(MemoryDynamoDB):
 
     def _stale(self, request: Request) -> dict[str, Any]:
         [place] = request.places
-        older = self._older.get(place)
+        older = self._older.get(place, [])[-_OLDEST:]
         if not older:
             return self.apply(request)
         table = self._store.table(place.table)
-        now, then = table.primary.get(place.key), older[-1]
+        now, then = table.primary.get(place.key), older[-1 - self._faults.age(len(older))]
         table.replace(now, then)
         try:
             return super().handle(request.operation, request.kwargs)

@@ -100,6 +100,7 @@ class Scheduler:
     ) -> None:
         self.now = 0.0
         self.steps = 0
+        self._moments = 0
         self.actors: list[Actor] = []
         self.landings: list[Landing] = []
         self.current: Actor | None = None
@@ -117,6 +118,11 @@ class Scheduler:
     def monotonic(self) -> float:
         """Return the true time in seconds since the beginning of the run."""
         return self.now
+
+    def moment(self) -> int:
+        """Return a number that only grows, and is never the same twice."""
+        self._moments += 1
+        return self._moments
 
     def time_ms(self) -> int:
         """Return the true wall clock."""
