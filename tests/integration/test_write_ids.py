@@ -855,6 +855,26 @@ VERSIONED = [by_modify, by_update, by_update, by_unchecked_update, by_unchecked_
 SEEDS = pytest.mark.parametrize("seed", range(2))
 
 
+def test_a_transaction_that_is_repeated_with_its_token_is_done_once(real_engine):
+    """After no answer at all, the caller commits the same again under the same token: DynamoDB knows it."""
+    real_engine.bind(Doc)
+    counted, created, deleted = Doc("a"), Doc("b", n=1), Doc("c")
+    counted.save()
+    deleted.save()
+
+    def commit():
+        connection = Doc._get_connection().connection
+        with TransactWrite(connection=connection, client_request_token="one-and-the-same") as transaction:
+            transaction.update(counted, [Doc.n.add(1)])
+            transaction.save(created)
+            transaction.delete(deleted)
+
+    with lost_responses("TransactWriteItems", times=EVERYTHING), pytest.raises(OutcomeUnknown):
+        commit()
+    commit()
+    assert (Doc.get("a").n, Doc.get("b").version) == (1, 1)
+
+
 @SEEDS
 @pytest.mark.parametrize(
     ("model", "ways"), [(Doc, VERSIONED), (Counting, [by_unversioned_update])], ids=["versioned", "unversioned"]
