@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These start processes of their own, kill and pause them: nothing else runs beside them.
-ALONE := $(foreach name,crashes demo fork pauses processes threads,tests/integration/test_$(name).py)
+ALONE := $(foreach name,crashes demo fork pauses processes random_kills soak threads,tests/integration/test_$(name).py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -19,14 +19,15 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(ALONE:%=--ignore=%) --ignore=tests/simulation
+	$(BIN)/python -m pytest --no-cov -n 2 tests/simulation
 	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 $(ALONE)
 	$(BIN)/coverage report
 
-simulate: $(VENV)/.test ## the library in the simulator: all exhaustive searches, then fresh seeds (MINUTES=20)
+simulate: $(VENV)/.test ## the simulator: all exhaustive searches, and fresh seeds, for MINUTES=20
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
-soak: $(VENV)/.test engines ## five minutes of everything, with memory and threads watched (SOAK_S=300)
+soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
 	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/.lint ## ruff, mypy --strict, pyright

@@ -468,3 +468,29 @@ def test_a_lock_table_elsewhere_is_refused(engine):
 
     with pytest.raises(ConfigurationError, match=r"same Meta\.region"):
         Far.locked("f", 1)
+
+
+def test_a_copy_that_was_read_after_the_loss_says_so_in_a_stock_transaction(account):
+    """The simulator's finding: it was told that its copy was too old, and not that the lock was lost."""
+    lock = account.lock("a").acquire()
+    account.break_lock("a", ticket=lock.ticket)
+    copied = account.get("a", consistent_read=True)
+    connection = account._get_connection().connection
+    with pytest.raises(LockLost, match="no longer in the queue"), StockTransactWrite(connection=connection) as write:
+        write.save(copied)
+    assert lock.lost.is_set()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_copy_from_before_the_lock_is_still_refused_as_such(account):
+    """It does not show our entry because it is older: no loss, and the way out is named."""
+    old = account.get("a", consistent_read=True)
+    connection = account._get_connection().connection
+    with (
+        account.locked("a") as lock,
+        pytest.raises(ConfigurationError, match="loaded before the lock was taken"),
+        StockTransactWrite(connection=connection) as write,
+    ):
+        write.save(old)
+    assert not lock.lost.is_set()

@@ -6,7 +6,7 @@ from typing import Any
 
 from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
-from tests.simulation.models import Account, Device, Document, Note
+from tests.simulation.models import Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
 
 
@@ -97,14 +97,14 @@ class TransactCheck(_InDoubt):
     """A transaction checks a condition on an item of somebody else, which becomes true later."""
 
     name = "transact check"
-    items = ((Account, "a"), (Note, "n"))
+    items = ((Document, "a"), (Note, "n"))
 
     def make_way(self) -> None:
         """Write what the other one waits for."""
-        with self.history.operation("save", place(Account, "a")) as done:
-            account = Account.get("a", consistent_read=True)
-            self.append(account, done.number)
-            account.save()
+        with self.history.operation("save", place(Document, "a")) as done:
+            document = Document.get("a", consistent_read=True)
+            self.append(document, done.number)
+            document.save()
 
     def transact(self) -> None:
         """Change an item if another one has a log."""
@@ -112,7 +112,7 @@ class TransactCheck(_InDoubt):
             note = Note.get("n", consistent_read=True)
             self.append(note, done.number)
             with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                transaction.condition_check(Account, "a", condition=Account.log[0].exists())
+                transaction.condition_check(Document, "a", condition=Document.log[0].exists())
                 transaction.save(note)
 
 
