@@ -126,7 +126,9 @@ class History:
     """Everything that the parties report.
 
     Attributes:
-        operations: all of them, in the order in which they began.
+        operations: all of them that read or write, in the order in which they began.
+        takings: the same of those that take a lock or give it back; they leave nothing in items, and their numbers
+            are negative.
         grants: all locks that were taken, in order.
         holding: the grants that were not given back yet.
         timeouts: waits that ended without a lock.
@@ -136,6 +138,7 @@ class History:
 
     scheduler: Scheduler
     operations: list[Operation] = field(default_factory=list)
+    takings: list[Operation] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
     holding: list[Grant] = field(default_factory=list)
     timeouts: int = 0
@@ -178,10 +181,21 @@ class History:
         """Note what the library said of an operation."""
         done.error, done.told = error, _told_by(error)
 
-    @contextlib.contextmanager
-    def operation(self, kind: str, *places: Place, ticket: int | None = None) -> Iterator[Operation]:
+    def operation(
+        self, kind: str, *places: Place, ticket: int | None = None
+    ) -> contextlib.AbstractContextManager[Operation]:
         """Report an operation; errors of the library are noted, and go no further."""
-        me, done = self._me(), self._begin(kind, *places, ticket=ticket)
+        return self._reported(self._begin(kind, *places, ticket=ticket))
+
+    def taking(self, kind: str, row: Place, ticket: int | None = None) -> contextlib.AbstractContextManager[Operation]:
+        """Report that a lock is taken or given back, as an operation."""
+        number = -1 - len(self.takings)
+        self.takings.append(Operation(number, kind, self._me(), (row,), ticket, self.scheduler.moment()))
+        return self._reported(self.takings[-1])
+
+    @contextlib.contextmanager
+    def _reported(self, done: Operation) -> Iterator[Operation]:
+        me = self._me()
         outer, self._current[me] = self._current.get(me), done
         try:
             yield done

@@ -1,144 +1,16 @@
-"""Each checker accepts what is right and refuses what is wrong, in histories made by hand."""
+"""Each checker of locks and queues accepts what is right and refuses what is wrong, in runs made by hand."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pynamo_locking import StaleVersion
-from pynamo_locking._core.queue import EXCLUSIVE
-from pynamo_locking._io import records
-from tests.simulation import checkers
-from tests.simulation.checkers import Lives, Violation
-from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
-from tests.simulation.checkers.values import find_circle
+from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.network import Change, Place
-from tests.simulation.engine.scheduler import START_S
-from tests.simulation.history import Operation, Told
-from tests.simulation.models import Purse, Register
-from tests.simulation.plans import Plan
-
-NOTE = Place("note", ("n",))
-OTHER = Place("note", ("o",))
-LOCKED = Place("account", ("a",))
-
-
-class Process(SimpleNamespace):
-    """A process that can be in a set."""
-
-    __hash__ = object.__hash__
-
-
-class History:
-    """A run made by hand: operations, and the images that accepted writes have left."""
-
-    def __init__(self, **plan: Any) -> None:
-        self.plan = Plan("by hand", **plan)
-        self.now = 0.0
-        self.images: dict[Place, Any] = {}
-        self.lives = Lives()
-        self.operations: list[Any] = []
-        self.grants: list[Any] = []
-        self.holding: list[Any] = []
-        self.broken: set[Any] = set()
-        self.timeouts = self.losses = 0
-        self.history = self
-        self.scheduler = SimpleNamespace(now=0.0, steps=0, actors=[])
-        self.faults = SimpleNamespace(happened=Counter[Fault]())
-        self.network = SimpleNamespace(image=self.images.get)
-        self.world = SimpleNamespace(
-            seen_by=lambda _: contextlib.nullcontext(), time_ms=lambda: (START_S + self.scheduler.now) * 1000
-        )
-        self.workload = SimpleNamespace(
-            is_contended=False,
-            trusts_clocks=True,
-            registers=((Register, "r"),),
-            purses=((Purse, "a"), (Purse, "b")),
-            row_of=lambda place: place if place.table == "account" else None,
-            rows=lambda: [LOCKED],
-        )
-        self.process = self.new_process("p0")
-
-    def new_process(self, name: str) -> Any:
-        """Return a process that has nothing of its own yet."""
-        return Process(name=name, is_alive=True, own={})
-
-    def actor(self, name: str = "party0", process: Any = None) -> Any:
-        """Return one who acts."""
-        return SimpleNamespace(name=name, process=process or self.process)
-
-    def did(self, kind: str, *places: Place, at: tuple[int, int], told: Told = Told.APPLIED, **more: Any) -> Operation:
-        """Report an operation between two steps."""
-        ticket = more.pop("ticket", None)
-        done = Operation(len(self.operations) + 1, kind, self.actor(), places, ticket, at[0], at[1], told)
-        for name, value in more.items():
-            setattr(done, name, value)
-        self.operations.append(done)
-        return done
-
-    def wrote(self, checker: Any, done: Operation | None, actor: Any = None, **changes: Any) -> None:
-        """Report an accepted write: what the items are after it."""
-        self.scheduler.steps += 1
-        after = changes["after"]
-        told = [Change(place, self.images.get(place), image) for place, image in after.items()]
-        self.images.update(after)
-        request: Any = SimpleNamespace(operation="UpdateItem", actor=actor or self.actor(), purpose=done)
-        self.lives.note(request, told, changes.get("step", self.scheduler.steps))
-        checker.on_changes(request, told)
-
-    def checked_by(self, name: str) -> Any:
-        """Return a checker that looks at this run."""
-        run: Any = self
-        return getattr(checkers, name)(run)
-
-
-def log(*numbers: int, version: int | None = None, **more: Any) -> dict[str, Any]:
-    """Return an item that shows these operations."""
-    image: dict[str, Any] = {"log": {"L": [{"N": str(number)} for number in numbers]}, **more}
-    return image if version is None else image | {"version": {"N": str(version)}}
-
-
-def locked(*tickets: int, item: dict[str, Any] | None = None, next_ticket: int = 100, since: int = 1) -> dict[str, Any]:
-    """Return an item with these tickets in the queue of its lock."""
-    entry = records.new_entry("owner", EXCLUSIVE, 6.0, 0)
-    document = {
-        "next": {"N": str(next_ticket)},
-        "since": {"N": str(since)},
-        "queue": {"M": {f"e{ticket}": entry for ticket in tickets}},
-        "tickets": {"M": {f"e{ticket}": {"N": str(ticket)} for ticket in tickets}},
-        "evicted": {"M": {}},
-    }
-    return {**(item or log()), "lock": {"M": document}}
-
-
-def grant(
-    history: History, ticket: int, *, is_held: bool = True, trusts_clocks: bool = True, process: Any = None
-) -> Any:
-    """Report a lock that was taken."""
-    given = SimpleNamespace(
-        actor=history.actor(process=process),
-        place=LOCKED,
-        ticket=ticket,
-        entry_id=f"e{ticket}",
-        is_held=is_held,
-        trusts_clocks=trusts_clocks,
-    )
-    history.grants.append(given)
-    history.holding.append(given)
-    return given
-
-
-def refused(name: str) -> Any:
-    """Expect a violation of that checker."""
-    return pytest.raises(Violation, match=rf"^{name}: ")
-
-
-# Locks
+from tests.simulation.history import Told
 
 
 def test_one_holder() -> None:
@@ -180,6 +52,142 @@ def test_no_early_eviction() -> None:
     history.images[LOCKED], given.is_held = locked(1, 2), True
     with refused("NoEarlyEviction"):
         history.wrote(checker, None, stranger, after={LOCKED: locked(2)})
+
+
+def test_no_early_eviction_by_a_late_copy() -> None:
+    """A holder's own release of an earlier ticket does not remove its new entry."""
+    for ticket, context in ((2, contextlib.nullcontext()), (1, refused("NoEarlyEviction"))):
+        history = History()
+        checker = history.checked_by("NoEarlyEviction")
+        grant(history, 2)
+        history.images[LOCKED] = locked(2)
+        release = history.did("release", LOCKED, at=(0, 1), ticket=ticket)
+        with context:
+            history.wrote(checker, release, after={LOCKED: locked()})
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "request_name", "is_broken", "skew", "is_right"),
+    [
+        (5.9, "evict", False, "none", False),
+        (6.0, "evict", False, "none", True),
+        (1.0, "release", False, "none", True),
+        (1.0, "evict", True, "none", True),
+        (1.0, "evict", False, "wild", True),
+        (1.0, "evict", False, "some", False),
+    ],
+    ids=["early", "in time", "release", "broken", "wild", "some skew"],
+)
+def test_silence(silent_s: float, request_name: str, is_broken: bool, skew: str, is_right: bool) -> None:
+    """An eviction comes a whole lease after the last sign of life, unless an operator or a wrong clock makes it."""
+    history = History(skew=skew)
+    checker = history.checked_by("Silence")
+    history.faults.happened[Fault.LATE] = 1
+    history.wrote(checker, None, after={LOCKED: locked(1)})
+    history.broken |= {(LOCKED, 1)} if is_broken else set()
+    history.scheduler.now = silent_s
+    with contextlib.nullcontext() if is_right else refused("Silence"):
+        history.wrote(checker, None, after={LOCKED: locked()}, request=request_name)
+
+
+def test_silence_counts_from_when_a_sign_of_life_was_sent() -> None:
+    """What comes late, or comes again under another ticket, is not alive because of that."""
+    history = History()
+    checker = history.checked_by("Silence")
+    history.scheduler.now = 6.5
+    history.wrote(checker, None, after={LOCKED: locked(1, sent_s=0)})
+    history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
+    history.wrote(checker, None, after={LOCKED: locked(2, sent_s=6)})
+    with refused("Silence"):
+        history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
+
+
+def test_silence_is_in_true_time() -> None:
+    """The owner's wall clock may be wrong, and what it stores with it."""
+    for skew_ms, context in ((3000, contextlib.nullcontext()), (-3000, refused("Silence"))):
+        history = History(skew="some")
+        checker = history.checked_by("Silence")
+        history.process.clock.skew_ms = skew_ms
+        history.wrote(checker, None, after={LOCKED: locked(1, sent_s=0)})
+        history.scheduler.now = 4.0
+        with context:
+            history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
+
+
+@pytest.mark.parametrize(
+    ("granted", "removed_by_others", "told", "is_right"),
+    [
+        ("e1", False, Told.APPLIED, True),
+        ("again2", False, Told.APPLIED, False),
+        ("again2", True, Told.APPLIED, True),
+        (None, False, Told.REFUSED, True),
+    ],
+    ids=["kept", "left and came again", "was evicted and came again", "gave up"],
+)
+def test_kept_place(granted: str | None, removed_by_others: bool, told: Told, is_right: bool) -> None:
+    """One acquire is granted the entry that it came with, unless others have removed that one."""
+    history = History()
+    checker = history.checked_by("KeptPlace")
+    history.faults.happened[Fault.STALE] = 1
+    done = history.did("acquire", LOCKED, at=(0, 9), told=told, value=granted)
+    history.wrote(checker, done, after={LOCKED: locked(1)})
+    if granted != "e1":
+        history.wrote(checker, None if removed_by_others else done, after={LOCKED: locked()})
+        history.wrote(checker, done, after={LOCKED: locked(2, named="again")})
+    with contextlib.nullcontext() if is_right else refused("KeptPlace"):
+        checker.at_end()
+
+
+@pytest.mark.parametrize("excuse", ["none", "owner", "fault", "operator", "wild clocks", "holder"])
+def test_kept_place_where_nothing_goes_wrong(excuse: str) -> None:
+    """Only faults, an operator and wild clocks let others remove somebody who waits. Holders are not meant here."""
+    history = History(skew="wild" if excuse == "wild clocks" else "none")
+    if excuse == "fault":
+        history.faults.happened[Fault.LATE] = 1
+    if excuse == "operator":
+        history.broken.add((LOCKED, 1))
+    if excuse == "holder":
+        grant(history, 1)
+    checker = history.checked_by("KeptPlace")
+    history.images[LOCKED] = locked(1)
+    remover = history.actor("owner" if excuse == "owner" else "somebody")
+    with refused("KeptPlace") if excuse == "none" else contextlib.nullcontext():
+        history.wrote(checker, None, remover, after={LOCKED: locked()})
+
+
+@pytest.mark.parametrize(
+    ("request_name", "at", "told", "fault", "is_right"),
+    [
+        ("evict", (200, 300), Told.APPLIED, None, False),
+        ("evict", (200, 300), Told.REFUSED, None, True),
+        ("release", (200, 300), Told.APPLIED, None, True),
+        ("evict", (0, 300), Told.APPLIED, None, False),
+        ("evict", (0, 300), Told.APPLIED, Fault.LOST_REQUEST, True),
+        ("evict", (0, 50), Told.APPLIED, None, True),
+    ],
+    ids=["before", "told", "not evicted", "meanwhile", "meanwhile, no answer", "after"],
+)
+def test_told_loss(request_name: str, at: tuple[int, int], told: Told, fault: Fault | None, is_right: bool) -> None:
+    """A release that goes well was not too late, as far as the one who releases can know."""
+    history = History()
+    checker = history.checked_by("ToldLoss")
+    history.faults.happened.update([] if fault is None else [fault])
+    history.wrote(checker, None, after={LOCKED: locked(1)})
+    history.wrote(checker, None, after={LOCKED: locked()}, request=request_name)
+    history.did("release", LOCKED, at=at, told=told, ticket=1)
+    with contextlib.nullcontext() if is_right else refused("ToldLoss"):
+        checker.at_end()
+
+
+def test_told_loss_needs_the_document() -> None:
+    """With the document goes the trace of the eviction, so nobody can be told of it."""
+    history = History()
+    checker = history.checked_by("ToldLoss")
+    history.wrote(checker, None, after={LOCKED: locked(1)})
+    history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
+    history.wrote(checker, None, after={LOCKED: None})
+    history.did("release", LOCKED, at=(200, 300), ticket=1)
+    checker.at_end()
 
 
 @pytest.mark.parametrize(("ticket", "first", "is_right"), [(1, [1], True), (1, [2], False), (1, [], False)])
@@ -280,316 +288,3 @@ def test_quiet() -> None:
     history.images[LOCKED] = locked(1)
     with refused("Quiet"):
         history.checked_by("Quiet").at_end()
-
-
-# Items
-
-
-@pytest.mark.parametrize(
-    ("told", "times", "is_right"),
-    [
-        (Told.APPLIED, 1, True),
-        (Told.APPLIED, 0, False),
-        (Told.APPLIED, 2, False),
-        (Told.REFUSED, 0, True),
-        (Told.REFUSED, 1, False),
-        (Told.UNKNOWN, 0, True),
-        (Told.UNKNOWN, 1, True),
-        (Told.UNKNOWN, 2, False),
-        (Told.NOTHING, 2, False),
-    ],
-)
-def test_truth(told: Told, times: int, is_right: bool) -> None:
-    """What was told and how often it was done have to fit."""
-    history = History()
-    done = history.did("append", NOTE, at=(0, 9), told=told)
-    history.images[NOTE] = log()
-    checker = history.checked_by("Truth")
-    for time in range(times):
-        history.wrote(checker, done, after={NOTE: log(*[done.number] * (time + 1))})
-    with contextlib.nullcontext() if is_right else refused("Truth"):
-        checker.at_end()
-
-
-def test_truth_of_two_items_is_all_or_none() -> None:
-    """Half a transaction is none, whatever was told."""
-    history = History()
-    done = history.did("transaction", NOTE, OTHER, at=(0, 9), told=Told.UNKNOWN)
-    history.images |= {NOTE: log(), OTHER: log()}
-    checker = history.checked_by("Truth")
-    history.wrote(checker, done, after={NOTE: log(1)})
-    with refused("Truth"):
-        checker.at_end()
-
-
-def test_truth_of_deletions() -> None:
-    """A delete is generous if there was no item meanwhile, and only then; one that was refused did not happen."""
-    for told, gone_at, by_other, is_right in (
-        (Told.APPLIED, 5, True, True),
-        (Told.APPLIED, 20, True, False),
-        (Told.APPLIED, 5, False, True),
-        (Told.REFUSED, 5, False, False),
-        (Told.REFUSED, 5, True, True),
-    ):
-        history = History()
-        done = history.did("delete", NOTE, at=(0, 9), told=told)
-        history.images[NOTE] = log()
-        checker = history.checked_by("Truth")
-        history.wrote(checker, None if by_other else done, after={NOTE: None}, step=gone_at)
-        with contextlib.nullcontext() if is_right else refused("Truth"):
-            checker.at_end()
-
-
-def test_truth_lets_a_late_copy_make_an_item_anew() -> None:
-    """That counts as one creation; a second change of an item that lives does not."""
-    history = History()
-    done = history.did("create", NOTE, at=(0, 9))
-    checker = history.checked_by("Truth")
-    for image in (log(1), None, log(1)):
-        history.wrote(checker, done, after={NOTE: image})
-    checker.at_end()
-    history.wrote(checker, done, after={NOTE: log(1, 1)})
-    with refused("Truth"):
-        checker.at_end()
-
-
-def test_truth_does_not_believe_stock_pynamodb() -> None:
-    """It may call a write refused that was applied; we may not."""
-    for kind, context in (("stock save", contextlib.nullcontext()), ("save", refused("Truth"))):
-        history = History()
-        done = history.did(kind, NOTE, at=(0, 9), told=Told.REFUSED)
-        history.images[NOTE] = log()
-        checker = history.checked_by("Truth")
-        history.wrote(checker, done, after={NOTE: log(1)})
-        with context:
-            checker.at_end()
-
-
-def test_nothing_lost() -> None:
-    """Appending keeps what is there; overwriting is refused, unless its name says so or the item is another one."""
-    history = History()
-    checker = history.checked_by("NothingLost")
-    save, unchecked = (history.did(kind, NOTE, at=(0, 9)) for kind in ("save", "unchecked save"))
-    for done, image in ((save, log(1)), (save, log(1, 2)), (unchecked, log(3)), (save, None), (save, log(4))):
-        history.wrote(checker, done, after={NOTE: image})
-    with refused("NothingLost"):
-        history.wrote(checker, save, after={NOTE: log(5)})
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "is_right"),
-    [
-        (log(version=1), log(1, version=2), True),
-        (log(version=1), log(1, version=1), False),
-        (log(version=2), log(1, version=1), False),
-        (log(version=2), log(1), False),
-    ],
-    ids=["up", "same", "back", "gone"],
-)
-def test_versions(before: Any, after: Any, is_right: bool) -> None:
-    """Each write of data counts the version up."""
-    history = History()
-    history.images[NOTE] = before
-    with contextlib.nullcontext() if is_right else refused("Versions"):
-        history.wrote(history.checked_by("Versions"), history.did("save", NOTE, at=(0, 1)), after={NOTE: after})
-
-
-def test_real_time_of_writes() -> None:
-    """Who returned before another was called is before it in the item."""
-    for second_called, context in ((5, contextlib.nullcontext()), (15, refused("RealTime"))):
-        history = History()
-        history.images[NOTE] = log()
-        checker = history.checked_by("RealTime")
-        first = history.did("save", NOTE, at=(0, 10))
-        second = history.did("save", NOTE, at=(second_called, 20))
-        history.wrote(checker, second, after={NOTE: log(2)})
-        history.wrote(checker, first, after={NOTE: log(2, 1)})
-        with context:
-            checker.at_end()
-
-
-@pytest.mark.parametrize(
-    ("at", "saw", "is_right"),
-    [
-        ((0, 30), [], True),
-        ((15, 18), [1], True),
-        ((15, 30), [1, 2], True),
-        ((15, 30), [], False),  # too old: the first write was over
-        ((15, 18), [1, 2], False),  # from the future
-        ((0, 30), [2], False),  # never was
-    ],
-)
-def test_real_time_of_reads(at: tuple[int, int], saw: list[int], is_right: bool) -> None:
-    """A read sees a state that was there while it ran."""
-    history = History()
-    history.images[NOTE] = log()
-    checker = history.checked_by("RealTime")
-    for numbers, when in (((1,), (5, 10)), ((1, 2), (20, 25))):
-        done = history.did("save", NOTE, at=when)
-        history.wrote(checker, done, after={NOTE: log(*numbers)})
-    history.did("read", NOTE, at=at, value=saw)
-    with contextlib.nullcontext() if is_right else refused("RealTime"):
-        checker.at_end()
-
-
-def session(expires_in_s: float, *numbers: int) -> dict[str, Any]:
-    """Return an item with a time of expiry."""
-    return log(*numbers, expires={"N": str(int(START_S + expires_in_s))})
-
-
-@pytest.mark.parametrize(("left_s", "is_right"), [(-5, True), (30, False)])
-def test_expiry_lets_only_expired_items_be_replaced(left_s: float, is_right: bool) -> None:
-    """A creation replaces what has expired, and nothing else."""
-    history = History()
-    place = Place("session", ("s",))
-    history.images[place] = session(left_s, 1)
-    done = history.did("create", place, at=(0, 1))
-    with contextlib.nullcontext() if is_right else refused("Expiry"):
-        history.wrote(history.checked_by("Expiry"), done, after={place: session(60, 2)})
-
-
-@pytest.mark.parametrize(("left_s", "is_right"), [(-5, False), (30, True)])
-def test_expiry_keeps_nobody_from_a_new_item(left_s: float, is_right: bool) -> None:
-    """A creation is refused only where an item lives."""
-    history = History()
-    place = Place("session", ("s",))
-    history.images[place] = session(left_s, 1)
-    done = history.did("create", place, at=(0, 1))
-    done.returned = None
-    checker = history.checked_by("Expiry")
-    checker.on_step()
-    done.returned, done.told, done.error = 1, Told.REFUSED, StaleVersion("x", expected=None, actual=1, cause=None)
-    with contextlib.nullcontext() if is_right else refused("Expiry"):
-        checker.on_step()
-
-
-def test_progress() -> None:
-    """Without faults and contention nothing is refused, unknown, timed out or lost; with them it may be."""
-    history = History()
-    history.did("save", NOTE, at=(0, 1))
-    checker = history.checked_by("Progress")
-    checker.at_end()
-    history.losses = 1
-    with refused("Progress"):
-        checker.at_end()
-    history.losses = 0
-    history.did("save", NOTE, at=(0, 1), told=Told.UNKNOWN)
-    with refused("Progress"):
-        checker.at_end()
-    history.faults.happened[Fault.LATE] = 1
-    checker.at_end()
-
-
-# Values
-
-
-def read(called: float, returned: float, value: int) -> Call:
-    """Return a read of a register."""
-    return Call(called, returned, ("read", value))
-
-
-def write(called: float, returned: float, seen: int, value: int, *, is_certain: bool = True) -> Call:
-    """Return a write of a register that replaces what it has seen."""
-    return Call(called, returned, ("write", seen, value), is_certain)
-
-
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        ([], True),
-        ([write(0, 1, 0, 1), read(2, 3, 1)], True),
-        ([write(0, 1, 0, 1), read(2, 3, 0)], False),  # stale read
-        ([write(0, 9, 0, 1), read(2, 3, 0)], True),  # overlaps
-        ([write(0, 9, 0, 1), read(2, 3, 1), read(4, 5, 0)], False),  # new, then old
-        ([write(0, 9, 0, 1), write(0, 9, 0, 2)], False),  # lost update
-        ([write(0, 9, 0, 1), write(0, 9, 1, 2)], True),
-        ([write(0, 9, 0, 1), write(0, 9, 1, 2), read(10, 11, 1)], False),
-        ([write(0, FOREVER, 0, 1, is_certain=False), read(50, 51, 1)], True),  # unknown, and happened
-        ([write(0, FOREVER, 0, 1, is_certain=False), read(50, 51, 0)], True),  # unknown, and did not (yet)
-        ([write(0, FOREVER, 0, 1, is_certain=False), read(50, 51, 1), read(52, 53, 0)], False),
-        ([read(5, 6, 1), write(7, FOREVER, 0, 1, is_certain=False)], False),  # seen before it was made
-        ([write(0, 5, 0, 1), read(5, 6, 0)], True),  # closed intervals: they touch
-    ],
-)
-def test_search_for_a_linear_order(calls: list[Call], expected: bool) -> None:
-    """Known histories, linearizable and not."""
-    assert is_linearizable(calls, RegisterModel()) is expected
-
-
-@pytest.mark.parametrize(("saw", "is_right"), [(1, True), (0, False)])
-def test_linearizable(saw: int, is_right: bool) -> None:
-    """Operations of a run are judged by what they saw and left; refused ones did nothing."""
-    history = History()
-    place = Place("register", ("r",))
-    history.did("write", place, at=(0, 1), seen=0)
-    history.did("write", place, at=(2, 3), seen=0, told=Told.REFUSED)
-    history.did("look", place, at=(4, 5), value=saw)
-    with contextlib.nullcontext() if is_right else refused("Linearizable"):
-        history.checked_by("Linearizable").at_end()
-
-
-def purses(first: int, second: int) -> dict[Place, Any]:
-    """Return two purses."""
-    return {Place("purse", (key,)): log(balance={"N": str(balance)}) for key, balance in (("a", first), ("b", second))}
-
-
-def test_bank() -> None:
-    """Money moves, and is neither made nor lost, in no state and for no reader."""
-    history = History()
-    checker = history.checked_by("Bank")
-    history.images |= purses(100, 100)
-    history.wrote(checker, None, after=purses(90, 110))
-    with refused("Bank"):
-        history.wrote(checker, None, after={Place("purse", ("a",)): purses(80, 0)[Place("purse", ("a",))]})
-    history.did("count", at=(0, 1), value=200)
-    checker.at_end()
-    history.did("count", at=(0, 1), value=190)
-    with refused("Bank"):
-        checker.at_end()
-
-
-def test_one_order_of_writes() -> None:
-    """Two transactions in one order in one item and in the other order in another contradict each other."""
-    for order, context in (([1, 2], contextlib.nullcontext()), ([2, 1], refused("OneOrder"))):
-        history = History()
-        history.images |= {NOTE: log(), OTHER: log()}
-        checker = history.checked_by("OneOrder")
-        done = {number: history.did("transaction", NOTE, OTHER, at=(0, 9)) for number in (1, 2)}
-        for at, number in enumerate((1, 2)):
-            history.wrote(checker, done[number], after={NOTE: log(*(1, 2)[: at + 1])})
-        for at, number in enumerate(order):
-            history.wrote(checker, done[number], after={OTHER: log(*order[: at + 1])})
-        with context:
-            checker.at_end()
-
-
-def test_one_order_finds_write_skew() -> None:
-    """Each read what the other wrote, as it was before: no order explains both."""
-    for second_saw, context in (([1], contextlib.nullcontext()), ([], refused("OneOrder"))):
-        history = History()
-        history.images |= {NOTE: log(), OTHER: log()}
-        checker = history.checked_by("OneOrder")
-        first = history.did("dependent transaction", NOTE, at=(0, 9), seen={OTHER: []})
-        second = history.did("dependent transaction", OTHER, at=(0, 9), seen={NOTE: second_saw})
-        history.wrote(checker, first, after={NOTE: log(1)})
-        history.wrote(checker, second, after={OTHER: log(2)})
-        with context:
-            checker.at_end()
-
-
-def test_one_order_goes_by_real_time_as_well() -> None:
-    """A reader that began after a write has returned does not see the state before it."""
-    for called, context in ((5, contextlib.nullcontext()), (15, refused("OneOrder"))):
-        history = History()
-        history.images[NOTE] = log()
-        checker = history.checked_by("OneOrder")
-        history.wrote(checker, history.did("save", NOTE, at=(0, 10)), after={NOTE: log(1)})
-        history.did("count", at=(called, 20), seen={NOTE: []})
-        with context:
-            checker.at_end()
-
-
-def test_circles() -> None:
-    """A circle is found wherever it is, and two ways to one place are none."""
-    assert find_circle({1: {2, 3}, 2: {4}, 3: {4}}) is None
-    assert find_circle({1: {2}, 2: {3}, 3: {2}}) == [2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.simulation.checkers.base import Checker, Violation, content_of, log_of, queue_of
+from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
 from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
@@ -18,6 +19,7 @@ __all__ = [
     "Expiry",
     "Fence",
     "Fifo",
+    "KeptPlace",
     "Linearizable",
     "Lives",
     "NoEarlyEviction",
@@ -27,7 +29,9 @@ __all__ = [
     "Progress",
     "Quiet",
     "RealTime",
+    "Silence",
     "SoundQueue",
+    "ToldLoss",
     "Truth",
     "Versions",
     "Violation",
@@ -42,6 +46,9 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Fence,
     SoundQueue,
     Fifo,
+    Silence,
+    KeptPlace,
+    ToldLoss,
     Breaking,
     Truth,
     NothingLost,

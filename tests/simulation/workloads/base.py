@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking import LockingError
 from pynamo_locking._io import runtime
 from tests.simulation.engine.network import Place
 from tests.simulation.history import Told
@@ -122,19 +121,23 @@ class Workload:
 
     def taken(self, lock: Lock[Any], **arguments: Any) -> bool:
         """Take a lock; tell whether that went well."""
-        try:
+        row = self.row(lock)
+        with self.history.taking("acquire", row) as done:
             lock.acquire(**arguments)
-        except LockingError:
+            assert lock._own is not None
+            done.value = lock._own.entry.id
+        if done.told is not Told.APPLIED:
             self.history.timeouts += 1
             return False
-        self.history.granted(lock, self.row(lock))
+        self.history.granted(lock, row)
         return True
 
     def give_back(self, lock: Lock[Any]) -> None:
         """Give a lock back, whatever became of it."""
-        try:
+        kind = "release" if lock._own is not None and lock._own.depth == 1 else "inner release"
+        with self.history.taking(kind, self.row(lock), lock.ticket) as done:
             lock.release()
-        except LockingError:
+        if done.told is not Told.APPLIED:
             self.history.losses += 1
 
 

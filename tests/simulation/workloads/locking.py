@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking import LockingError, TransactWrite, locked_all
-from tests.simulation.models import Account, Device, Document, Note
+from tests.simulation.models import OFTEN, Account, Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
@@ -57,6 +57,22 @@ class LongWork(Workload):
             try:
                 self.save_locked(lock, work_s=7.0)
                 self.save_locked(lock, work_s=1.0)
+            finally:
+                self.give_back(lock)
+
+
+class Polling(Workload):
+    """One works for longer than a paused process stands still, and others look more often than they renew."""
+
+    name = "polling"
+    items = ((Account, "a"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, work, save, release."""
+        lock = Account.lock("a", settings=OFTEN)
+        if self.taken(lock):
+            try:
+                self.save_locked(lock, work_s=1.0 if index + turn else 14.0)
             finally:
                 self.give_back(lock)
 
@@ -119,6 +135,7 @@ class Reentry(Workload):
                     self.save_locked(inner)
                 finally:
                     self.give_back(inner)
+            self.save_locked(outer)
             edit = Document.edit("d")
             with self.history.operation("edit", place(Document, "d")) as done, edit as item:
                 done.ticket = edit.lock.ticket

@@ -1,0 +1,35 @@
+"""Bugs on purpose: small mutations of the library, each of which the simulator has to find.
+
+What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
+checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
+bugs themselves are in `guards`, `queue`, `waiting` and `outcomes`.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planted import guards, outcomes, queue, waiting
+from tests.simulation.planted.machinery import (
+    BUGS,
+    OPEN,
+    Bug,
+    checker_of,
+    choices_of,
+    measure,
+    runs_until_found,
+    search,
+)
+
+__all__ = [
+    "BUGS",
+    "OPEN",
+    "Bug",
+    "checker_of",
+    "choices_of",
+    "guards",
+    "measure",
+    "outcomes",
+    "queue",
+    "runs_until_found",
+    "search",
+    "waiting",
+]

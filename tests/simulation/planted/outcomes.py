@@ -1,0 +1,171 @@
+"""Bugs in what callers are told, in versions, in transactions, and in the values that are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._core.outcome import Outcome, judge, judge_by_id
+from pynamo_locking._io import expiry, guards, locked, runtime, unlocked, writes
+from pynamo_locking._io.commit import Commit
+from pynamo_locking._io.versions import VersionPart
+from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking.exceptions import OutcomeUnknown
+from pynamo_locking.transactions import TransactWrite
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+# Outcomes
+
+
+@plants(
+    Plan("embedded", faults={Fault.LOST_RESPONSE: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True
+)
+def unknown_guarded_write_told_as_lost() -> Patches:
+    """A guarded write of which nothing is known is reported as not done."""
+
+    def told(*arguments: Any, **options: Any) -> Outcome:
+        outcome = judge(*arguments, **options)
+        return Outcome.LOST if outcome is Outcome.UNKNOWN else outcome
+
+    return [(locked, "judge", told)]
+
+
+@plants(Plan("modify", faults={Fault.LOST_RESPONSE: 1}), "Truth")
+def unknown_told_as_refused() -> Patches:
+    """A write of which nothing is known is reported as refused."""
+
+    def told(*arguments: Any, **options: Any) -> Outcome:
+        outcome = judge_by_id(*arguments, **options)
+        return Outcome.REJECTED if outcome is Outcome.UNKNOWN else outcome
+
+    return [(writes, "judge_by_id", told)]
+
+
+@plants(
+    Plan("append", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}, preemptions=0), "RealTime", exhaustive=True
+)
+def unknown_told_as_applied() -> Patches:
+    """A write of which nothing is known is reported as done."""
+    look = unlocked._Sending._look
+
+    def trust(self: Any, error: Exception) -> Any:
+        try:
+            return look(self, error)
+        except OutcomeUnknown:
+            return {"Attributes": self.write.item.serialize()}
+
+    return [(unlocked._Sending, "_look", trust)]
+
+
+@plants(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth")
+def write_known_by_its_version() -> Patches:
+    """A repeated write takes the next version for its own, whoever wrote it."""
+
+    def told(seen: Any, before: Any, *rest: Any, repeated: bool, **options: Any) -> Outcome:
+        if repeated and seen is not None and seen.version == (before.version or 0) + 1:
+            return Outcome.APPLIED
+        return judge_by_id(seen, before, *rest, repeated=repeated, **options)
+
+    return [(writes, "judge_by_id", told)]
+
+
+@plants(Plan("append", faults={Fault.LOST_RESPONSE: 1}), "Truth")
+def append_repeated() -> Patches:
+    """An update that does something else when done twice is repeated after a lost answer."""
+    return [(guards, "is_repeatable", lambda actions: True)]
+
+
+@plants(Plan("transact write", faults={Fault.LOST_RESPONSE: 2}), "Truth", limit=200)
+def new_token_for_the_same_transaction() -> Patches:
+    """A transaction of which nothing is known is sent again under another token."""
+    return [(Commit, "token", property(lambda self: runtime.current.token(), lambda self, value: None))]
+
+
+# Versions
+
+
+@plants(Plan("modify"), "NothingLost")
+def version_not_checked() -> Patches:
+    """A write does not ask for the version that was read."""
+    return [(VersionPart, "condition", lambda self: None)]
+
+
+@plants(Plan("append"), "Versions", limit=150)
+def version_set_not_counted() -> Patches:
+    """A write that does not check the version sets it to the one it knows, plus one."""
+    actions = VersionPart.actions
+
+    def set_version(self: Any) -> Any:
+        count = self.shape.attribute.set((self.before.version or 0) + 1)
+        return [count if action is self.shape.count else action for action in actions(self)]
+
+    return [(VersionPart, "actions", set_version)]
+
+
+@plants(Plan("lives, no lock", parties=4, processes=4), "NothingLost", limit=220)
+def write_id_not_compared() -> Patches:
+    """An old copy passes for an item that was deleted and made anew with the same version."""
+
+    def condition(self: Any) -> Any:
+        if not self.is_checked or self.shape.version is None:
+            return None
+        version = self.before.version
+        return self.shape.version.does_not_exist() if version is None else self.shape.version == version
+
+    return [(VersionPart, "condition", condition)]
+
+
+# Transactions and values
+
+
+@plants(Plan("bank"), "Bank")
+def transaction_in_parts() -> Patches:
+    """A transaction is sent one action at a time."""
+    send = Commit.send
+
+    def send_each(self: Any) -> Any:
+        data: Any = {}
+        for action in self.all:
+            self.all, self.token = [action], runtime.current.token()
+            data = send(self)
+        return data
+
+    return [(Commit, "send", send_each)]
+
+
+@plants(Plan("lists", parties=3, processes=3), "OneOrder", limit=180)
+def read_set_not_checked() -> Patches:
+    """A transaction does not check what it has only read."""
+    return [(TransactWrite, "read", lambda self, item: None)]
+
+
+@plants(Plan("locked register"), "Linearizable")
+def item_from_before_our_turn() -> Patches:
+    """The item of a lock is as it was when we entered the queue, not when our turn came."""
+    enter, grant = Acquisition._enter, Acquisition._grant
+
+    def enter_and_keep(self: Any) -> Any:
+        self.first_image = enter(self)
+        return self.first_image
+
+    return [
+        (Acquisition, "_enter", enter_and_keep),
+        (Acquisition, "_grant", lambda self, image: grant(self, self.first_image)),
+    ]
+
+
+@plants(Plan("expiring"), "Expiry")
+def replaced_before_it_expires() -> Patches:
+    """A new item replaces one that will only expire within the next minute."""
+    for_save = expiry.for_save
+
+    def too_early(model: Any, condition: Any) -> Any:
+        name = expiry.attribute_name(model)
+        if name is None or condition is None or not expiry.holds_without_item(condition):
+            return for_save(model, condition)
+        return condition | (Path([name]) <= expiry.now_s() + 60)
+
+    return [(expiry, "for_save", too_early)]

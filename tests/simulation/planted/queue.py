@@ -1,0 +1,168 @@
+"""Bugs in the requests of the lock: how an entry comes into the queue, and how it leaves."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pynamo_locking._core.queue import LockState
+from pynamo_locking._io import inspection, records, requests, runtime
+from pynamo_locking._io.own import OwnEntry
+from pynamo_locking._io.requests import NewEntry
+from pynamo_locking._io.waiting import Acquisition
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+# Requests of the lock
+
+
+def _other_condition(pattern: str, replacement: str = "") -> Patches:
+    """Change the condition of the lock's requests where it matches."""
+    send = requests._call
+
+    def call(row: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        if "ConditionExpression" not in arguments:
+            return send(row, operation, arguments)
+        changed = dict(arguments)
+        condition = re.sub(pattern, replacement, changed.pop("ConditionExpression", ""))
+        if condition:
+            changed["ConditionExpression"] = condition
+        used = set(re.findall(r"[#:]\w+", f"{condition} {changed.get('UpdateExpression', '')}"))
+        for part in ("ExpressionAttributeNames", "ExpressionAttributeValues"):
+            kept = {name: value for name, value in arguments.get(part, {}).items() if name in used}
+            if kept:
+                changed[part] = kept
+            else:
+                changed.pop(part, None)
+        return send(row, operation, changed)
+
+    return [(requests, "_call", call)]
+
+
+@plants(Plan("polling", faults={Fault.PAUSE_AFTER: 1}), "NoEarlyEviction")
+def eviction_without_beat() -> Patches:
+    """An entry is evicted although it was renewed since we looked."""
+    return _other_condition(r"#l\.#q\.#e\d+\.#b = :b\d+ AND ")
+
+
+@plants(Plan("break lock", faults={Fault.LOST_RESPONSE: 2}, preemptions=0), "NoEarlyEviction", exhaustive=True)
+def eviction_without_ticket() -> Patches:
+    """An entry is evicted although it came back under another ticket."""
+    return _other_condition(r" AND #l\.#t\.#e\d+ = :t\d+")
+
+
+@plants(Plan("edit", faults={Fault.LOST_REQUEST: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True)
+def eviction_without_trace() -> Patches:
+    """An eviction leaves no trace, so that its victim takes it for its own release."""
+    return [(LockState, "was_evicted", lambda self, ticket: None if self.since > ticket else False)]
+
+
+@plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "ToldLoss")
+def release_without_condition() -> Patches:
+    """A release is accepted although our entry is gone, so nobody hears that the lock was lost."""
+    return _other_condition(r"^attribute_exists\(#l\.#t\.#me\)$")
+
+
+@plants(Plan("long work", parties=3, processes=3, faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
+def release_of_a_stranger() -> Patches:
+    """A release removes whoever is first."""
+    release = requests.release
+
+    def release_first(row: Any, entry_id: str, *, want_image: bool) -> Any:
+        entries = row.state(requests.look(row, consistent=True)).entries
+        return release(row, entries[0].id if entries else entry_id, want_image=want_image)
+
+    return [(requests, "release", release_first)]
+
+
+@plants(Plan("embedded"), "Quiet")
+def release_forgotten() -> Patches:
+    """A release sends nothing, and leaves the entry to be evicted."""
+    return [(OwnEntry, "release", OwnEntry.end)]
+
+
+@plants(Plan("break lock"), "Breaking")
+def nothing_broken() -> Patches:
+    """`break_lock` says that it has broken a lock, and has not."""
+    return [(inspection, "break_entry", lambda row, ticket: True)]
+
+
+# Tickets
+
+
+@plants(Plan("embedded", parties=3), "SoundQueue")
+def ticket_read_then_written() -> Patches:
+    """The next ticket is read with one request and taken with another: two can have the same."""
+    enter = requests.enter
+
+    def enter_with_known_ticket(row: Any, entry: NewEntry, capacity: int) -> Any:
+        seen = row.state(requests.look(row, consistent=True)).next_ticket
+        if not seen:
+            return enter(row, entry, capacity)
+        return requests._update(
+            row,
+            set_="#l.#q.#me = :entry, #l.#t.#me = :ticket, #l.#n = :next",
+            condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
+            names={"#n": records.NEXT, "#me": entry.id},
+            values={
+                ":entry": entry.stored(runtime.current.time_ms()),
+                ":ticket": records.number(seen),
+                ":next": records.number(seen + 1),
+                ":max": records.number(capacity),
+            },
+        )
+
+    return [(requests, "enter", enter_with_known_ticket)]
+
+
+@plants(Plan("embedded", parties=3), "SoundQueue", limit=170)
+def ticket_taken_before_entering() -> Patches:
+    """As in the seed: a counter gives the ticket, another request enters; a later ticket can be in before."""
+    enter = requests.enter
+
+    def enter_later(row: Any, entry: NewEntry, capacity: int) -> Any:
+        if not row.state(requests.look(row, consistent=True)).exists:
+            return enter(row, entry, capacity)
+        counter = {"#n": records.NEXT}
+        counted = requests._update(
+            row,
+            set_="#l.#n = #l.#n + :one",
+            condition="attribute_exists(#l.#n)",
+            names=counter,
+            values={":one": records.number(1)},
+            used=("#l",),
+        )
+        return requests._update(
+            row,
+            set_="#l.#q.#me = :entry, #l.#t.#me = :ticket",
+            condition="attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
+            names={"#me": entry.id},
+            values={
+                ":entry": entry.stored(runtime.current.time_ms()),
+                ":ticket": records.number(row.state(counted).next_ticket - 1),
+                ":max": records.number(capacity),
+            },
+        )
+
+    return [(requests, "enter", enter_later)]
+
+
+@plants(Plan("embedded", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}), "NoEarlyEviction", exhaustive=True)
+def id_used_twice() -> Patches:
+    """A party has the same id each time it enters, so that a late release of the last time removes it."""
+
+    def name_entry(self: Any) -> NewEntry:
+        return NewEntry("of-" + self._wish.owner, self._wish.owner, self._wish.lease)
+
+    return [(Acquisition, "_name_entry", name_entry)]
+
+
+@plants(Plan("embedded", processes=1), "Progress", "Fence")
+def id_of_the_process() -> Patches:
+    """All attempts of a process enter under one id, so that one party takes the entry of another for its own."""
+
+    def name_entry(self: Any) -> NewEntry:
+        return NewEntry("of-" + self._wish.owner.partition(".")[0], self._wish.owner, self._wish.lease)
+
+    return [(Acquisition, "_name_entry", name_entry)]

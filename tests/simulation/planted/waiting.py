@@ -1,0 +1,131 @@
+"""Bugs of those who wait for a lock, and of those who hold it: turns, leases, renewals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamo_locking import contexts
+from pynamo_locking._core import queue
+from pynamo_locking._core.queue import LockState
+from pynamo_locking._io import runtime, unlocked, waiting
+from pynamo_locking._io.heartbeat import Heart
+from pynamo_locking._io.own import OwnEntry
+from pynamo_locking._io.waiting import Acquisition
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+# Waiting
+
+
+@plants(Plan("embedded"), "OneHolder", "Fence")
+def nobody_is_ahead() -> Patches:
+    """Whoever enters holds the lock."""
+    return [(LockState, "ahead_of", lambda self, entry: ())]
+
+
+@plants(Plan("embedded", parties=3), "Fence", "OneHolder")
+def order_of_insertion() -> Patches:
+    """Whoever is first in the stored map holds the lock, and maps have no order but that of their names."""
+    return [(LockState, "ahead_of", lambda self, entry: tuple(e for e in self.entries if e.id < entry.id))]
+
+
+@plants(Plan("long work", parties=3), "KeptPlace")
+def waiter_not_renewed() -> Patches:
+    """A waiter lets its own lease end, and loses its place."""
+    return [(waiting, "next_renewal", lambda started, lease: float("inf"))]
+
+
+@plants(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace")
+def absence_in_old_image() -> Patches:
+    """An eventually consistent read that lacks our entry is taken for the proof that it is gone."""
+    with_us = Acquisition._with_us
+
+    def _with_us(self: Any, image: Any) -> Any:
+        is_in = self._row.state(image).find(self._new.id) is not None
+        return with_us(self, image) if is_in or self._entry is None else None
+
+    return [(Acquisition, "_with_us", _with_us)]
+
+
+@plants(Plan("polling", faults={Fault.STALE: 1}), "OneHolder")
+def old_image_without_us() -> Patches:
+    """An image from before we entered decides who is ahead of us."""
+    with_us = Acquisition._with_us
+
+    def _with_us(self: Any, image: Any) -> Any:
+        if self._entry is None or image is None:
+            return with_us(self, image)
+        self._state = self._row.state(image)
+        return image
+
+    return [(Acquisition, "_with_us", _with_us)]
+
+
+@plants(Plan("locked_all"), "Calm")
+def locks_in_any_order() -> Patches:
+    """Several locks are taken in the order in which they are named, so that two parties wait in a circle."""
+    return [(contexts, "sorted", lambda locks, key: list(locks))]
+
+
+@plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")
+def the_dead_stay() -> Patches:
+    """Nobody is ever evicted."""
+    nobody = lambda *_: ()  # noqa: E731
+    return [(waiting, "dead_among", nobody), (unlocked, "dead_among", nobody)]
+
+
+@plants(Plan("separate row", parties=4, processes=4, faults={Fault.CRASH_AFTER: 1}), "Silence")
+def the_living_go_with_the_dead() -> Patches:
+    """Whoever finds one entry dead evicts all that are ahead."""
+    dead_among = queue.dead_among
+
+    def all_if_any(entries: Any, *known: Any) -> Any:
+        return entries if dead_among(entries, *known) else ()
+
+    return [(waiting, "dead_among", all_if_any)]
+
+
+# Leases
+
+
+@plants(Plan("embedded", faults={Fault.PAUSE_AFTER: 1}), "Fifo", "OneHolder")
+def lease_from_after_the_write() -> Patches:
+    """The lease counts from the answer, not from before the request."""
+    renew, attempt = OwnEntry.renew, Acquisition._attempt
+
+    def renew_late(self: Any) -> None:
+        renew(self)
+        self.deadline = runtime.current.monotonic() + self.entry.lease
+
+    def attempt_late(self: Any, request: Any) -> Any:
+        image = attempt(self, request)
+        self._started = runtime.current.monotonic()
+        return image
+
+    return [(OwnEntry, "renew", renew_late), (Acquisition, "_attempt", attempt_late)]
+
+
+@plants(Plan("long work"), "Progress")
+def no_heartbeat() -> Patches:
+    """Nobody renews the lock of a holder that works for longer than its lease."""
+    return [(Heart, "add", lambda self, own: None)]
+
+
+@plants(Plan("long work", skew="some"), "NoEarlyEviction", limit=120)
+def hint_trusts_any_clock() -> Patches:
+    """The stored end of a lease is compared with another wall clock, without any allowance."""
+    return [(queue, "is_over_by_hint", lambda until_ms, now_ms, max_clock_skew: now_ms > until_ms)]
+
+
+@plants(Plan("no heartbeat", has_drift=True), "NoEarlyEviction")
+def no_margin_for_drift() -> Patches:
+    """A waiter whose clock is fast evicts a holder whose clock is slow before its lease is over."""
+    return [(queue, "is_silent_for_too_long", lambda since, now, lease: now - since >= lease)]
+
+
+@plants(Plan("re-entry"), "Progress", "Fence")
+def inner_release() -> Patches:
+    """The first of several releases removes our entry."""
+    give_back = OwnEntry.give_back
+    return [(OwnEntry, "give_back", lambda self: give_back(self) or True)]
