@@ -1,0 +1,211 @@
+"""A copy of a write is still on its way when another copy is refused: "refused" is said only if that is final."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from botocore.exceptions import ConnectionClosedError
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    Conflict,
+    ItemLocked,
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactWrite,
+    VersionAttribute,
+    VersionedMixin,
+)
+from tests.support import faults
+from tests.support.models import QUICK
+from tests.support.parties import held_elsewhere
+
+
+class Page(LockableModel):
+    """A version, and the lock in the item."""
+
+    class Meta:
+        table_name = "pages"
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Note(VersionedMixin, Model):
+    """A version, no lock."""
+
+    class Meta:
+        table_name = "notes"
+
+    key = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class Rows(NamedLock):
+    class Meta:
+        table_name = "rows"
+        lock_settings = QUICK
+
+
+class Beside(LockableModel):
+    """A version, and the lock in a row of its own."""
+
+    class Meta:
+        table_name = "beside"
+        lock_table = Rows
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+@pytest.fixture(autouse=True)
+def _tables(engine):
+    engine.bind(Page, Note, Rows, Beside)
+    for model in (Page, Note, Beside):
+        model("k").save()
+
+
+@contextmanager
+def late(operation):
+    """Keep the first request of this operation; it arrives when `land` is called."""
+    kept = []
+
+    def tap(endpoint, request, sent, forward):
+        if sent != operation or kept:
+            return forward()
+        kept.append(forward)
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    def land():
+        kept.pop()()
+
+    with faults._tapped(tap):
+        yield land
+
+
+def transaction():
+    return TransactWrite(connection=Note._get_connection().connection)
+
+
+def changed(model):
+    item = model.get("k", consistent_read=True)
+    item.n += 1
+    return item
+
+
+def stored(model, key="k"):
+    return model.get(key, consistent_read=True).n
+
+
+def test_a_save_that_a_lock_refuses_may_still_arrive():
+    """The lock is freed without a write, the first copy lands: "locked, nothing was written" would be a lie."""
+    page = changed(Page)
+    with held_elsewhere(Page.lock("k")), late("UpdateItem") as land, pytest.raises(OutcomeUnknown) as caught:
+        page.save()
+    assert isinstance(caught.value, PutError)
+    assert stored(Page) == 0
+    land()
+    assert stored(Page) == 1
+
+
+def test_a_save_that_a_lock_refuses_is_refused_for_good_once_the_holder_has_written():
+    """What was read is gone and its id never comes again, so no copy can pass."""
+    page = changed(Page)
+    with Page.locked("k") as lock:
+        lock.item.n = 7
+        lock.item.save()
+    with held_elsewhere(Page.lock("k")), late("UpdateItem") as land, pytest.raises(PutError) as caught:
+        page.save()
+    assert isinstance(caught.value, (ItemLocked, StaleVersion))
+    land()
+    assert stored(Page) == 7
+
+
+def test_a_save_that_was_sent_once_and_meets_a_lock_is_refused():
+    """No earlier copy, no doubt."""
+    page = changed(Page)
+    with held_elsewhere(Page.lock("k")), pytest.raises(ItemLocked):
+        page.save()
+    assert stored(Page) == 0
+
+
+def test_a_transaction_that_a_lock_refuses_may_still_arrive():
+    """As a save; and then both items are written."""
+    page, note = changed(Page), changed(Note)
+    with late("TransactWriteItems") as land:
+        with held_elsewhere(Page.lock("k")), pytest.raises(OutcomeUnknown) as caught, transaction() as write:
+            write.save(page)
+            write.save(note)
+        assert isinstance(caught.value, TransactWriteError)
+        assert (stored(Page), stored(Note)) == (0, 0)
+        land()
+    assert (stored(Page), stored(Note)) == (1, 1)
+
+
+def test_a_transaction_that_creates_what_is_there_may_still_arrive():
+    """The item in the way is deleted, and the first copy lands."""
+    note = changed(Note)
+    Page("new", n=5).save()
+    with late("TransactWriteItems") as land:
+        with pytest.raises(OutcomeUnknown), transaction() as write:
+            write.save(Page("new", n=9))
+            write.save(note)
+        Page.get("new").delete()
+        land()
+    assert (stored(Page, "new"), stored(Note)) == (9, 1)
+
+
+def test_a_condition_on_another_item_may_come_true():
+    """A check that was not met is no refusal for good."""
+    note = changed(Note)
+    with late("TransactWriteItems") as land:
+        with pytest.raises(OutcomeUnknown), transaction() as write:
+            write.condition_check(Page, "k", condition=Page.n == 3)
+            write.save(note)
+        changed(Page).update([Page.n.set(3)])
+        land()
+    assert stored(Note) == 1
+
+
+def test_a_transaction_with_an_item_that_has_changed_is_refused_for_good():
+    """One id that is gone is enough: no copy can pass, whatever else refused it."""
+    page, note = changed(Page), changed(Note)
+    changed(Note).save()
+    with late("TransactWriteItems") as land:
+        with pytest.raises(StaleVersion), transaction() as write:
+            write.save(page)
+            write.save(note)
+        land()
+    assert (stored(Page), stored(Note)) == (0, 1)
+
+
+def test_a_check_that_fails_at_once_is_a_conflict():
+    """No earlier copy, no doubt."""
+    with pytest.raises(Conflict), transaction() as write:
+        write.condition_check(Page, "k", condition=Page.n == 3)
+        write.save(changed(Note))
+    assert stored(Note) == 0
+
+
+def test_a_create_under_a_lock_in_another_row_may_still_arrive():
+    """Somebody without the lock deletes what was in the way, and the first copy lands."""
+    with Beside.locked("k"):
+        with late("TransactWriteItems") as land, pytest.raises(OutcomeUnknown):
+            Beside("k", n=9).save()
+        Beside._get_connection().connection.client.delete_item(
+            TableName=Beside.Meta.table_name, Key={"key": {"S": "k"}}
+        )
+        land()
+        assert stored(Beside) == 9
