@@ -152,9 +152,9 @@ class Table:
         if given.keys() != names.keys():
             raise invalid("The provided starting key is invalid")
         item = {name: canonical(given[name]) for name in names}
-        if any(self.types[name] not in item[name] for name in names):
-            raise invalid("The provided starting key is invalid")
-        place = view.place(Record(tuple([comparable(item[name]) for name in self.schema.names]), item))
+        place = None
+        if all(self.types[name] in item[name] for name in names):
+            place = view.place(Record(tuple([comparable(item[name]) for name in self.schema.names]), item))
         if place is None:
             raise invalid("The provided starting key is invalid")
         return place
