@@ -71,6 +71,14 @@ class Known:
     version: int | None = None
     write_id: str | None = None
 
+    def may_be(self, stored: Known) -> bool:
+        """Tell whether the stored item is the one that was read, as far as can be known."""
+        return self.version == stored.version and self.write_id in (None, stored.write_id)
+
+    def is_gone_for_good(self, stored: Known) -> bool:
+        """Tell whether what was read can never be stored again: a version may come again, a write id does not."""
+        return self.write_id is not None and not self.may_be(stored)
+
     def is_same_life(self, other: Known) -> bool:
         """Tell whether both are known to be states of one item that was never deleted between them."""
         mine, others = life(self.write_id), life(other.write_id)

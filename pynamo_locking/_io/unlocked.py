@@ -57,8 +57,7 @@ class _Sending:
         # Attempts that botocore must not make for us are made here; one more than it would have made.
         self.once = write.is_tried_once
         self.again = 0
-        connection = write.item._get_connection().connection
-        self.limit = connection._max_retry_attempts_exception + 1 if self.once else 1
+        self.limit = write.item._get_connection().connection._max_retry_attempts_exception + 1 if self.once else 1
 
     def send(self) -> dict[str, Any]:
         while True:

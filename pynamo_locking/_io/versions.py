@@ -143,11 +143,6 @@ def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
         _set_write_id(item, write_id)
 
 
-def are_same(known: Known, stored: Known) -> bool:
-    """Tell whether the stored item is the one that was read, as far as can be known."""
-    return known.version == stored.version and known.write_id in (None, stored.write_id)
-
-
 class VersionPart:
     """What versions add to one write.
 

@@ -143,8 +143,7 @@ class Write:
     def may_still_be_applied(self, image: Image | None) -> bool:
         """Tell whether a copy that is on its way may be accepted later: only ids never come again."""
         before, seen = self.part.before, versions.known_of(type(self.item), image or {})
-        is_gone = self.part.is_checked and before.write_id is not None and not versions.are_same(before, seen)
-        return not is_gone
+        return not (self.part.is_checked and before.is_gone_for_good(seen))
 
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
@@ -185,7 +184,7 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
-    if write.part.is_checked and not versions.are_same(before, seen):
+    if write.part.is_checked and not before.may_be(seen):
         return also(StaleVersion, kind)(
             f"the {write.operation.verb} of {write.label} was refused and nothing changed: it was read in version "
             f"{before.version}, and {_found(before.version, seen.version, image)}. Start again from the error's "

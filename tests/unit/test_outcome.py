@@ -161,6 +161,25 @@ def test_the_same_life(one, other, same):
     assert Known(9, other).is_same_life(Known(1, one)) is same
 
 
+@pytest.mark.parametrize(
+    ("read", "stored", "same", "gone"),
+    [
+        (Known(1, "a-1"), Known(1, "a-1"), True, False),
+        (Known(1, "a-1"), Known(2, "a-2"), False, True),
+        (Known(1, "a-1"), Known(1, "b-1"), False, True),
+        (Known(1, "a-1"), Known(), False, True),
+        (Known(1), Known(1, "a-1"), True, False),
+        (Known(1), Known(2, "a-2"), False, False),
+        (Known(), Known(), True, False),
+        (Known(), Known(1, "a-1"), False, False),
+    ],
+)
+def test_what_was_read(read, stored, same, gone):
+    """It is compared as far as it is known, and is gone for good only if it had an id."""
+    assert read.may_be(stored) is same
+    assert read.is_gone_for_good(stored) is gone
+
+
 def test_a_result_of_a_batch():
     """It is applied if there is no error."""
     assert BatchResult("item", "save").is_applied
