@@ -89,6 +89,15 @@ class Workload:
         """Let an item show the number of an operation."""
         item.log = [*(item.log or []), done]
 
+    def saves(self, lock: Lock[Any], *work_s: float) -> None:
+        """Take a lock, save once after each time of work, and give it back."""
+        if self.taken(lock):
+            try:
+                for seconds in work_s:
+                    self.save_locked(lock, seconds)
+            finally:
+                self.give_back(lock)
+
     def save_locked(self, lock: Lock[Any], work_s: float = 0) -> None:
         """Change an item under its lock."""
         with self.history.held(lock, self.row(lock)):

@@ -20,12 +20,7 @@ class Embedded(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take, save, release."""
-        lock = Account.lock("a")
-        if self.taken(lock):
-            try:
-                self.save_locked(lock)
-            finally:
-                self.give_back(lock)
+        self.saves(Account.lock("a"), 0)
 
 
 class SeparateRow(Workload):
@@ -36,12 +31,7 @@ class SeparateRow(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take, save, release."""
-        lock = Device.lock("d")
-        if self.taken(lock):
-            try:
-                self.save_locked(lock)
-            finally:
-                self.give_back(lock)
+        self.saves(Device.lock("d"), 0)
 
 
 class LongWork(Workload):
@@ -52,13 +42,7 @@ class LongWork(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take, work, save, work, save, release."""
-        lock = Document.lock("d")
-        if self.taken(lock):
-            try:
-                self.save_locked(lock, work_s=7.0)
-                self.save_locked(lock, work_s=1.0)
-            finally:
-                self.give_back(lock)
+        self.saves(Document.lock("d"), 7.0, 1.0)
 
 
 class Polling(Workload):
@@ -69,12 +53,7 @@ class Polling(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take, work, save, release."""
-        lock = Account.lock("a", settings=OFTEN)
-        if self.taken(lock):
-            try:
-                self.save_locked(lock, work_s=1.0 if index + turn else 14.0)
-            finally:
-                self.give_back(lock)
+        self.saves(Account.lock("a", settings=OFTEN), 1.0 if index + turn else 14.0)
 
 
 class NoHeartbeat(Workload):

@@ -67,12 +67,7 @@ class Neighbours(Workload):
 
     def once(self) -> None:
         """Take, save, release."""
-        lock = Account.lock("a")
-        if self.taken(lock):
-            try:
-                self.save_locked(lock)
-            finally:
-                self.give_back(lock)
+        self.saves(Account.lock("a"), 0)
 
 
 class Inherit(Workload):
@@ -125,13 +120,7 @@ class Broken(Workload):
         if index == 0:
             self.break_it(model)
             return
-        lock = model.lock("d")
-        if self.taken(lock):
-            try:
-                self.save_locked(lock, work_s=1.0)
-                self.save_locked(lock)
-            finally:
-                self.give_back(lock)
+        self.saves(model.lock("d"), 1.0, 0)
 
     def break_it(self, model: Any) -> None:
         """Remove whoever is first. What was broken may believe to hold the lock until its next request."""
@@ -158,10 +147,4 @@ class NoHints(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take, work, write, release."""
-        lock = Vault.lock("v", heartbeat=bool((index + turn) % 2))
-        if self.taken(lock):
-            try:
-                self.save_locked(lock, work_s=3.0 + 4.0 * (index % 2))
-                self.save_locked(lock)
-            finally:
-                self.give_back(lock)
+        self.saves(Vault.lock("v", heartbeat=bool((index + turn) % 2)), 3.0 + 4.0 * (index % 2), 0)
