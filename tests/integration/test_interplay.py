@@ -553,9 +553,12 @@ def _full() -> dict[str, Any]:
 
 
 def _values(item: Any) -> dict[str, Any]:
-    """Return what an item has, without its lock and its version."""
-    simple = item.serialize()
-    return {name: value for name, value in simple.items() if name not in ("lock", "version")}
+    """Return what an item has, without its lock and its version; a set has no order."""
+    return {name: _in_order(value) for name, value in item.serialize().items() if name not in ("lock", "version")}
+
+
+def _in_order(value: dict[str, Any]) -> dict[str, Any]:
+    return {kind: sorted(each) if kind in ("SS", "NS", "BS") else each for kind, each in value.items()}
 
 
 def _item(engine: Any, model: type[Any], *key: Any) -> dict[str, Any] | None:
