@@ -12,7 +12,7 @@ from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._io.pool import Pool
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, OutcomeUnknown, also
 from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.transactions import MAX_ACTIONS, TransactWrite
+from pynamo_locking.transact_write import MAX_ACTIONS, TransactWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,8 @@
     ├── Conflict                    the write was refused and nothing changed: .current
     │   ├── StaleVersion            the stored item is not the one that was read: .expected .actual
     │   ├── ItemLocked              somebody else holds the item's lock: .holder .ticket
-    │   └── TransactionConflict     other transactions kept the items busy: .reasons
+    │   ├── TransactionConflict     other transactions kept the items busy: .reasons
+    │   └── TransactionAborted      somebody aborted this one: .by
     ├── BatchError                  some writes of a guarded batch failed: .results says which
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    was held, is no more: .reason .ticket; stop writing
@@ -169,6 +170,21 @@ class TransactionConflict(Conflict):
     def __init__(self, message: str, *, reasons: tuple[str | None, ...] = (), cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.reasons = reasons
+
+
+class TransactionAborted(Conflict):
+    """A transaction of many items was aborted before it was decided; nothing changed, and it can be run again.
+
+    Attributes:
+        by: ``"wounded"`` (an older transaction needed an item), ``"expired"`` (no renewal arrived for a whole
+            lease) or ``"asked"`` (somebody called `recover`, or rolled it back).
+    """
+
+    by: str
+
+    def __init__(self, message: str, *, by: str = "", cause: Exception | None = None) -> None:
+        super().__init__(message, cause=cause)
+        self.by = by
 
 
 class BatchError(LockingError):

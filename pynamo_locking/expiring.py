@@ -60,13 +60,15 @@ class ExpiringMixin(GuardedMixin):
         attributes_to_get: Sequence[str] | None = None,
         *,
         include_expired: bool = False,
+        isolation: str | None = None,
     ) -> Self:
-        """Get an item that has not expired. See PynamoDB's `Model.get`.
+        """Get an item that has not expired. See PynamoDB's `Model.get`, and `LockableModel.get` for `isolation`.
 
         Raises:
             DoesNotExist: there is no such item, or it has expired.
         """
-        item = super().get(hash_key, range_key, consistent_read, cls._with_expiry(attributes_to_get))
+        names = cls._with_expiry(attributes_to_get)
+        item = super().get(hash_key, range_key, consistent_read, names, isolation=isolation)
         return item if include_expired else expiry.present(item)
 
     @override

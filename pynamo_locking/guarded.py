@@ -12,7 +12,7 @@ from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, put_do
 from pynamo_locking._io.writes import DELETE
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.placement import PlacedMixin
+from pynamo_locking.reads import ReadingMixin
 
 _M = TypeVar("_M", bound="GuardedMixin")
 
@@ -31,7 +31,7 @@ class _Unguarded(BatchWrite[_M]):
         super().save(put_item)
 
 
-class GuardedMixin(PlacedMixin):
+class GuardedMixin(ReadingMixin):
     """What every mixin of this package does with reads and writes.
 
     Each part (version, lock, expiry) is there if the model has it. A model without any of them is read and
@@ -132,22 +132,6 @@ class GuardedMixin(PlacedMixin):
         if written is None:
             return super().delete(condition, add_version_condition=add_version_condition)
         return written.delete(condition, checks_version=add_version_condition)
-
-    @override
-    @classmethod
-    def get(
-        cls,
-        hash_key: Any,
-        range_key: Any = None,
-        consistent_read: bool = False,
-        attributes_to_get: Any = None,
-    ) -> Self:
-        """Get an item; consistently if this context holds its lock. See PynamoDB's `Model.get`."""
-        target = cls._target_held_here(hash_key, range_key)
-        if target is not None and target.is_elsewhere and attributes_to_get is None:
-            return target.read()
-        with transport.readable_errors():
-            return super().get(hash_key, range_key, consistent_read or target is not None, attributes_to_get)
 
     @override
     def refresh(self, consistent_read: bool = False) -> None:

@@ -1,299 +1,496 @@
-"""PynamoDB's TransactWrite, with the guards of versions, locks and expiry."""
+"""Transactions of any number of items."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+import copy
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from pynamodb.constants import ITEM
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.transactions import TransactWrite as PynamoTransactWrite
-from typing_extensions import override
+from typing_extensions import Self
 
-from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import locked, runtime, versions
-from pynamo_locking._io.commit import Action, Commit
-from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, action_of
-from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, plan_check
-from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._core.naming import row_name
+from pynamo_locking._io import runtime, versions
+from pynamo_locking._io.committing import Committing, Terms
+from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.reading import Reader
+from pynamo_locking._io.rows import key_of
+from pynamo_locking._io.unit import UNREAD, Entry, Savepoint
+from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
+from pynamo_locking.models import LockableMixin
+from pynamo_locking.querying import find
+from pynamo_locking.transaction_table import TransactionTable, book_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action as UpdateAction
-    from pynamodb.models import Model
+    from pynamodb.expressions.update import Action
 
-    from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.writes import Write
+    from pynamo_locking._core.transaction import Plan
+    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking.locks import Lock
 
-MAX_ACTIONS: Final = 100
+_M = TypeVar("_M", bound=GuardedMixin)
+
+#: A commit renews its lease between requests; a shorter one could end within a slow request.
+MIN_LEASE_S: Final = 3.0
+
+ISOLATION_LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
 
 
-class TransactWrite(PynamoTransactWrite):
-    """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
+class Transaction:
+    """A unit of work: collects reads and writes of any number of items, and commits them all or none.
 
-    Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
+    Made by `transaction`, or by hand with `commit` and `rollback`. Only what is called on it takes part:
+    ``item.save()`` inside is the single write that it always is.
 
-    * `save` takes `add_version_condition`, and `read` makes an item that is not written part of what is
-      checked.
-    * DynamoDB gets the actions in the order in which they were added, and the `cancellation_reasons` of
-      an error have that order.
-    * A lost answer is resolved with the transaction's own token, which DynamoDB knows for ten minutes.
-      A transaction that is cancelled for another one's sake, or a limit's, is sent up to nine times, with
-      pauses of full jitter that last at most 9.1 s together.
-    * It can be committed once. An empty one sends nothing.
-    * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
+    Nothing is written before the commit. `get` returns the same instance for the same item, with what the
+    transaction has done to it. Several operations on one item become one write. Conditions are about the
+    items as they are stored before the transaction.
 
-    All of these come when the ``with`` block ends. If the block raises, nothing is sent.
+    Guaranteed under crashes of any process at any request, lost and late answers, pauses and clock skew: all
+    writes are applied, or none; nobody, not even a plain PynamoDB reader, ever sees a value of a transaction
+    that is not committed; what is committed was right by what was read (strictly serializable, unless a weaker
+    isolation was asked for). Needed: everybody who writes these items uses this package.
+    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment.
 
     Args:
-        client_request_token: names the transaction, so that an application can repeat it within ten
-            minutes from the same copies of its items, outside of locks; a new one unless given.
-        **options: those of PynamoDB's class, above all `connection`.
+        table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
+        isolation: ``"serializable"``: everything that was read is checked at the commit. ``"snapshot"``: the same,
+            and nothing can be written. ``"read_committed"``: only items that are written as well are checked.
+            ``"read_uncommitted"``: reads even show what other transactions have not committed yet.
+        read_only: refuse writes.
+        wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
+        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long
+            enough for any pause that is worth to survive, and what a crash costs those who wait.
+        idempotency_key: names what the transaction does. A second one with this key within a day writes nothing, and
+            `is_repeated` says so.
+        owner: label for people; host, process and thread unless given.
+        workers: how many requests at once, where there are many. 8.
+        on_progress: called with the number of items done and of all, during long commits.
+
+    Attributes:
+        id: names this attempt, never used twice; also the write id's second half in what it writes.
+        is_repeated: whether the commit found that a transaction with this `idempotency_key` was committed before.
 
     Raises:
-        StaleVersion: the stored version of an item is another one; also a `TransactWriteError`.
-        ItemLocked: somebody else holds the lock of an item; also a `TransactWriteError`.
-        LockLost: a lock of ours is gone; nothing was written.
-        Conflict: a condition of the caller's own failed; also a `TransactWriteError`.
-        TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
-        OutcomeUnknown: no answer tells whether it was applied; also a `TransactWriteError`.
-        TransactWriteError: DynamoDB refused the transaction for another reason.
-        ConfigurationError: it was committed before, or is more than a transaction can be.
-
-    Cost: 1 transactional write, two write units for each KB of each action.
+        ConfigurationError: for arguments that cannot work.
     """
 
-    def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
-        super().__init__(client_request_token or runtime.current.token(), **options)
-        self._has_own_token = client_request_token is None
-        self._is_committed = False
-        self._actions: dict[Any, Action] = {}  # by the key of their item, in the caller's order
-        self._guards: list[Action] = []
-        self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
-        self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
-        self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
-
-    @override
-    def condition_check(
-        self, model_cls: type[Model], hash_key: Any, range_key: Any = None, condition: Condition | None = None
+    def __init__(
+        self,
+        table: type[TransactionTable] | None = None,
+        *,
+        isolation: str = "serializable",
+        read_only: bool = False,
+        wait: Duration = 60.0,
+        lease: Duration = 10.0,
+        idempotency_key: str | None = None,
+        owner: str | None = None,
+        workers: int = 8,
+        on_progress: Callable[[int, int], object] | None = None,
     ) -> None:
-        """Check a condition on an item that is not written. See PynamoDB's `TransactWrite.condition_check`."""
-        if condition is None:
-            raise TypeError("`condition` cannot be None")
-        kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
-        self._add(_key_in(kwargs), Action({"ConditionCheck": kwargs}))
+        _check_options(table, isolation, idempotency_key, workers)
+        self.id = runtime.current.token()
+        self.is_repeated = False
+        self._table = table
+        self._isolation = isolation
+        self._read_only = read_only or isolation == "snapshot"
+        self._wait = seconds(wait, "wait")
+        self._lease = _checked_lease(lease)
+        self._idempotency_key = idempotency_key
+        self._owner = owner or runtime.current.owner()
+        self._workers = workers
+        self._on_progress = on_progress
+        self._priority = f"{runtime.current.time_ms():015}-{self.id}"
+        self._deadline = runtime.current.monotonic() + self._wait
+        self._entries: dict[Any, Entry] = {}
+        self._locks: list[Lock[Any]] = []
+        self._state = "open"
+        self._after_commit: list[Callable[[], object]] = []
+        self._after_rollback: list[Callable[[], object]] = []
+        level = "serializable" if isolation == "snapshot" else isolation
+        self._reader = Reader(level, deadline=self._deadline, priority=self._priority)
 
-    def read(self, item: Model) -> None:
-        """Check that an item is still the one that was read, without writing it.
+    # Reading
 
-        Whoever decides by one item and writes another needs this: two such transactions could both be
-        right by what they read, and wrong together (write skew). An item that the transaction writes as
-        well, with its version, needs no check of its own.
+    def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
+        """Return an item as the transaction sees it: consistent, and with what was done to it here.
 
         Args:
-            item: an instance whose model has a version. One that was never stored is checked to be absent.
+            model: the model.
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            for_update: take the item's queue lock first, and keep it until the end: first come, first served,
+                and nobody else writes it meanwhile. Worth it where many want the same items.
 
         Raises:
-            ConfigurationError: the model has no version.
+            DoesNotExist: there is no such item, or the transaction has deleted it.
+            LockTimeout: the lock was not free in time.
+            TransactionConflict: a transaction that is alive has the item, and there is no time left to wait.
+            ConfigurationError: the model has no version; or the transaction is over.
 
-        Source: JPA's ``LockModeType.OPTIMISTIC``.
+        Cost: 1 consistent read the first time, none afterwards. With `for_update` 1 write to enter the queue, and
+        1 to leave it.
         """
-        if not isinstance(item, GuardedMixin) or versions.shape_of(type(item)).attribute is None:
-            raise ConfigurationError(
-                f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
-                f"or LockableModel, and declare a VersionAttribute."
-            )
-        write, key = plan_check(item), _key_of(item)
-        written = self._actions.get(key)
-        if written is not None and written.write is not None and written.write.part.is_checked:
-            _check_same_copy(written, write)
-            return
-        self._add(key, Action(action_of(write), write))
+        entry = self._entry(model, hash_key, range_key, for_update=for_update)
+        if entry.look() is None:
+            raise model.DoesNotExist()
+        return cast("_M", entry.item)
 
-    @override
-    def save(
+    def get_or_none(
+        self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
+    ) -> _M | None:
+        """Return an item as `get` does, or None if there is none. That it is absent is then checked as well."""
+        try:
+            return self.get(model, hash_key, range_key, for_update=for_update)
+        except model.DoesNotExist:
+            return None
+
+    def query(
         self,
-        model: Model,
-        condition: Condition | None = None,
-        return_values: str | None = None,
-        *,
-        add_version_condition: bool = True,
-    ) -> None:
-        """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
-        writer = self._writer_of(model)
-        if writer is not None:
-            write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
-            self._add_write(writer, write)
-            return
-        if add_version_condition:
-            kwargs = model.get_save_kwargs_from_instance(condition, return_values)
-        else:  # a stock model: PynamoDB has no way to leave the version out
-            keys, arguments = model._get_save_args(condition, add_version_condition=False)
-            arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
-            kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
-        self._add(_key_of(model), Action({"Put": kwargs}))
-        self._models_for_version_attribute_update.append(model)
+        model: type[_M],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        **options: Any,
+    ) -> list[_M]:
+        """Return the items of a hash key as the transaction sees them, each read as by `get`.
 
-    @override
+        The items that are found take part like those of `get`. That no other one *appears* until the commit is
+        guaranteed only for models with ``Meta.guard_queries = True``, whose items are created and deleted by
+        transactions alone: each of those then counts a row of its hash key in the `TransactionTable`, and a
+        query checks that.
+
+        Args:
+            model: the model.
+            hash_key: the hash key.
+            range_key_condition: on the range key.
+            filter_condition: on what is stored; items that the transaction has changed are judged as it sees them.
+            **options: those of PynamoDB's `Model.query`, except the index: an index is eventually consistent.
+
+        Raises:
+            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
+                its queries.
+
+        Cost: that of the query, and 1 read for each item that a transaction has; with guarded queries 1 read more.
+        """
+        self._check_query(model, options)
+        if self._is_guarding(model):
+            self._guard(model, hash_key).is_read = True
+        return find(self, model, hash_key, range_key_condition, filter_condition, options)
+
+    def _check_query(self, model: type[GuardedMixin], options: dict[str, Any]) -> None:
+        self._check_open()
+        _check_model(model)
+        if options.get("index_name") is not None:
+            raise ConfigurationError(
+                "an index is eventually consistent, so a transaction cannot query it: query it outside, and get() "
+                "the items in the transaction."
+            )
+        if self._isolation in ("serializable", "snapshot") and not getattr(model.Meta, "guard_queries", False):
+            raise ConfigurationError(
+                f"other transactions could add items to the query of {model.__name__} before this one is committed. "
+                f"Set Meta.guard_queries = True (its items are then created and deleted by transactions only), or "
+                f"use isolation='read_committed'."
+            )
+
+    def _is_guarding(self, model: type[GuardedMixin]) -> bool:
+        return bool(getattr(model.Meta, "guard_queries", False))
+
+    def _guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
+        """Return the row that counts who creates and deletes items of a hash key."""
+        attribute = model._hash_key_attribute()
+        assert attribute is not None  # noqa: S101 - every model has one
+        name = row_name(model.Meta.table_name, ((attribute.attr_type, attribute.serialize(hash_key)),))
+        return self._entry(self._find_table(model), f"guard#{name}", is_read=False)
+
+    # Writing
+
+    def save(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Store an item as it is now. What is changed in the instance afterwards needs another `save`.
+
+        Args:
+            item: from `get`, from anywhere else (its version is then checked as by `Model.save`), or a new one.
+            condition: on the item as it is stored before the transaction.
+            add_version_condition: with False it is overwritten whatever its version, unless the transaction has
+                read it.
+
+        Raises:
+            ConfigurationError: its model cannot take part; or the transaction is over, or read only.
+            StaleVersion: the transaction has another copy of the item.
+
+        Cost: none here.
+        """
+        entry = self._entry_of(item)
+        entry.save(condition, checks=add_version_condition)
+        self._count_in_guard(entry)
+
     def update(
         self,
-        model: Model,
-        actions: list[UpdateAction],
+        item: GuardedMixin,
+        actions: list[Action],
         condition: Condition | None = None,
-        return_values: str | None = None,
         *,
         add_version_condition: bool = True,
     ) -> None:
-        """Update an item. See PynamoDB's `TransactWrite.update`."""
-        writer = self._writer_of(model)
-        if writer is not None:
-            self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
-            return
-        kwargs = model.get_update_kwargs_from_instance(
-            [*actions], condition, return_values, add_version_condition=add_version_condition
-        )
-        self._add(_key_in(kwargs), Action({"Update": kwargs}))
-        self._models_for_version_attribute_update.append(model)
+        """Apply actions to an item. An instance from `get` has the result at once.
 
-    @override
-    def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
-        """Delete an item. See PynamoDB's `TransactWrite.delete`."""
-        writer = self._writer_of(model)
-        if writer is not None:
-            self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
-            return
-        kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
-        self._add(_key_in(kwargs), Action({"Delete": kwargs}))
+        Any other instance does not, and is refused by a later `save` until `refresh`. With
+        ``add_version_condition=False``, actions such as ``Account.balance.add(5)`` are applied to whatever is stored.
 
-    def _writer_of(self, model: Model) -> FreeItem | None:
-        writer = model._writer() if isinstance(model, GuardedMixin) else None
-        if writer is not None and not self._has_own_token:
-            writer.token = str(self._client_request_token)
-        return writer
+        Raises:
+            TransactWriteError: the actions do not fit the item, such as an `add` to a string.
+            ConfigurationError, StaleVersion: as `save`.
 
-    def _add_write(self, writer: FreeItem, write: Write) -> None:
-        key = _key_of(write.item)
-        self._make_room(key, write, needed=2 if isinstance(writer, GuardedItem) else 1)
-        request = writer.action(write)
-        self._actions[key] = Action(request, write)
-        if isinstance(writer, EmbeddedItem):
-            number = 0 if writer.own is None else writer.own.last_write
-            self._actions[key] = Action(request, write, writer.row, writer.own, number)
-            if writer.own is not None and write.operation is DELETE:
-                self._deleted_locks.append(writer.own)
-        elif isinstance(writer, GuardedItem):
-            self._guard_row(writer.own)
-            if write.operation in (SAVE, DELETE):
-                self._written_items[writer.own] = write.operation is DELETE
+        Cost: none here. In a long commit 1 read, if the item was not read by the transaction.
+        """
+        entry = self._entry_of(item)
+        entry.update(actions, condition, checks=add_version_condition)
+        self._count_in_guard(entry)
 
-    def _guard_row(self, own: OwnEntry) -> None:
-        """Add the check of the lock row."""
-        number = own.next_write()
-        self._guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
+    def delete(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Delete an item. Arguments and errors are those of `save`."""
+        entry = self._entry_of(item)
+        entry.delete(condition, checks=add_version_condition)
+        self._count_in_guard(entry)
 
-    def _add(self, key: Any, action: Action) -> None:
-        self._make_room(key, action.write)
-        self._actions[key] = action
+    def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
+        """Make it a condition of the commit that an item is the one that was read, without writing it.
 
-    def _make_room(self, key: Any, write: Write | None, needed: int = 1) -> None:
-        """Refuse what DynamoDB would refuse, before anything is noted anywhere."""
+        Whatever the isolation. An item that the transaction has read or writes is checked anyhow.
+
+        Args:
+            item: an instance; one that was never stored is checked to be absent.
+            condition: has to be true of the stored item as well.
+        """
+        entry = self._entry_of(item, is_write=False)
+        entry.require(condition)
+        entry.check()
+
+    def touch(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Count an item's version up, so that everybody who has read it must read it again."""
+        self._entry_of(item).touch(condition, checks=add_version_condition)
+
+    def _count_in_guard(self, entry: Entry) -> None:
+        if self._is_guarding(entry.model) and (entry.is_absent or entry.is_deleted):
+            name = str(entry.model._hash_keyname)
+            self._guard(entry.model, getattr(entry.item, name)).touch(None, checks=False)
+
+    # Entries
+
+    def _entry(
+        self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False, is_read: bool = True
+    ) -> Entry:
+        """Return what the transaction knows of an item, reading it if need be."""
         self._check_open()
-        before = self._actions.get(key)
-        if before is not None:
-            _check_replaces(before, write, key)
-        elif len(self._actions) + len(self._guards) + needed > MAX_ACTIONS:
+        _check_model(model)
+        key = key_of(model, hash_key, range_key)
+        identity = _identity(model, key)
+        if for_update:
+            self._lock(model, hash_key, range_key)
+        entry = self._entries.get(identity)
+        if entry is None:
+            image = self._reader.read(model, key)
+            entry = self._entries[identity] = self._new_entry(model, key, image, hash_key, range_key)
+        entry.is_read = entry.is_read or (is_read and self._isolation in ("serializable", "snapshot"))
+        return entry
+
+    def _new_entry(self, model: type[Any], key: Image, image: Image | None, hash_key: Any, range_key: Any) -> Entry:
+        image = None if image is None or is_expired(model, image) else image
+        item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
+        return Entry(item, key, image, self._read_again, self.id)
+
+    def _entry_of(self, item: GuardedMixin, *, is_write: bool = True) -> Entry:
+        """Return the entry of an instance that somebody wants to write."""
+        self._check_open()
+        if is_write and self._read_only:
+            raise ConfigurationError("this transaction is read only: use another one to write.")
+        if not isinstance(item, GuardedMixin):
+            raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
+        _check_model(type(item))
+        key = key_of(type(item), *item._key_values())
+        identity = _identity(type(item), key)
+        entry = self._entries.get(identity)
+        if entry is None:
+            versions.check_current(item, TransactWriteError)
+            entry = self._entries[identity] = Entry(item, key, UNREAD, self._read_again, self.id)
+        entry.take(item)
+        return entry
+
+    def _read_again(self, entry: Entry) -> Image | None:
+        image = self._reader.read(entry.model, entry.key)
+        return None if image is None or is_expired(entry.model, image) else image
+
+    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
+        if not issubclass(model, LockableMixin):
+            raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
+        lock = model.locked(hash_key, range_key)
+        if any(held._target.row.identity == lock._target.row.identity for held in self._locks):
+            return
+        lock.acquire(wait=max(0.0, self._deadline - runtime.current.monotonic()))
+        self._locks.append(lock)
+
+    def _find_table(self, model: type[Any] | None = None) -> type[TransactionTable]:
+        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in self._models(model))]
+        found = next((table for table in candidates if table is not None), None)
+        if found is None:
             raise ConfigurationError(
-                f"DynamoDB allows {MAX_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
-                f"counts twice). Use several, or guarded_batch()."
+                "no TransactionTable is known: pass one to transaction(), or name it in Meta.transaction_table."
             )
+        return found
+
+    def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
+        if model is not None:
+            yield model
+        for entry in self._entries.values():
+            yield entry.model
+
+    # Ending
+
+    def plan(self) -> Plan:
+        """Return how the transaction would be committed now, and what that costs if nobody interferes.
+
+        Sizes, and with them the units, are those of what is known: an update of an instance that the transaction
+        has not read counts as 1 KB.
+        """
+        return self._committing().plan()
+
+    def _committing(self) -> Committing:
+        try:
+            book: Book | None = book_of(self._find_table())
+        except ConfigurationError:
+            book = None
+        terms = Terms(
+            self.id,
+            self._priority,
+            self._owner,
+            self._lease,
+            self._deadline,
+            self._workers,
+            book,
+            self._idempotency_key,
+            self._on_progress,
+        )
+        return Committing(list(self._entries.values()), terms)
+
+    def commit(self) -> None:
+        """Commit: all writes are applied, or none. The transaction is over then, whatever happens.
+
+        Raises:
+            StaleVersion: an item is not the one that was read.
+            Conflict: a condition was not met.
+            ItemLocked: somebody else holds the lock of an item.
+            TransactionConflict: other transactions kept the items busy.
+            TransactionAborted: somebody else aborted it.
+            LockLost: a lock of ours is gone.
+            OutcomeUnknown: no answer tells whether it was committed; after all others nothing was written.
+            ConfigurationError: it is over already, or is more than a transaction can be.
+
+        Cost: see `plan`. Nothing for a transaction without reads and writes; 1 transactional read for each hundred
+        items that were only read; 1 write for one item; 1 native transaction for up to a hundred.
+        """
+        self._check_open()
+        self._state = "ended"
+        try:
+            self.is_repeated = self._committing().run()
+        except BaseException:
+            self._end(self._after_rollback)
+            raise
+        self._end(self._after_commit)
+
+    def rollback(self) -> None:
+        """Give up: nothing is written. Does nothing if the transaction is over."""
+        if self._state == "open":
+            self._state = "ended"
+            self._end(self._after_rollback)
+
+    def _end(self, callbacks: list[Callable[[], object]]) -> None:
+        with contextlib.ExitStack() as stack:
+            for callback in reversed(callbacks):
+                stack.callback(callback)
+            for lock in self._locks:
+                stack.callback(lock.release)
+
+    def savepoint(self) -> Savepoint:
+        """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""
+        self._check_open()
+        return Savepoint(self._entries)
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Call back once the transaction is committed, such as to send a mail; locks are given back before."""
+        self._after_commit.append(callback)
+
+    def after_rollback(self, callback: Callable[[], object]) -> None:
+        """Call back once it is known that the transaction is not, or not known to be, committed."""
+        self._after_rollback.append(callback)
 
     def _check_open(self) -> None:
-        if self._is_committed:
-            raise ConfigurationError(
-                "this transaction has been committed (or refused) already, and can be committed once only: "
-                "make a new TransactWrite."
-            )
+        if self._state != "open":
+            raise ConfigurationError("this transaction is over: begin a new one.")
 
-    @override
-    def _commit(self) -> Any:
+    def again(self, successor: Transaction) -> Transaction:
+        """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
+        successor._priority = self._priority
+        return successor
+
+    def __enter__(self) -> Self:
         self._check_open()
-        self._is_committed = True
-        if not self._actions:
-            return {}
-        for own in self._deleted_locks:
-            own.may_delete = True
-        options = self._connection._get_transact_operation_kwargs(
-            None, self._return_consumed_capacity, self._return_item_collection_metrics
-        )
-        commit = Commit(
-            self._connection,
-            list(self._actions.values()),
-            self._guards,
-            str(self._client_request_token),
-            may_change_token=self._has_own_token,
-            options=options,
-        )
-        try:
-            data = commit.send()
-        except Exception as error:
-            self._refusals = commit.refusals
-            self._note_refusal(error)
-            raise
-        finally:
-            self._client_request_token = commit.token
-        self._note_commit()
-        return data
+        return self
 
-    def _note_refusal(self, error: Exception) -> None:
-        """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
-        if not isinstance(error, OutcomeUnknown):
-            for own in self._deleted_locks:
-                own.may_delete = False
-
-    def _note_commit(self) -> None:
-        """Make the instances what they are now; `edit` must not save deleted items again."""
-        for model in self._models_for_version_attribute_update:
-            model.update_local_version_attribute()
-        for action in self._actions.values():
-            write = action.write
-            if write is not None and write.operation in (SAVE, UPDATE):
-                is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
-                versions.promise(write.item, write.part)
-                write.item.update_local_version_attribute()
-                if not is_known:
-                    versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))
-        for own, is_deleted in self._written_items.items():
-            own.is_item_deleted = is_deleted
-        for own in self._deleted_locks:
-            locked.left(own, None)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.rollback()
+        elif self._state == "open":
+            self.commit()
 
 
-def _check_replaces(before: Action, write: Write | None, key: Any) -> None:
-    """Refuse a second action on an item, unless it is a write with the check that the first one was."""
-    is_read = before.write is not None and before.write.operation is CHECK
-    if not (is_read and write is not None and write.part.is_checked):
+def _identity(model: type[GuardedMixin], key: Image) -> Any:
+    return (model._get_connection().table_name, *sorted((name, *value.items()) for name, value in key.items()))
+
+
+def _check_model(model: type[Any]) -> None:
+    """Refuse a model whose items could not be told from others of the same key."""
+    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
+        raise ConfigurationError(f"{model!r} cannot take part in a transaction: derive it from VersionedMixin.")
+    shape = versions.shape_of(model)
+    if shape.attribute is None or shape.write_id is None:
         raise ConfigurationError(
-            f"a transaction allows one action for each item, and this one has two for {key}: join them."
-        )
-    _check_same_copy(before, write)
-
-
-def _check_same_copy(before: Action, write: Write) -> None:
-    """Refuse to read one state of an item and write another: one of the copies is old."""
-    if before.write is not None and before.write.part.before != write.part.before:
-        raise versions.stale(
-            write.item,
-            TransactWriteError,
-            "is in the transaction twice, as two copies that differ: one of them is old.",
+            f"{model.__name__} cannot take part in a transaction: declare `version = VersionAttribute()`, and leave it "
+            f"its write ids (Meta.write_id)."
         )
 
 
-def _key_of(item: Model) -> Any:
-    """Return what identifies an item: its table and its key."""
-    return (item._get_connection().table_name, *sorted(item._get_keys().items()))
+def _check_options(
+    table: type[TransactionTable] | None, isolation: str, idempotency_key: str | None, workers: int
+) -> None:
+    if table is not None and not (isinstance(table, type) and issubclass(table, TransactionTable)):
+        raise ConfigurationError(f"the table of a transaction must be a subclass of TransactionTable, not {table!r}.")
+    if isolation not in ISOLATION_LEVELS:
+        raise ConfigurationError(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}.")
+    if idempotency_key is not None and not (
+        isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) < 2000
+    ):
+        raise ConfigurationError(f"an idempotency key is a text of at most 2,000 bytes, not {idempotency_key!r}.")
+    if not isinstance(workers, int) or workers < 1:
+        raise ConfigurationError(f"workers must be a whole number above 0, not {workers!r}.")
 
 
-def _key_in(kwargs: dict[str, Any]) -> Any:
-    """Return the same for the request of an action."""
-    key = {name: next(iter(value.values())) for name, value in kwargs["Key"].items()}
-    return (kwargs["TableName"], *sorted(key.items()))
+def _checked_lease(lease: Duration) -> float:
+    result = seconds(lease, "lease")
+    if not MIN_LEASE_S <= result < float("inf"):
+        raise ConfigurationError(f"the lease of a transaction must be at least {MIN_LEASE_S} s, and finite: {lease!r}.")
+    return result

@@ -19,13 +19,14 @@ LAYERS = [
     ["models"],
     ["contexts", "versioned", "expiring"],
     ["batches"],
-    ["transactions"],
+    ["transact_write"],
     ["guarded"],
     ["placement"],
     ["locks"],
     ["attributes"],
     ["_io"],
     ["_core"],
+    ["_expressions"],
     ["exceptions"],
 ]
 #: Besides `_io`: where the in-memory database meets botocore, and the threads of the virtual clock.
@@ -55,7 +56,7 @@ def imports(tree: ast.AST) -> set[str]:
 
 def own_imports(tree: ast.AST) -> set[str]:
     inner = {name.removeprefix("pynamo_locking.") for name in imports(tree) if name.startswith("pynamo_locking.")}
-    return {name for name in inner if name in MODULES or name.split(".")[0] in ("_io", "_core")}
+    return {name for name in inner if name in MODULES or name.split(".")[0] in ("_io", "_core", "_expressions")}
 
 
 def functions() -> dict[str, int]:
@@ -138,27 +139,42 @@ def test_nothing_of_the_package_needs_its_tests() -> None:
     assert wrong == []
 
 
-def test_the_core_is_pure() -> None:
-    """`_core` neither logs nor knows PynamoDB, nor anything of the package but itself and the exceptions."""
-    allowed = {"__future__", "dataclasses", "datetime", "decimal", "enum", "hashlib", "math", "typing", "urllib"}
-    wrong = [
+#: What pure code imports, besides itself and the exceptions.
+PURE = {"__future__", "dataclasses", "datetime", "decimal", "enum", "hashlib", "math", "typing", "urllib"}
+
+
+def impure(package: str, allowed: set[str], own: tuple[str, ...]) -> list[str]:
+    return [
         f"{module} imports {name}"
         for module, tree in TREES.items()
-        if module.startswith("_core")
+        if module.split(".")[0] == package
         for name in imports(tree)
-        if name.split(".")[0] not in allowed
-        and not name.startswith(("pynamo_locking._core", "pynamo_locking.exceptions"))
+        if name.split(".")[0] not in allowed and not name.startswith(tuple(f"pynamo_locking.{each}" for each in own))
     ]
 
-    assert wrong == []
+
+def test_the_core_is_pure() -> None:
+    """`_core` neither logs nor knows PynamoDB, nor anything of the package but itself and what is below it."""
+    assert impure("_core", PURE, ("_core", "_expressions", "exceptions")) == []
+
+
+def test_the_expressions_are_pure() -> None:
+    """`_expressions` knows nothing but itself: the same text and item give the same answer, wherever it runs."""
+    tools = {"__future__", "dataclasses", "decimal", "functools", "itertools", "marshal", "operator", "re", "typing"}
+
+    assert impure("_expressions", tools, ("_expressions",)) == []
+
+
+#: The requests of locks, of transactions' own rows, and of the marks that transactions leave on items.
+REQUESTS = {"_io.requests", "_io.headers", "_io.marks"}
 
 
 def test_condition_text_is_in_requests() -> None:
-    """Hand-written expressions stand in one module."""
+    """Hand-written expressions stand in the modules that make requests by hand."""
     wrong = [
         f"{module}:{node.lineno}"
         for module, tree in TREES.items()
-        if module != "_io.requests"
+        if module not in REQUESTS
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value.startswith(("attribute_exists(", "attribute_not_exists(", "SET ", "REMOVE ", "#l"))

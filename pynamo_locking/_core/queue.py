@@ -22,6 +22,29 @@ EXCLUSIVE: Final = "exclusive"
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What a transaction of many items has left in an item, beside the untouched values.
+
+    Attributes:
+        id: of the transaction.
+        table: where its header is.
+        op: ``"save"``, ``"delete"``, or ``"keep"`` for an item that the decision itself writes.
+        is_ghost: whether the item is only a placeholder, made to carry the mark.
+        set: the attributes that the item gets.
+        remove: the attributes that it loses.
+        spill: name of the row that has `set` and `remove`, if they did not fit.
+    """
+
+    id: str
+    table: str
+    op: str
+    is_ghost: bool = False
+    set: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    remove: tuple[str, ...] = ()
+    spill: str = ""
+
+
+@dataclass(frozen=True)
 class Entry:
     """One place in the queue of a lock, as stored.
 
@@ -68,6 +91,7 @@ class LockState:
         since: the first ticket of this document.
         evicted: tickets of holders that were evicted or broken, by slot.
         raw: the stored map, as DynamoDB returned it.
+        mark: of the transaction that the item is part of, None if it is not, or its values are decided and stored.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -75,6 +99,7 @@ class LockState:
     since: int = 0
     evicted: Mapping[int, int] = field(default_factory=dict)
     raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    mark: Mark | None = None
 
     @property
     def holders(self) -> tuple[Entry, ...]:

@@ -9,6 +9,8 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._io import attempts, runtime, transport
+from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unlocked import locked_out
 from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import (
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pynamodb.connection import Connection
     from pynamodb.exceptions import VerboseClientError
 
+    from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.transport import Reasons
@@ -60,9 +63,13 @@ class Action:
         mine = self.row.state(image).find(self.own.entry.id, self.own.entry.ticket)
         return mine is not None and mine.writes == self.number
 
+    def mark_in(self, image: dict[str, Any] | None) -> Mark | None:
+        """Return the mark of a transaction of many items that keeps this action out."""
+        return None if self.row is None else self.row.state(image).mark
+
     def explain(self, image: dict[str, Any] | None, cause: Exception) -> Exception:
         """Return why this action was refused, given the stored item."""
-        if self.row is not None:
+        if self.row is not None and "ConditionCheck" not in self.request:
             state = self.row.state(image)
             if self.own is None and state.entries:
                 return locked_out(self.row, state, TransactWriteError, cause)
@@ -86,6 +93,7 @@ class Commit:
         token: makes DynamoDB recognise a second copy for ten minutes.
         may_change_token: whether a refused transaction may be sent again under another token.
         options: what else the request has.
+        resolver: takes marks of other transactions out of the way.
 
     Attributes:
         refusals: after a refusal, why each action was refused; None for those that were not the reason.
@@ -100,7 +108,9 @@ class Commit:
         *,
         may_change_token: bool,
         options: dict[str, Any],
+        resolver: Resolver | None = None,
     ) -> None:
+        self.resolver = resolver or Resolver()
         self.connection = connection
         self.actions = actions
         self.all = [*actions, *guards]
@@ -130,6 +140,8 @@ class Commit:
                         self.token = runtime.current.token()
                     continue
                 reasons = transport.reasons_of(error)
+                if reasons and self._resolve(reasons, error, in_doubt=in_doubt):
+                    continue
                 if reasons:
                     return self._settle(reasons, error, in_doubt=in_doubt)
                 if not in_doubt:
@@ -137,6 +149,26 @@ class Commit:
                 if resent:
                     raise self._unknown(error) from error
                 resent = True
+
+    def _resolve(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> bool:
+        """Take marks out of the way; tell whether there were any, so that it is worth another try."""
+        marked = [
+            (action.row, mark)
+            for action, reason in zip(self.all, reasons, strict=False)
+            if reason.get("Code") == "ConditionalCheckFailed"
+            and action.row is not None
+            and (mark := action.mark_in(reason.get("Item"))) is not None
+        ]
+        try:
+            for row, mark in marked:
+                self.resolver.resolve(row, mark)
+        except (StillPending, Unavailable) as pending:
+            if in_doubt:
+                raise self._unknown(error) from pending
+            raise also(TransactionConflict, TransactWriteError)(f"{pending}. Trying again is safe.", cause=error) from (
+                pending
+            )
+        return bool(marked)
 
     def _settle(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> dict[str, Any]:
         """Return if an earlier copy was applied after all, on engines that do not know tokens."""

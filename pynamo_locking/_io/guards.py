@@ -42,8 +42,8 @@ def in_queue(own: OwnEntry) -> Condition:
 
 
 def standing(own: OwnEntry, number: int) -> Condition:
-    """Our entry is in the queue, and no later write of ours has been applied."""
-    standing: Condition = in_queue(own) & (_writes(own) < number)
+    """Our entry is in the queue, no later write of ours has been applied, and no transaction has the item."""
+    standing: Condition = in_queue(own) & (_writes(own) < number) & unmarked(own.row.attribute)
     return standing
 
 
@@ -58,11 +58,23 @@ def leaving(own: OwnEntry) -> list[Action]:
     return [lock[part][own.entry.id].remove() for part in (records.QUEUE, records.TICKETS)]
 
 
-def unlocked(lock: Attribute[Any]) -> Condition:
-    """Nobody is in the queue, or there is none."""
-    queue = Path([lock.attr_name, records.QUEUE])
-    free: Condition = queue.does_not_exist() | (size(queue) == 0)
+def unlocked(lock_name: str) -> Condition:
+    """Nobody is in the queue, or there is none, and no transaction has the item."""
+    queue = Path([lock_name, records.QUEUE])
+    free: Condition = (queue.does_not_exist() | (size(queue) == 0)) & unmarked(lock_name)
     return free
+
+
+def unmarked(lock_name: str) -> Condition:
+    """No transaction of many items has the item: without this its decision could be written over."""
+    condition: Condition = Path([lock_name, records.TX]).does_not_exist()
+    return condition
+
+
+def marked_by(lock_name: str, transaction_id: str) -> Condition:
+    """That transaction has the item."""
+    condition: Condition = Path([lock_name, records.TX, records.TX_ID]) == transaction_id
+    return condition
 
 
 def unchanged(lock: Attribute[Any], raw: Mapping[str, Any] | None) -> Condition:

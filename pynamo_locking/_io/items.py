@@ -143,7 +143,7 @@ class EmbeddedItem(FreeItem):
     @override
     def action(self, write: Write) -> dict[str, Any]:
         if self.own is None:
-            return action_of(write, guards.unlocked(self.lock))
+            return action_of(write, guards.unlocked(self.lock.attr_name))
         number = self.own.next_write()
         return action_of(write, guards.standing(self.own, number), [guards.counting(self.own, number)])
 
@@ -167,6 +167,10 @@ class EmbeddedItem(FreeItem):
 
     def _next_document(self, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with the write counted in it; None if we are not inside."""
+        if state.mark is not None:
+            raise ConfigurationError(
+                f"this copy of {self.row.label} was read while a transaction had the item: refresh() it first."
+            )
         if self.own is None:
             if state.entries:
                 raise unlocked.locked_out(self.row, state, TransactWriteError)

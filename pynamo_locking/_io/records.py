@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._core.queue import FREE, Entry, LockState
+from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ LEASE = "lease_ms"
 BEAT = "beat"
 UNTIL = "until_ms"
 WRITES = "writes"
+TX = "tx"
+TX_ID = "id"
+TX_TABLE = "table"
+INTENT = "intent"
+OP = "op"
+GHOST = "ghost"
+SET = "set"
+REMOVE = "remove"
+SPILL = "spill"
 
 
 def number(value: int) -> dict[str, str]:
@@ -64,7 +74,7 @@ def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
 def state_of(raw: Mapping[str, Any] | None) -> LockState:
     """Return the lock document stored as that map."""
     if not raw or NEXT not in raw:
-        return FREE if raw is None else LockState(raw=raw)
+        return FREE if raw is None else LockState(raw=raw, mark=_mark_in(raw))
     now_ms = runtime.current.time_ms()
     tickets = raw[TICKETS]["M"]
     entries = [
@@ -78,6 +88,53 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
         since=int(raw[SINCE]["N"]),
         evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
         raw=raw,
+        mark=_mark_in(raw),
+    )
+
+
+def _mark_in(raw: Mapping[str, Any]) -> Mark | None:
+    if TX not in raw:
+        return None
+    stored = raw[TX]["M"]
+    intent = stored[INTENT]["M"]
+    mark = Mark(
+        id=stored[TX_ID]["S"],
+        table=stored[TX_TABLE]["S"],
+        op=intent[OP]["S"],
+        is_ghost=GHOST in intent,
+        spill=intent.get(SPILL, {}).get("S", ""),
+    )
+    return with_changes(mark, intent)
+
+
+def stored_mark(mark: Mark) -> dict[str, Any]:
+    """Return the stored form of a mark."""
+    intent: dict[str, Any] = {OP: {"S": mark.op}}
+    if mark.is_ghost:
+        intent[GHOST] = {"BOOL": True}
+    if mark.spill:
+        intent[SPILL] = {"S": mark.spill}
+    else:
+        intent |= stored_changes(mark)
+    return {"M": {TX_ID: {"S": mark.id}, TX_TABLE: {"S": mark.table}, INTENT: {"M": intent}}}
+
+
+def stored_changes(mark: Mark) -> dict[str, Any]:
+    """Return the stored form of what a mark intends: in it, or in a row of its own."""
+    changes: dict[str, Any] = {}
+    if mark.set:
+        changes[SET] = {"M": dict(mark.set)}
+    if mark.remove:
+        changes[REMOVE] = {"L": [{"S": name} for name in mark.remove]}
+    return changes
+
+
+def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
+    """Return a mark with the changes that were stored in a row of their own."""
+    return replace(
+        mark,
+        set=stored.get(SET, {}).get("M", {}),
+        remove=tuple(name["S"] for name in stored.get(REMOVE, {}).get("L", ())),
     )
 
 

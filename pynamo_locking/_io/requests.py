@@ -108,15 +108,16 @@ def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
 def enter_first(row: Row, entry: NewEntry) -> Image:
     """Create the document with us in it. Tickets start at the epoch in ms, so they never go back.
 
-    Refused if somebody else made it first, or if the item has to exist and does not.
+    Refused if somebody else made it first, if the item has to exist and does not, or if a transaction has
+    the item, whose mark would be lost.
     """
     now_ms = runtime.current.time_ms()
     exists = "" if row.may_create else " AND attribute_exists(#h)"
     return _update(
         row,
         set_="#l = :map",
-        condition="attribute_not_exists(#l.#n)" + exists,
-        names={"#n": records.NEXT} | ({} if row.may_create else {"#h": row.hash_name}),
+        condition="attribute_not_exists(#l.#n) AND attribute_not_exists(#l.#tx)" + exists,
+        names={"#n": records.NEXT, "#tx": records.TX} | ({} if row.may_create else {"#h": row.hash_name}),
         values={":map": records.new_document(entry.id, entry.stored(now_ms), now_ms)},
         expiry=_expiry(row, entry.lease),
         used=("#l",),
@@ -229,13 +230,27 @@ def _update(  # noqa: PLR0913 - the parts of one expression
 
 def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
-        return attempts.dispatch(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
+        return ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        _refuse(row, error)
+
+
+def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Send a request.
+
+    Raises:
+        Refused: its condition failed.
+        Unavailable: no usable answer came.
+        BotoCoreError, ClientError: DynamoDB refused it for good.
+    """
+    try:
+        return attempts.dispatch(connection, operation, kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
         if transport.code_of(error) == transport.CONDITION_FAILED:
             raise Refused(transport.image_of(error), repeated=transport.was_repeated(error)) from error
         if transport.is_transient(error):
             raise Unavailable(error) from error
-        _refuse(row, error)
+        raise
 
 
 def _refuse(row: Row, error: Exception) -> NoReturn:

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Outcome
-from pynamo_locking._core.queue import dead_among
+from pynamo_locking._core.queue import FREE, dead_among
 from pynamo_locking._io import expiry, guards, requests, runtime, transport
+from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.waiting import evict_dead
 from pynamo_locking._io.writes import Patience
-from pynamo_locking.exceptions import ItemLocked, also
+from pynamo_locking.exceptions import ItemLocked, TransactionConflict, also
 
 if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
 
-    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.writes import Write
 
@@ -41,7 +42,7 @@ def send(write: Write, row: Row | None = None, lock: Attribute[Any] | None = Non
         OutcomeUnknown: nothing tells whether it was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
-    return _Sending(write, row, None if lock is None else guards.unlocked(lock)).send()
+    return _Sending(write, row, None if lock is None else guards.unlocked(lock.attr_name)).send()
 
 
 class _Sending:
@@ -54,6 +55,7 @@ class _Sending:
         self.may_evict = True
         self.may_clear = write.creates
         self.patience = Patience()
+        self.resolver = Resolver()
         # Attempts that botocore must not make for us are made here; one more than it would have made.
         self.once = write.is_tried_once
         self.again = 0
@@ -97,8 +99,11 @@ class _Sending:
             return {} if image is None else {"Attributes": image}
         if outcome is Outcome.UNKNOWN:
             raise self.write.unknown(error) from error
-        state = None if self.row is None else self.row.state(image)
-        if state is not None and state.entries:
+        state = FREE if self.row is None else self.row.state(image)
+        if state.mark is not None:
+            self._resolve(state.mark, image, error)
+            return None
+        if state.entries:
             self._evict(state, image, error)
             return None
         if self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
@@ -106,10 +111,22 @@ class _Sending:
             return None
         raise self.write.refused(error, image) from error
 
+    def _resolve(self, mark: Mark, image: Image | None, error: Exception) -> None:
+        """Take the mark of a transaction out of the way, or wait for it."""
+        assert self.row is not None  # noqa: S101 - it has the mark
+        try:
+            self.resolver.resolve(self.row, mark)
+        except (StillPending, requests.Unavailable) as reason:
+            if self.repeated and self.write.may_still_be_applied(image):
+                raise self.write.unknown(error) from reason
+            raise also(TransactionConflict, self.write.operation.error)(
+                f"Failed to {self.write.operation.verb} item: {reason}. Trying again is safe.", cause=error
+            ) from reason
+
     def _evict(self, state: LockState, image: Image | None, error: Exception) -> None:
         assert self.row is not None  # noqa: S101 - a lock has one
         may_evict, self.may_evict = self.may_evict, False
-        if not (may_evict and _evict_all(self.row, state, type(self.write.item))):
+        if not (may_evict and evict_all(self.row, state, type(self.write.item))):
             if self.repeated and self.write.may_still_be_applied(image):
                 raise self.write.unknown(error) from error
             stored = None if image is None else (type(self.write.item), image)
@@ -143,7 +160,7 @@ class _Sending:
         raise self.write.unknown(error) from error  # it may have been replaced, or still be on its way
 
 
-def _evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
+def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
     """Empty a queue in which all are dead; False if anybody may be alive."""
     skew = model.lock_settings().max_clock_skew
     while state.entries:

@@ -143,6 +143,14 @@ def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
         _set_write_id(item, write_id)
 
 
+def pin(item: Model, image: Mapping[str, Any] | None) -> None:
+    """Make an instance one of the item that is stored, whatever it was loaded from."""
+    name, stored = item._version_attribute_name, known_of(type(item), image or {})
+    if name is not None:
+        setattr(item, name, stored.version)
+        _set_write_id(item, stored.write_id)
+
+
 class VersionPart:
     """What versions add to one write.
 

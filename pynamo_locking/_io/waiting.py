@@ -20,11 +20,13 @@ from pynamo_locking._core.queue import (
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.requests import NewEntry, Refused, Unavailable
+from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.wish import Wish
 
@@ -48,6 +50,7 @@ class Acquisition:
         self._state = FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
+        self._resolver = Resolver(deadline=self._deadline)
         self._entry: Entry | None = None
         self._started = 0.0
         self._beat = 0
@@ -108,6 +111,9 @@ class Acquisition:
             return self._make_room(state)
         if image is None and not self._row.may_create:
             self._no_such_item()
+        if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
+            self._resolve(state.mark)
+            return None
         image = self._attempt(lambda: requests.enter_first(self._row, self._new))
         if image is None:
             self._no_such_item()
@@ -152,10 +158,13 @@ class Acquisition:
                 return None
             assert self._entry is not None  # noqa: S101 - set by _with_us
             ahead = self._state.ahead_of(self._entry)
-            if not ahead:
+            if not ahead and self._state.mark is None:
                 return self._grant(image)
             dead = self._watch(ahead)
             try:
+                if not ahead:
+                    image = self._wait_for_transaction()
+                    continue
                 image = evict_dead(self._row, dead) if dead else None
                 if image is None:
                     image = self._next_image(len(ahead))
@@ -163,6 +172,20 @@ class Acquisition:
             except Unavailable as error:
                 self._not_answered(error, attempt)
                 attempt += 1
+
+    def _wait_for_transaction(self) -> Image | None:
+        """We are first, and a transaction that came before us has the item."""
+        assert self._state.mark is not None  # noqa: S101 - that is why
+        self._resolve(self._state.mark)
+        if runtime.current.monotonic() >= next_renewal(self._started, self._wish.lease):
+            return self._renew()
+        return requests.look(self._row, consistent=True)
+
+    def _resolve(self, mark: Mark) -> None:
+        try:
+            self._resolver.resolve(self._row, mark)
+        except StillPending as pending:
+            self._time_out(str(pending))
 
     def _with_us(self, image: Image | None) -> Image | None:
         """Return an image that has our entry, or None if a consistent read proves that it is gone."""
@@ -267,9 +290,11 @@ class Acquisition:
             self._time_out()
         runtime.current.sleep(min(left, backoff(attempt, runtime.current.jitter())))
 
-    def _time_out(self) -> NoReturn:
+    def _time_out(self, reason: str = "") -> NoReturn:
         ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
-        if ahead:
+        if reason:
+            pass
+        elif ahead:
             first = ahead[0]
             reason = f"{len(ahead)} ahead; held by {first.owner} (ticket {first.ticket})"
         else:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
+from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._io import local, runtime
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use
 from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
 from pynamo_locking.testing._dynamodb.arguments import check_arguments
-from pynamo_locking.testing._dynamodb.refusals import Refusal
 from pynamo_locking.testing._dynamodb.tables import Store
 from pynamo_locking.testing.clock_view import view_here
 

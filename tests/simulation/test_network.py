@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from pynamo_locking.testing.clock_view import ClockView
+from tests.simulation.engine.bench import create_table
 from tests.simulation.engine.choices import Listed, Recorded
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.network import Network
@@ -26,17 +27,7 @@ class _Wire:
         self.scheduler = Scheduler(Recorded(Listed(scheduling)), None, 1000.0, lambda: None, is_fine=False)
         self.faults = Faults(Recorded(Listed([1])), {} if fault is None else {fault: 1})
         self.network = Network(self.scheduler, self.faults, pause_s=9.0)
-        key = {"AttributeName": "key", "AttributeType": "S"}
-        schema = {"AttributeName": "key", "KeyType": "HASH"}
-        self.network.handle(
-            "CreateTable",
-            {
-                "TableName": "table",
-                "AttributeDefinitions": [key],
-                "KeySchema": [schema],
-                "BillingMode": "PAY_PER_REQUEST",
-            },
-        )
+        create_table(self.network)
         self.heard: Any = None
         self.told: list[Fault | None] = []
         self.network.on_request.append(lambda _, fault, __: self.told.append(fault))

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pynamodb.connection import Connection
 
+from pynamo_locking._expressions import Expressions
+from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.values import canonical_item, copy_of
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import MemoryDynamoDB
-from pynamo_locking.testing._dynamodb.refusals import Refusal
-from pynamo_locking.testing._dynamodb.values import canonical_item, copy_of
-from pynamo_locking.testing.expressions import Expressions
 
 N, S, B, BOOL, L, M, SS, NS, BS = ("N", "S", "B", "BOOL", "L", "M", "SS", "NS", "BS")
 

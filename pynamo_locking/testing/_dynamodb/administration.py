@@ -6,7 +6,8 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.testing._dynamodb.refusals import IN_USE, Refusal, invalid, invalid_value
+from pynamo_locking._expressions.refusals import Refusal, invalid, invalid_value
+from pynamo_locking.testing._dynamodb.refusals import IN_USE
 from pynamo_locking.testing._dynamodb.tables import Table
 
 if TYPE_CHECKING:

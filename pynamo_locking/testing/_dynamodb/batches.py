@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking._expressions.refusals import invalid
+from pynamo_locking._expressions.values import canonical_item, copy_of
 from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units
 from pynamo_locking.testing._dynamodb.items import Delete, Put, read_delete, read_projection, read_put
-from pynamo_locking.testing._dynamodb.refusals import invalid
-from pynamo_locking.testing._dynamodb.values import canonical_item, copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,17 +6,17 @@ from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.testing._dynamodb.refusals import invalid, invalid_value
-from pynamo_locking.testing._dynamodb.values import comparable
-from pynamo_locking.testing.expressions.conditions import And, BeginsWith, Between, Condition, Equal, Ordered
-from pynamo_locking.testing.expressions.paths import Literal, Operand, Path
+from pynamo_locking._expressions.conditions import And, BeginsWith, Between, Condition, Equal, Ordered
+from pynamo_locking._expressions.paths import Literal, Operand, Path
+from pynamo_locking._expressions.refusals import invalid, invalid_value
+from pynamo_locking._expressions.values import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking.testing._dynamodb.refusals import Refusal
+    from pynamo_locking._expressions import BoundCondition
+    from pynamo_locking._expressions.refusals import Refusal
     from pynamo_locking.testing._dynamodb.views import Key, Schema
-    from pynamo_locking.testing.expressions import BoundCondition
 
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _MOST_PARTS: Final = 2

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking._expressions import Expressions
+from pynamo_locking._expressions.refusals import invalid, invalid_value
+from pynamo_locking._expressions.values import Item, copy_of, item_size
 from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units
 from pynamo_locking.testing._dynamodb.key_conditions import KeyCondition
-from pynamo_locking.testing._dynamodb.refusals import invalid, invalid_value
-from pynamo_locking.testing._dynamodb.values import Item, copy_of, item_size
-from pynamo_locking.testing.expressions import Expressions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pynamo_locking._expressions import BoundCondition, BoundProjection
     from pynamo_locking.testing._dynamodb.tables import Store, Table
     from pynamo_locking.testing._dynamodb.views import Record, View
-    from pynamo_locking.testing.expressions import BoundCondition, BoundProjection
 
 _PAGE: Final = 1024 * 1024
 _FILTER: Final = "FilterExpression"

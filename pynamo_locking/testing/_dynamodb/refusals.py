@@ -4,42 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._expressions.refusals import Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-INVALID = "ValidationException"
 CONDITION_FAILED = "ConditionalCheckFailedException"
 CANCELLED = "TransactionCanceledException"
 NOT_FOUND = "ResourceNotFoundException"
 IN_USE = "ResourceInUseException"
 MISMATCH = "IdempotentParameterMismatchException"
-SERIALIZATION = "SerializationException"
-
-
-class Refusal(Exception):  # noqa: N818 - an answer, not an error
-    """DynamoDB refuses a request.
-
-    Attributes:
-        code: the code of the error.
-        message: its message.
-        details: what the error carries besides, as ``Item`` or ``CancellationReasons``.
-    """
-
-    def __init__(self, code: str, message: str, **details: Any) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-        self.details = details
-
-
-def invalid(message: str) -> Refusal:
-    """Return the refusal of a request that cannot be served."""
-    return Refusal(INVALID, message)
-
-
-def invalid_value(message: str) -> Refusal:
-    """Return the refusal of a parameter's value."""
-    return invalid(f"One or more parameter values were invalid: {message}")
 
 
 def condition_failed(item: Mapping[str, Any] | None) -> Refusal:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.testing._dynamodb.refusals import NOT_FOUND, Refusal, invalid, invalid_value, no_such_table
-from pynamo_locking.testing._dynamodb.values import Item, Value, canonical, comparable, size_of, type_of
+from pynamo_locking._core.limits import LARGEST_ITEM, LARGEST_KEYS
+from pynamo_locking._expressions.refusals import Refusal, invalid, invalid_value
+from pynamo_locking._expressions.values import Item, Value, canonical, comparable, size_of, type_of
+from pynamo_locking.testing._dynamodb.refusals import NOT_FOUND, no_such_table
 from pynamo_locking.testing._dynamodb.views import Key, Place, Record, Schema, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_LARGEST_HASH: Final = 2048
-_LARGEST_RANGE: Final = 1024
-_LARGEST_ITEM: Final = 400 * 1024
 _EMPTY: Final = {"S": "string", "B": "binary"}
 
 
@@ -103,9 +102,9 @@ class Table:
                     "One or more parameter values are not valid. The AttributeValue for a key attribute "
                     f"cannot contain an empty {_EMPTY[self.types[name]]} value. Key: {name}"
                 )
-        if size_of(item[self.schema.hash]) > _LARGEST_HASH:
+        if size_of(item[self.schema.hash]) > LARGEST_KEYS["hash"]:
             raise invalid_value("Size of hashkey has exceeded the maximum size limit of2048 bytes")
-        if self.schema.range is not None and size_of(item[self.schema.range]) > _LARGEST_RANGE:
+        if self.schema.range is not None and size_of(item[self.schema.range]) > LARGEST_KEYS["range"]:
             raise invalid_value("Aggregated size of all range keys has exceeded the size limit of 1024 bytes")
 
     def record(self, key: Key, item: Item, *, updated: bool = False) -> Record:
@@ -116,10 +115,10 @@ class Table:
         """
         for index in self.indexes.values():
             for name in index.schema.names:
-                if name in item and name not in self.schema.names:
+                if name in item:
                     self._check_index_key(index, name, item[name])
         record = Record(key, item)
-        if record.size > _LARGEST_ITEM:
+        if record.size > LARGEST_ITEM:
             which = "Item size to update" if updated else "Item size"
             raise invalid(f"{which} has exceeded the maximum allowed size")
         return record
@@ -136,6 +135,8 @@ class Table:
                 f"supported. The AttributeValue for a key attribute cannot contain an empty {_EMPTY[expected]} value. "
                 f"IndexName: {index.name}, IndexKey: {name}"
             )
+        if size_of(value) > LARGEST_KEYS["hash" if name == index.schema.hash else "range"]:
+            raise invalid_value("Size limit exceeded")
 
     def replace(self, old: Record | None, new: Record | None) -> int:
         """Put an item in the place of its predecessor; None for none. Return how many indexes that changed."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking._expressions.refusals import Refusal, invalid
+from pynamo_locking._expressions.values import copy_of
 from pynamo_locking.testing._dynamodb.capacity import TRANSACTIONAL, Bill, read_units
 from pynamo_locking.testing._dynamodb.items import read_check, read_delete, read_projection, read_put, read_update
-from pynamo_locking.testing._dynamodb.refusals import MISMATCH, Refusal, cancelled, invalid, reason
-from pynamo_locking.testing._dynamodb.values import copy_of
+from pynamo_locking.testing._dynamodb.refusals import MISMATCH, cancelled, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pynamo_locking.testing._dynamodb.items import Change, Write
     from pynamo_locking.testing._dynamodb.tables import Store
@@ -36,20 +37,23 @@ def transact_write_items(store: Store, request: Mapping[str, Any], now_ms: int) 
         request: the arguments of the request.
         now_ms: the time, for the memory of tokens.
     """
-    token = request.get("ClientRequestToken")
-    writes = _read_writes(store, request["TransactItems"])
-    if token is not None and _is_repeated(store, token, request["TransactItems"], now_ms):
-        return _bill_of_repetition(writes, request)
+    writes = read_writes(store, request["TransactItems"])
+    if is_repeated(store, request, now_ms):
+        return bill_of_repetition(writes, request)
     changes = _evaluate(writes)
     bill = Bill(request)
-    for write, change in zip(writes, changes, strict=True):
-        bill.add(write.table.name, change.apply(TRANSACTIONAL))
-    if token is not None:
-        store.tokens[token] = (now_ms, _fingerprint(request["TransactItems"]))
+    for change in changes:
+        bill.add(change.table.name, change.apply(TRANSACTIONAL))
+    remember(store, request, now_ms)
     return bill.of_all()
 
 
-def _read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Write]:
+def read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Write]:
+    """Return the writes that a TransactWriteItems asks for.
+
+    Raises:
+        Refusal: it cannot be done, whatever is stored.
+    """
     _check_number(actions)
     writes = list["Write"]()
     for action in actions:
@@ -68,21 +72,38 @@ def _evaluate(writes: list[Write]) -> list[Change]:
     Raises:
         Refusal: one of them cannot be done; nothing is.
     """
-    changes, refusals = list["Change"](), list["Refusal | None"]()
+    changes, reasons = list["Change"](), list[dict[str, Any]]()
     for write in writes:
         try:
             changes.append(write.evaluate())
-            refusals.append(None)
+            reasons.append(reason(None))
         except Refusal as error:
-            refusals.append(error)
-    if any(refusals):
-        raise cancelled([reason(refusal) for refusal in refusals])
-    if sum(change.new.size for change in changes if change.new is not None) > _MOST_BYTES:
-        raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
+            reasons.append(reason(error))
+    if len(changes) < len(writes):
+        raise cancelled(reasons)
+    check_size(changes)
     return changes
 
 
-def _is_repeated(store: Store, token: str, actions: Sequence[Mapping[str, Any]], now_ms: int) -> bool:
+def check_size(changes: Iterable[Change]) -> None:
+    """Refuse a transaction whose items are too large together.
+
+    Raises:
+        Refusal: they are.
+    """
+    if sum(change.new.size for change in changes if change.new is not None) > _MOST_BYTES:
+        raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
+
+
+def is_repeated(store: Store, request: Mapping[str, Any], now_ms: int) -> bool:
+    """Tell whether a TransactWriteItems was served already, by its ClientRequestToken; and forget old tokens.
+
+    Raises:
+        Refusal: the token is none, or belongs to another request.
+    """
+    token = request.get("ClientRequestToken")
+    if token is None:
+        return False
     if not 1 <= len(token) <= _LONGEST_TOKEN:
         raise invalid(
             f"1 validation error detected: Value '{token}' at 'clientRequestToken' failed to satisfy constraint: "
@@ -94,25 +115,45 @@ def _is_repeated(store: Store, token: str, actions: Sequence[Mapping[str, Any]],
         del store.tokens[old]
     if token not in store.tokens:
         return False
-    if store.tokens[token][1] != _fingerprint(actions):
+    check_same(store.tokens[token][1], request)
+    return True
+
+
+def check_same(known: Any, request: Mapping[str, Any]) -> None:
+    """Compare a TransactWriteItems with an earlier one of the same token.
+
+    Args:
+        known: the `fingerprint` of the earlier one's actions.
+        request: the arguments of the later one.
+
+    Raises:
+        Refusal: they differ.
+    """
+    if known != fingerprint(request["TransactItems"]):
         raise Refusal(
             MISMATCH,
             "DynamoDB rejected the request because you retried a request with a different payload but with an "
             "idempotent token that was already used.",
         )
-    return True
 
 
-def _fingerprint(value: Any) -> Any:
+def remember(store: Store, request: Mapping[str, Any], now_ms: int) -> None:
+    """Note that a TransactWriteItems has succeeded, if it has a token."""
+    token = request.get("ClientRequestToken")
+    if token is not None:
+        store.tokens[token] = (now_ms, fingerprint(request["TransactItems"]))
+
+
+def fingerprint(value: Any) -> Any:
     """Return a request in a form that compares by content and shares nothing that may change."""
     if isinstance(value, dict):
-        return {key: _fingerprint(inner) for key, inner in value.items()}
+        return {key: fingerprint(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_fingerprint(inner) for inner in value]
+        return [fingerprint(inner) for inner in value]
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def _bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[str, Any]:
+def bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the response to a request that was served already: it costs a read of the items."""
     bill = Bill(request)
     for write in writes:

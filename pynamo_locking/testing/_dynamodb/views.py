@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.testing._dynamodb.values import Item, comparable, item_size
+from pynamo_locking._expressions.values import Item, comparable, item_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,74 +3,45 @@
 from __future__ import annotations
 
 import copy
-import sys
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
-from pynamo_locking._io import requests
-from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
+from pynamo_locking.testing import MemoryDynamoDB
+from tests.simulation.engine.answers import NOT_APPLIED, failed, too_old
+from tests.simulation.engine.client import FaultyClient
+from tests.simulation.engine.expiry import Expiry
 from tests.simulation.engine.faults import READS, TIMEOUTS, Fault
+from tests.simulation.engine.native import Native, Replaced
 from tests.simulation.engine.scheduler import LATENCY_S, Dead, Landing
+from tests.simulation.engine.steps import Steps
+from tests.simulation.engine.wire import Change, Image, Place, Request, places_of, step_of_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
+    from collections.abc import Callable
 
     from pynamodb.connection import Connection
 
+    from tests.simulation.engine.choices import Recorded
     from tests.simulation.engine.faults import Faults
+    from tests.simulation.engine.native import Transaction
     from tests.simulation.engine.scheduler import Actor, Scheduler
 
-Image = dict[str, Any]
-
-_REQUESTS: Final = vars(requests)
-
+__all__ = ["Change", "Image", "Network", "Place", "Request"]
 
 #: An eventually consistent read may show the item as it was before so many writes.
 _OLDEST: Final = 3
 
+#: A signed request that arrives later than that is refused. Source: AWS's Signature Version 4, for most services.
+_SIGNED_S: Final = 300.0
 
-class Place(NamedTuple):
-    """An item: its table, and its key."""
+#: How long botocore waits before it repeats a transaction that is in progress.
+_BACK_OFF_S: Final = 0.05
 
-    table: str
-    key: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return f"{self.table}/{'/'.join(map(str, self.key))}"
-
-
-class Change(NamedTuple):
-    """One accepted write of one item."""
-
-    place: Place
-    before: Image | None
-    after: Image | None
-
-
-class Request(NamedTuple):
-    """A request, and on whose behalf it was made.
-
-    Attributes:
-        operation: what DynamoDB is asked for.
-        kwargs: its arguments.
-        actor: who asks; None before the run.
-        purpose: the operation of the workload, if it is part of one.
-        places: the items that it is about.
-        step: the function of the lock's own requests that makes it, as ``enter`` or ``renew``; "" for any other.
-    """
-
-    operation: str
-    kwargs: dict[str, Any]
-    actor: Actor | None
-    purpose: Any
-    places: tuple[Place, ...]
-    step: str
-
-    def __str__(self) -> str:
-        return f"{self.operation} {', '.join(map(str, self.places))}"
+_BEFORE: Final = frozenset({Fault.CRASH_BEFORE, Fault.PAUSE_BEFORE})
+_AFTER: Final = frozenset({Fault.CRASH_AFTER, Fault.PAUSE_AFTER})
+_UNHEARD: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE})
 
 
 class Network(MemoryDynamoDB):
@@ -90,8 +61,11 @@ class Network(MemoryDynamoDB):
         self._clients: dict[int, FaultyClient] = {}
         self._older: dict[Place, list[Any]] = {}
         self._tokens = 0
+        self._steps: Steps | None = None
+        self._expiries = list[Expiry]()
         self.purpose_of: Callable[[Actor], Any] = lambda _: None
         self.on_changes: list[Callable[[Request, list[Change]], None]] = []
+        self.on_decided: list[Callable[[Request], None]] = []
         self.on_request: list[Callable[[Request, Fault | None, Any], None]] = []
 
     def time_ms(self) -> int:
@@ -109,6 +83,26 @@ class Network(MemoryDynamoDB):
         self._tokens += 1
         return f"request-{self._tokens}"
 
+    def take_steps(self, choices: Recorded, parts: int = 4) -> None:
+        """Serve each TransactWriteItems in steps, between which others can look; see `native`.
+
+        Args:
+            choices: decide in which order the items are applied.
+            parts: one of more items than that prepares and applies several in one step.
+        """
+        native = Native(self._store, choices, parts, self)
+        self._steps = Steps(native, self._scheduler, self._faults, self._heard)
+
+    def expire(self, table: str, attribute: str = "expires_s", most: int | None = None) -> None:
+        """Delete items of a table at any moment once their time is over, as DynamoDB's TTL does.
+
+        Args:
+            table: its name.
+            attribute: where an item has its time, in s since the epoch.
+            most: how many items; None for all.
+        """
+        self._expiries.append(Expiry(table, attribute, most))
+
     # One attempt
 
     def attempt(self, operation: str, kwargs: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -116,18 +110,23 @@ class Network(MemoryDynamoDB):
         actor = self._scheduler.current
         if actor is None:
             return super().handle(operation, kwargs)
-        places = self._places(operation, kwargs)
-        request = Request(operation, kwargs, actor, self.purpose_of(actor), places, _step())
+        self._let_expire()
+        places = places_of(self._store, kwargs)
+        request = Request(operation, kwargs, actor, self.purpose_of(actor), places, step_of_lock())
         self._scheduler.hand_over(request)
+        if self._steps is not None:
+            self._steps.finish_overdue()
         fault = self._faults.at(
             operation,
             is_consistent=bool(kwargs.get("ConsistentRead")),
             may_conflict=operation not in READS,
             now=self._scheduler.now,
         )
-        if fault in {Fault.CRASH_BEFORE, Fault.PAUSE_BEFORE}:
+        if fault in _BEFORE:
             self._heard(request, fault, None)
             self._strike(fault, actor)
+        if self._steps is not None and fault in _AFTER and _is_transaction(request):
+            return self._interrupted(self._steps, request, fault, actor)
         try:
             answer = self._result(request, fault)
         except Exception as error:
@@ -149,11 +148,23 @@ class Network(MemoryDynamoDB):
             listener(request, fault, answer)
 
     def _strike(self, fault: Fault | None, actor: Actor) -> None:
+        if self._steps is not None:
+            self._steps.leave_all_of(actor.process)
         if fault in {Fault.CRASH_BEFORE, Fault.CRASH_AFTER}:
             self._scheduler.kill(actor.process)
             raise Dead
         self._scheduler.pause(self._pause_s)
         self._faults.last_at = self._scheduler.now
+
+    def _interrupted(self, steps: Steps, request: Request, fault: Fault | None, actor: Actor) -> dict[str, Any]:
+        """Strike a process while DynamoDB is at work on its transaction, which goes on meanwhile."""
+        transaction = self._begun(steps, request)
+        steps.leave(transaction)
+        self._heard(request, fault, None)
+        self._strike(fault, actor)
+        steps.wait_for(transaction)
+        self._heard(request, None, transaction.outcome)
+        return transaction.answer()
 
     def _result(self, request: Request, fault: Fault | None) -> dict[str, Any]:
         """Return what the client hears, or raise it."""
@@ -162,24 +173,43 @@ class Network(MemoryDynamoDB):
         answer: dict[str, Any] = {}
         if fault is Fault.LATE:
             copied = request._replace(kwargs=copy.deepcopy(request.kwargs))
-            self._scheduler.landings.append(Landing(f"late {request.operation}", lambda: self._land(copied)))
-        elif fault in _NOT_APPLIED:
-            raise _NOT_APPLIED[fault](request)
+            land = partial(self._land, copied, self._scheduler.now)
+            self._scheduler.landings.append(Landing(f"late {request.operation}", land))
+        elif fault in NOT_APPLIED:
+            raise NOT_APPLIED[fault](request)
+        elif self._steps is not None and _is_transaction(request):
+            transaction = self._begun(self._steps, request)
+            if fault not in _UNHEARD:
+                self._steps.wait_for(transaction)
+                return transaction.answer()
+            self._steps.leave(transaction)
         else:
             answer = self.apply(request)
         if fault is Fault.FAILED_AFTER:
-            raise _failed(request)
+            raise failed(request)
         if fault in TIMEOUTS:
             raise ReadTimeoutError(endpoint_url="simulation")
         return answer
 
-    def _land(self, request: Request) -> None:
+    def _land(self, request: Request, sent_s: float) -> None:
         self._faults.last_at = self._scheduler.now
         try:
-            answer: Any = self.apply(request)
+            if self._steps is not None and self._scheduler.now - sent_s > _SIGNED_S:
+                raise too_old(request)
+            if self._steps is not None and _is_transaction(request):
+                transaction = self._begun(self._steps, request)
+                self._steps.leave(transaction)
+                answer: Any = transaction.outcome
+            else:
+                answer = self.apply(request)
         except ClientError as refusal:
             answer = refusal
         self._heard(request, Fault.LATE, answer)
+
+    def back_off(self) -> None:
+        """Let a client wait before it repeats a transaction that is in progress."""
+        if self._scheduler.current is not None:
+            self._scheduler.block(_BACK_OFF_S, "backs off")
 
     def _stale(self, request: Request) -> dict[str, Any]:
         [place] = request.places
@@ -195,20 +225,61 @@ class Network(MemoryDynamoDB):
             table.replace(then, now)
 
     def apply(self, request: Request) -> dict[str, Any]:
-        """Let DynamoDB serve a request, and tell what it changed."""
+        """Let DynamoDB serve a request in one step, and tell what it changed."""
         self._scheduler.now += LATENCY_S
+        if self._steps is not None:
+            self._steps.native.refuse_conflicts(request)
+        token: Any = request.kwargs.get("ClientRequestToken")
+        known = self._store.tokens.get(token)
         places = request.places if request.operation not in READS else ()
         before = [self._record(place) for place in places]
         answer = super().handle(request.operation, request.kwargs)
         after = [self._record(place) for place in places]
+        if _is_transaction(request) and (token is None or self._store.tokens.get(token) is not known):
+            self.decided(request)
+        replaced = [
+            Replaced(place, old, new) for place, old, new in zip(places, before, after, strict=True) if old is not new
+        ]
+        self.applied(request, replaced)
+        return answer
+
+    def _begun(self, steps: Steps, request: Request) -> Transaction:
+        self._scheduler.now += LATENCY_S
+        return steps.begin(request)
+
+    def decided(self, request: Request) -> None:
+        """Tell that a transaction will be applied."""
+        for listener in self.on_decided:
+            listener(request)
+
+    def applied(self, request: Request, replaced: list[Replaced]) -> None:
+        """Tell what was changed."""
         changes = list[Change]()
-        for place, old, new in zip(places, before, after, strict=True):
-            if old is not new:
-                self._older.setdefault(place, []).append(old)
-                changes.append(Change(place, old and old.item, new and new.item))
+        for place, old, new in replaced:
+            self._older.setdefault(place, []).append(old)
+            changes.append(Change(place, old and old.item, new and new.item))
         for listener in self.on_changes:
             listener(request, changes)
-        return answer
+
+    def is_pending(self, place: Place) -> bool:
+        """Tell whether a transaction that is not over yet has prepared an item, and not applied it."""
+        return self._steps is not None and place in self._steps.native.pending
+
+    # Expiry
+
+    def _let_expire(self) -> None:
+        """Let expired items be deleted at any later step."""
+        for expiry in self._expiries:
+            for place in expiry.found(self._store, self.time_ms()):
+                self._scheduler.landings.append(Landing(f"TTL of {place}", partial(self._delete, expiry, place)))
+
+    def _delete(self, expiry: Expiry, place: Place) -> None:
+        old = self._record(place)
+        if expiry.takes(place, None if self.is_pending(place) else old, self.time_ms()):
+            self._store.table(place.table).replace(old, None)
+            request = Request("TTL", {}, None, None, (place,), "")
+            self.applied(request, [Replaced(place, old, None)])
+            self._heard(request, None, {})
 
     def _record(self, place: Place) -> Any:
         return self._store.table(place.table).primary.get(place.key)
@@ -218,109 +289,6 @@ class Network(MemoryDynamoDB):
         record = self._record(place)
         return None if record is None else record.item
 
-    def _places(self, operation: str, kwargs: dict[str, Any]) -> tuple[Place, ...]:
-        """Return which items a request is about."""
-        if operation in {"TransactWriteItems", "TransactGetItems"}:
-            actions = [next(iter(action.values())) for action in kwargs["TransactItems"]]
-        else:
-            actions = [kwargs]
-        return tuple(self._places_of(actions))
 
-    def _places_of(self, actions: list[dict[str, Any]]) -> Iterator[Place]:
-        for action in actions:
-            table = self._store.table(action["TableName"])
-            if "Item" in action:
-                yield Place(table.name, table.key_of_item(action["Item"]))
-            elif "Key" in action:
-                yield Place(table.name, table.key_of_request(action["Key"]))
-
-
-class FaultyClient(MemoryClient):
-    """A client that tries again as botocore does: after time-outs, failures and throttling."""
-
-    def __init__(self, network: Network, connection: Connection) -> None:
-        super().__init__(network)
-        given: Any = connection
-        retries = given._retry_configuration
-        self._network = network
-        self._timeout_s = given._read_timeout_seconds
-        self._attempts = (
-            retries["total_max_attempts"] if isinstance(retries, dict) else 1 + given._max_retry_attempts_exception
-        )
-
-    def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
-        if operation_name == "TransactWriteItems" and "ClientRequestToken" not in operation_kwargs:
-            operation_kwargs = {**operation_kwargs, "ClientRequestToken": self._network.new_token()}
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                answer = self._network.attempt(operation_name, operation_kwargs, self._timeout_s)
-            except Exception as error:
-                self._tell(operation_name, error)
-                if attempt == self._attempts or not _is_repeated(error):
-                    if isinstance(error, ClientError):
-                        refused: Any = error.response
-                        refused["ResponseMetadata"]["RetryAttempts"] = attempt - 1
-                    raise
-            else:
-                self._tell(operation_name, answer)
-                return answer
-
-    def _tell(self, operation: str, answer: Any) -> None:
-        """Emit what botocore does after each attempt."""
-        response: Any = answer.response if isinstance(answer, ClientError) else answer
-        heard: dict[str, Any] = {"caught_exception": answer}
-        if isinstance(response, dict):
-            status = response["ResponseMetadata"]["HTTPStatusCode"]
-            heard = {"response": (SimpleNamespace(status_code=status, headers={}), response), "caught_exception": None}
-        self.meta.events.emit(f"needs-retry.dynamodb.{operation}", **heard)
-
-
-def _step() -> str:
-    """Return which of the lock's own requests is being made."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_name
-        if frame.f_globals is _REQUESTS and not name.startswith(("_", "<")):
-            return name
-        frame = frame.f_back
-    return ""
-
-
-def _is_repeated(error: Exception) -> bool:
-    if not isinstance(error, ClientError):
-        return True
-    response: Any = error.response
-    status = response["ResponseMetadata"]["HTTPStatusCode"]
-    return bool(status >= 500 or response["Error"]["Code"] == "ThrottlingException")
-
-
-def _refusal(request: Request, code: str, status: int, **details: Any) -> ClientError:
-    response: Any = {
-        "Error": {"Code": code, "Message": "simulated"},
-        "ResponseMetadata": {"HTTPStatusCode": status, "RetryAttempts": 0},
-        **details,
-    }
-    return ClientError(response, request.operation)
-
-
-def _failed(request: Request) -> ClientError:
-    return _refusal(request, "InternalServerError", 500)
-
-
-def _conflict(request: Request) -> ClientError:
-    if request.operation != "TransactWriteItems":
-        return _refusal(request, "TransactionConflictException", 400)
-    others = len(request.kwargs["TransactItems"]) - 1
-    reasons = [{"Code": "TransactionConflict", "Message": "simulated"}, *[{"Code": "None"} for _ in range(others)]]
-    return _refusal(request, "TransactionCanceledException", 400, CancellationReasons=reasons)
-
-
-_NOT_APPLIED: Final[dict[Any, Callable[[Request], Exception]]] = {
-    Fault.THROTTLED: lambda request: _refusal(request, "ThrottlingException", 400),
-    Fault.NO_CONNECTION: lambda _: ConnectTimeoutError(endpoint_url="simulation"),
-    Fault.FAILED_BEFORE: _failed,
-    Fault.CONFLICT: _conflict,
-    Fault.LOST_REQUEST: lambda _: ReadTimeoutError(endpoint_url="simulation"),
-}
+def _is_transaction(request: Request) -> bool:
+    return request.operation == "TransactWriteItems"

@@ -12,7 +12,7 @@ from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.exceptions import OutcomeUnknown
-from pynamo_locking.transactions import TransactWrite
+from pynamo_locking.transact_write import TransactWrite
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking.testing._dynamodb.refusals import invalid
-from pynamo_locking.testing._dynamodb.values import ELEMENTS, add_numbers, ordered
-from pynamo_locking.testing.expressions.paths import Literal, Operand, Path, Scope, find
+from pynamo_locking._expressions.paths import Literal, Operand, Path, Scope, find
+from pynamo_locking._expressions.refusals import invalid
+from pynamo_locking._expressions.values import ELEMENTS, add_numbers, check_levels, ordered
 
 if TYPE_CHECKING:
-    from pynamo_locking.testing._dynamodb.refusals import Refusal
-    from pynamo_locking.testing._dynamodb.values import Item, Value
-    from pynamo_locking.testing.expressions.paths import Parts
+    from pynamo_locking._expressions.paths import Parts
+    from pynamo_locking._expressions.refusals import Refusal
+    from pynamo_locking._expressions.values import Item, Value
 
 
 def _wrong_type() -> Refusal:
@@ -159,7 +159,7 @@ def apply(actions: tuple[Action, ...], scope: Scope) -> Item:
     """Return the item after the update. Every operand is as it was before.
 
     Raises:
-        Refusal: an operand is missing or of the wrong type, or a path leads nowhere.
+        Refusal: an operand is missing or of the wrong type, a path leads nowhere, or the result is too deep.
     """
     targets = [(action.path.resolve(scope.names), action) for action in actions]
     results = [(target, action.result(scope, target)) for target, action in targets]
@@ -169,6 +169,7 @@ def apply(actions: tuple[Action, ...], scope: Scope) -> Item:
     # In the order of their places, since those beyond the end of a list are appended.
     for target, value in results:
         if value is not None:
+            check_levels(value, len(target) - 1)
             _put(item, target, value)
     # From the end of a list on, so that the places of the others stay.
     for target, value in reversed(results):

@@ -6,14 +6,14 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking.testing._dynamodb.values import ELEMENTS, SCALARS, comparable
-from pynamo_locking.testing.expressions.paths import Literal, Operand, Path, Scope
+from pynamo_locking._expressions.paths import Literal, Operand, Path, Scope
+from pynamo_locking._expressions.values import ELEMENTS, SCALARS, comparable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pynamo_locking.testing._dynamodb.values import Value
+    from pynamo_locking._expressions.values import Value
 
 _ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking.testing._dynamodb.refusals import invalid
+from pynamo_locking._expressions.refusals import invalid
 
 if TYPE_CHECKING:
-    from pynamo_locking.testing._dynamodb.refusals import Refusal
+    from pynamo_locking._expressions.refusals import Refusal
 
 _TOKEN: Final = re.compile(r"[#:][A-Za-z0-9_]+|[A-Za-z][A-Za-z0-9_]*|[0-9]+|<>|<=|>=|\S")
 _LONGEST: Final = 4096

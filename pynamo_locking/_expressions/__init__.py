@@ -1,7 +1,7 @@
 """DynamoDB's expression language: parsed once, evaluated on items.
 
 Example:
-    >>> from pynamo_locking.testing.expressions import Expressions
+    >>> from pynamo_locking._expressions import Expressions
     >>> request = {
     ...     "ConditionExpression": "size(#q) < :max",
     ...     "ExpressionAttributeNames": {"#q": "queue"},
@@ -12,6 +12,6 @@ Example:
     True
 """
 
-from pynamo_locking.testing.expressions.request import BoundCondition, BoundProjection, BoundUpdate, Expressions
+from pynamo_locking._expressions.request import BoundCondition, BoundProjection, BoundUpdate, Expressions
 
 __all__ = ["BoundCondition", "BoundProjection", "BoundUpdate", "Expressions"]

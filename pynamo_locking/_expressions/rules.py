@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.testing._dynamodb.values import TYPES, comparable, type_of
+from pynamo_locking._expressions.values import TYPES, comparable, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking.testing._dynamodb.values import Value
-    from pynamo_locking.testing.expressions.paths import Path
+    from pynamo_locking._expressions.paths import Path
+    from pynamo_locking._expressions.values import Value
 
 #: As two of DynamoDB's messages name the types.
 _LONG_NAMES: Final = {

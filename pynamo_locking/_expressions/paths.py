@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pynamo_locking.testing._dynamodb.values import Item, Value
+    from pynamo_locking._expressions.values import Item, Value
 
 #: The steps of a path: names of attributes and places in lists.
 Parts = tuple["str | int", ...]

@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking.testing._dynamodb.refusals import SERIALIZATION, Refusal, invalid, invalid_value
+from pynamo_locking._expressions.refusals import SERIALIZATION, Refusal, invalid, invalid_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +29,10 @@ ELEMENTS: Final = {"SS": "S", "NS": "N", "BS": "B"}
 TYPES: Final = frozenset({"S", "N", "B", "SS", "NS", "BS", "M", "L", "BOOL", "NULL"})
 
 _SET_NAMES: Final = {"SS": "string", "NS": "number", "BS": "binary"}
-_LEVELS: Final = 32
+#: Lists and maps within each other; the item around them is the 32nd level.
+_LEVELS: Final = 31
+#: In bytes.
+_LONGEST_NAME: Final = 65_535
 _DIGITS: Final = 38
 _LARGEST_EXPONENT: Final = 125
 _SMALLEST_EXPONENT: Final = -130
@@ -52,7 +55,7 @@ def canonical_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
     Raises:
         Refusal: it has a value that DynamoDB does not store.
     """
-    return {_text(name): canonical(value) for name, value in item.items()}
+    return {_name(name): canonical(value) for name, value in item.items()}
 
 
 def canonical(value: Mapping[str, Any], depth: int = 0) -> Value:
@@ -87,6 +90,15 @@ def _text(content: Any, _depth: int = 0) -> str:
     raise _wrong_python_type("String", content)
 
 
+def _name(content: Any) -> str:
+    name = _text(content)
+    if not name:
+        raise invalid("Empty attribute name")
+    if len(name) > _LONGEST_NAME // 4 and _text_size(name) > _LONGEST_NAME:  # no character has more than 4 bytes
+        raise invalid(f"Attribute name is too large, must be less than {_LONGEST_NAME + 1} bytes")
+    return name
+
+
 def _number(content: Any, _depth: int = 0) -> str:
     return canonical_number(_text(content))
 
@@ -116,12 +128,29 @@ def _list(content: Any, depth: int) -> list[Value]:
 
 def _map(content: Any, depth: int) -> Item:
     _check_depth(depth)
-    return {_text(name): canonical(value, depth + 1) for name, value in content.items()}
+    return {_name(name): canonical(value, depth + 1) for name, value in content.items()}
 
 
 def _check_depth(depth: int) -> None:
     if depth >= _LEVELS:
         raise invalid("Nesting Levels have exceeded supported limits")
+
+
+def check_levels(value: Value, depth: int) -> None:
+    """Refuse a stored value that is nested too deeply where it is to be put.
+
+    Args:
+        value: the value.
+        depth: the number of lists and maps around it.
+
+    Raises:
+        Refusal: it would be more than 31 lists and maps within each other.
+    """
+    [(kind, content)] = value.items()
+    if kind in {"L", "M"}:
+        _check_depth(depth)
+        for inner in content if kind == "L" else content.values():
+            check_levels(inner, depth + 1)
 
 
 def _set(kind: str) -> Callable[[Any, int], list[Any]]:

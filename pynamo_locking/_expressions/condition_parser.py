@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking.testing._dynamodb.values import SCALARS
-from pynamo_locking.testing.expressions.conditions import (
+from pynamo_locking._expressions.conditions import (
     SIZED,
     And,
     BeginsWith,
@@ -24,9 +23,10 @@ from pynamo_locking.testing.expressions.conditions import (
     Ordered,
     Size,
 )
-from pynamo_locking.testing.expressions.parsing import Parsed, Parser
-from pynamo_locking.testing.expressions.paths import Literal, Operand, Path
-from pynamo_locking.testing.expressions.rules import BoundsInOrder, TypeName
+from pynamo_locking._expressions.parsing import Parsed, Parser
+from pynamo_locking._expressions.paths import Literal, Operand, Path
+from pynamo_locking._expressions.rules import BoundsInOrder, TypeName
+from pynamo_locking._expressions.values import SCALARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking.testing._dynamodb.refusals import INVALID, Refusal, invalid
-from pynamo_locking.testing._dynamodb.values import canonical
-from pynamo_locking.testing.expressions.condition_parser import parse_condition
-from pynamo_locking.testing.expressions.paths import Scope, clash, project, tree_of
-from pynamo_locking.testing.expressions.update_parser import parse_projection, parse_update
-from pynamo_locking.testing.expressions.updates import apply
+from pynamo_locking._expressions.condition_parser import parse_condition
+from pynamo_locking._expressions.paths import Scope, clash, project, tree_of
+from pynamo_locking._expressions.refusals import INVALID, Refusal, invalid
+from pynamo_locking._expressions.update_parser import parse_projection, parse_update
+from pynamo_locking._expressions.updates import apply
+from pynamo_locking._expressions.values import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking.testing._dynamodb.values import Item, Value
-    from pynamo_locking.testing.expressions.conditions import Condition
-    from pynamo_locking.testing.expressions.parsing import Parsed
-    from pynamo_locking.testing.expressions.paths import Parts, Tree
-    from pynamo_locking.testing.expressions.updates import Action
+    from pynamo_locking._expressions.conditions import Condition
+    from pynamo_locking._expressions.parsing import Parsed
+    from pynamo_locking._expressions.paths import Parts, Tree
+    from pynamo_locking._expressions.updates import Action
+    from pynamo_locking._expressions.values import Item, Value
 
 _Root = TypeVar("_Root")
 
@@ -177,6 +177,8 @@ class Expressions:
         for key in self._request[parameter]:
             if not is_placeholder(key):
                 raise invalid(f'{parameter} contains invalid key: Syntax error; key: "{key}"')
+            if parameter == _NAMES and not self._names[key]:
+                raise invalid(f"{_NAMES} contains invalid value: Empty attribute name for key {key}")
 
     def _bind(self, parsed: Parsed[_Root]) -> _Root:
         if not self._names.keys() >= parsed.names:

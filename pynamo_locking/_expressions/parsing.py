@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from pynamo_locking.testing.expressions.paths import Literal, Path
-from pynamo_locking.testing.expressions.reserved import RESERVED
-from pynamo_locking.testing.expressions.rules import AllowedTypes, Distinct
-from pynamo_locking.testing.expressions.tokens import END, Tokens
+from pynamo_locking._expressions.paths import Literal, Path
+from pynamo_locking._expressions.reserved import RESERVED
+from pynamo_locking._expressions.rules import AllowedTypes, Distinct
+from pynamo_locking._expressions.tokens import END, Tokens
 
 if TYPE_CHECKING:
-    from pynamo_locking.testing.expressions.paths import Operand
-    from pynamo_locking.testing.expressions.rules import Rule
+    from pynamo_locking._expressions.paths import Operand
+    from pynamo_locking._expressions.rules import Rule
 
 Root = TypeVar("Root")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking.testing._dynamodb.values import ELEMENTS
-from pynamo_locking.testing.expressions.parsing import Parsed, Parser
-from pynamo_locking.testing.expressions.paths import Literal, Operand, Path
-from pynamo_locking.testing.expressions.updates import Action, Add, Delete, IfNotExists, ListAppend, Remove, Set, Sum
+from pynamo_locking._expressions.parsing import Parsed, Parser
+from pynamo_locking._expressions.paths import Literal, Operand, Path
+from pynamo_locking._expressions.updates import Action, Add, Delete, IfNotExists, ListAppend, Remove, Set, Sum
+from pynamo_locking._expressions.values import ELEMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,105 @@
+"""What DynamoDB stores, and what not: an item is checked here before it is too late to refuse it.
+
+A change that waits inside a map of its item is no attribute yet, so DynamoDB does not check it. If it were
+refused only when it is put in its place, after the decision, there would be no way on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.values import canonical_item, item_size, size_of, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: The largest values of key attributes, in bytes.
+LARGEST_KEYS: Final = {"hash": 2048, "range": 1024}
+#: The largest item, in bytes, names included.
+LARGEST_ITEM: Final = 400 * 1024
+
+_TYPE_NAMES: Final = {
+    "S": "a string",
+    "N": "a number",
+    "B": "binary",
+    "SS": "a set of strings",
+    "NS": "a set of numbers",
+    "BS": "a set of binaries",
+    "M": "a map",
+    "L": "a list",
+    "BOOL": "a boolean",
+    "NULL": "null",
+}
+
+
+@dataclass(frozen=True)
+class KeyRule:
+    """An attribute that is a key, of its table or of an index.
+
+    Attributes:
+        name: the attribute, as it is stored.
+        type: what it has to be: ``S``, ``N`` or ``B``.
+        role: which part of the key it is.
+        index: whose key; None for the table's own, which every item must have.
+    """
+
+    name: str
+    type: str
+    role: Literal["hash", "range"]
+    index: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The key, for people."""
+        of_index = "" if self.index is None else f" of the index {self.index!r}"
+        return f"the {self.role} key {self.name!r}{of_index}"
+
+
+def problems(image: Mapping[str, Mapping[str, Any]], keys: Iterable[KeyRule]) -> list[str]:
+    """Return why DynamoDB would not store an item; an empty list if it would.
+
+    Not checked, because the item alone does not show it: that a local secondary index has at most 10 GB for
+    one hash key, and 400 KB for an item together with its entries in all local secondary indexes.
+
+    Args:
+        image: the item in DynamoDB's JSON form, with binary values as bytes.
+        keys: the key attributes of its table and of all indexes. What is demanded of an attribute by several of
+            them is told once, of the first.
+
+    Returns:
+        One text for each problem: attributes in their order, then keys in theirs, then the size of the whole.
+    """
+    found, stored = list[str](), dict[str, dict[str, Any]]()
+    for name, value in image.items():
+        try:
+            stored |= canonical_item({name: value})
+        except Refusal as refusal:
+            found.append(f"the attribute {name[:40]!r} cannot be stored: {refusal.message}")
+    for key in _distinct(keys):
+        if key.name in stored:
+            found += _wrong_key(key, stored[key.name])
+        elif key.name not in image and key.index is None:
+            found.append(f"{key.label} is missing")
+    size = item_size(stored)
+    if size > LARGEST_ITEM:
+        found.append(f"the item has {size:,} bytes, and DynamoDB stores at most {LARGEST_ITEM:,}")
+    return found
+
+
+def _distinct(keys: Iterable[KeyRule]) -> list[KeyRule]:
+    first = dict[tuple[str, str, str], KeyRule]()
+    for key in keys:
+        first.setdefault((key.name, key.type, key.role), key)
+    return list(first.values())
+
+
+def _wrong_key(key: KeyRule, value: dict[str, Any]) -> list[str]:
+    actual = type_of(value)
+    if actual != key.type:
+        return [f"{key.label} is {_TYPE_NAMES[actual]}, and must be {_TYPE_NAMES[key.type]}"]
+    if not value[actual]:
+        return [f"{key.label} is empty"]
+    size, largest = size_of(value), LARGEST_KEYS[key.role]
+    return [f"{key.label} has {size:,} bytes, and may have {largest:,}"] if size > largest else []

@@ -1,0 +1,337 @@
+"""Transactions of many items: what a header says of a mark, who may be wounded, which path to take. Pure.
+
+The protocol, and what breaks without each of its rules, stands in ``docs/explanation/transactions.md``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from pynamo_locking._core.lease import is_over_by_hint, is_silent_for_too_long
+from pynamo_locking._core.queue import Sighting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: DynamoDB's limit for a native transaction.
+MOST_ACTIONS: Final = 100
+
+#: What is put into a native transaction at most: DynamoDB's 4 MB, less what names and expressions take.
+MOST_BYTES: Final = 3_800_000
+
+#: How long an older transaction waits before it wounds a younger one, so that most can finish.
+GRACE_S: Final = 0.15
+
+#: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
+SPILL_BYTES: Final = 390_000
+
+#: How much a participant row holds.
+ROW_BYTES: Final = 350_000
+
+_KB: Final = 1024
+
+
+class State(str, enum.Enum):
+    """What a transaction is: pending, then committed and finished, or aborted."""
+
+    PENDING = "pending"
+    COMMITTED = "committed"  # decided; some marked items still wait to be finished
+    FINISHED = "finished"  # committed, and nothing is left to do
+    ABORTED = "aborted"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it can never change again."""
+        return self in (State.FINISHED, State.ABORTED)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether its writes are, or are about to be, what everybody reads."""
+        return self in (State.COMMITTED, State.FINISHED)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The row by which a transaction is decided, as stored.
+
+    Attributes:
+        id: names this attempt of the transaction, never used twice.
+        state: what became of it.
+        priority: when its first attempt began; the smaller one is the older. Kept by all attempts.
+        owner: label for people.
+        beat: number of the last renewal.
+        lease_ms: how long it lives without a renewal, in ms.
+        until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
+        by: why it was aborted: ``"wounded"``, ``"expired"`` or ``"asked"``; empty otherwise.
+        items: how many items carry a mark of it.
+        rows: how many participant rows it has.
+    """
+
+    id: str
+    state: State
+    priority: str = ""
+    owner: str = ""
+    beat: int = 0
+    lease_ms: int = 0
+    until_ms: int = 0
+    by: str = ""
+    items: int = 0
+    rows: int = 0
+
+    @property
+    def lease(self) -> float:
+        """How long it lives without a renewal, in seconds."""
+        return self.lease_ms / 1000
+
+
+class Fate(enum.Enum):
+    """What is to be done with a mark."""
+
+    DROP = "drop"  # the item stays what it is
+    FINISH = "finish"  # the item becomes what the mark intends
+    WAIT = "wait"  # nobody knows yet
+
+
+def fate(header: Header | None) -> Fate:
+    """Return what is to be done with a mark of that transaction.
+
+    A header that is missing was aborted, or finished, long ago: it outlives every mark but a late copy of one.
+    """
+    if header is None or header.state.is_final:
+        return Fate.DROP
+    return Fate.FINISH if header.state is State.COMMITTED else Fate.WAIT
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What somebody who is kept waiting by a pending transaction has seen of it.
+
+    Attributes:
+        first: when he met it, by his monotonic clock.
+        sighting: the newest beat, and when it was first seen.
+    """
+
+    first: float
+    sighting: Sighting
+
+
+def meet(before: Meeting | None, header: Header, now: float) -> Meeting:
+    """Return what has been seen after a read of the header that ended at `now`."""
+    if before is None:
+        return Meeting(now, Sighting(header.beat, now))
+    if header.beat > before.sighting.beat:
+        return Meeting(before.first, Sighting(header.beat, now))
+    return before
+
+
+def reason_to_abort(
+    header: Header, meeting: Meeting, *, now: float, now_ms: int, max_clock_skew: float | None, priority: str | None
+) -> str | None:
+    """Return why a pending transaction may be aborted by somebody else, None if it may not.
+
+    Ages decide among the living, and survive retries: whoever is oldest is never wounded, so somebody always
+    gets through. Clocks that go wrong change who waits, not what is right.
+
+    Args:
+        header: the pending one.
+        meeting: what has been seen of it.
+        now: of the monotonic clock that `meeting` was made with, in seconds.
+        now_ms: of the wall clock.
+        max_clock_skew: as in `LockSettings`, in seconds; None trusts no wall clock.
+        priority: of the transaction that is kept waiting; None for whoever is no transaction.
+
+    Source: the wound-wait rule of Rosenkrantz, Stearns and Lewis (1978).
+    """
+    if is_over_by_hint(header.until_ms, now_ms, max_clock_skew):
+        return "expired"
+    if is_silent_for_too_long(meeting.sighting.since, now, header.lease):
+        return "expired"
+    if priority is not None and priority < header.priority and now - meeting.first >= GRACE_S:
+        return "wounded"
+    return None
+
+
+# The path of a commit
+
+
+class Path(str, enum.Enum):
+    """How a transaction is committed."""
+
+    NOTHING = "nothing"  # it neither wrote nor has to check anything
+    READ = "read"  # what it read is checked in transactional reads
+    SINGLE = "single"  # one conditional write
+    NATIVE = "native"  # one native transaction
+    LONG = "long"  # header, marks, one native transaction that decides, finish
+
+
+@dataclass(frozen=True)
+class Member:
+    """One item of a transaction, as far as the choice of the path goes.
+
+    Attributes:
+        is_write: False for one that is only checked.
+        is_absent: whether it did not exist when it was read.
+        can_be_marked: whether its model has a lock attribute.
+        wants_direct: whether it is better written by the deciding transaction itself.
+        size: of the item as it will be stored, in bytes; an estimate.
+        before_size: of the item as it was, in bytes; an estimate.
+        key_size: what its key takes in a participant row, in bytes.
+    """
+
+    is_write: bool
+    is_absent: bool = False
+    can_be_marked: bool = True
+    wants_direct: bool = False
+    size: int = 0
+    before_size: int = 0
+    key_size: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a transaction would be committed now, and what that costs if nobody interferes.
+
+    Attributes:
+        path: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``.
+        requests: how many requests the commit makes.
+        write_units: how many write units it takes.
+        read_units: how many read units it takes.
+        direct: indexes of the members that the deciding transaction writes itself.
+        staged: indexes of those that are marked, and finished after the decision.
+        checked: indexes of those that it checks.
+        validated: indexes of those that are checked by transactional reads before it.
+        rows: how many participant rows there are.
+    """
+
+    path: Path
+    requests: int = 0
+    write_units: int = 0
+    read_units: int = 0
+    direct: tuple[int, ...] = field(default=(), repr=False)
+    staged: tuple[int, ...] = field(default=(), repr=False)
+    checked: tuple[int, ...] = field(default=(), repr=False)
+    validated: tuple[int, ...] = field(default=(), repr=False)
+    rows: int = 0
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """Indexes of all members that get a mark: also the direct ones where reads are validated before."""
+        return tuple(sorted((*self.staged, *self.direct))) if self.validated else self.staged
+
+
+class CannotBeStaged(ValueError):  # noqa: N818 - a finding
+    """More items than the deciding transaction holds have no place for a mark."""
+
+
+def choose(members: Sequence[Member], *, extra: int = 0) -> Plan:
+    """Return how a transaction is committed.
+
+    Args:
+        members: its items, in the order of their keys.
+        extra: how many actions the deciding transaction has besides: lock rows, the mark of an idempotency key.
+
+    Raises:
+        CannotBeStaged: too many of them have no lock attribute.
+    """
+    writes = [i for i, member in enumerate(members) if member.is_write]
+    reads = [i for i, member in enumerate(members) if not member.is_write]
+    if not writes and not extra:
+        return _read_path(members, reads)
+    if len(writes) == 1 and not reads and not extra:
+        return Plan(Path.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
+    fits = sum(members[i].size for i in writes) <= MOST_BYTES
+    if len(members) + extra <= MOST_ACTIONS and fits:
+        units = sum(2 * _units(member) for member in members) + 2 * extra
+        return Plan(Path.NATIVE, 1, units, direct=tuple(writes), checked=tuple(reads))
+    return _long_path(members, writes, reads, extra)
+
+
+def _read_path(members: Sequence[Member], reads: Sequence[int]) -> Plan:
+    if not reads:
+        return Plan(Path.NOTHING)
+    units = sum(2 * -(-max(1, members[i].size) // (4 * _KB)) for i in reads)
+    return Plan(Path.READ, -(-len(reads) // MOST_ACTIONS), read_units=units, validated=tuple(reads))
+
+
+def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
+    room = MOST_ACTIONS - 1 - extra
+    # Reads that leave room for writes are checked by the decision; each takes a place that saves one request.
+    is_checked_inside = len(reads) <= room // 2
+    direct = _direct(members, writes, room - len(reads) if is_checked_inside else room)
+    staged = [i for i in writes if i not in set(direct)]
+    stuck = [i for i in ([*staged] if is_checked_inside else writes) if not members[i].can_be_marked]
+    if stuck:
+        raise CannotBeStaged(f"{len(stuck)} of {len(writes)} items have no place for a mark")
+    checked = tuple(reads) if is_checked_inside else ()
+    validated = () if is_checked_inside else tuple(reads)
+    return _with_costs(Plan(Path.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated), members, extra)
+
+
+def _direct(members: Sequence[Member], writes: Sequence[int], room: int) -> list[int]:
+    """Choose the items that are written by the decision itself: first those that have no other way."""
+
+    def rank(i: int) -> tuple[bool, bool, bool, int]:
+        member = members[i]
+        is_insert = member.is_absent  # its mark would be a placeholder, and costs twice
+        return (member.can_be_marked, not member.wants_direct, not is_insert, -member.size)
+
+    chosen, total = list[int](), 0
+    for i in sorted(writes, key=rank):
+        if len(chosen) < room and total + members[i].size <= MOST_BYTES:
+            chosen.append(i)
+            total += members[i].size
+    return sorted(chosen)
+
+
+def _with_costs(plan: Plan, members: Sequence[Member], extra: int) -> Plan:
+    marked, staged = plan.marked, set(plan.staged)
+    keys = [members[i].key_size for i in marked]
+    rows = len(keys_in_rows(keys))
+    validations = _read_path(members, plan.validated)
+    decision = 2 * (1 + extra + sum(_units(members[i]) for i in (*plan.direct, *plan.checked)))
+    marks = sum(_mark_units(members[i], is_staged=i in staged) for i in marked)
+    finish = sum(_finish_units(members[i]) for i in staged)
+    last = 1 if staged else 0
+    return replace(
+        plan,
+        requests=1 + rows + len(marked) + validations.requests + 1 + len(staged) + last,
+        write_units=1 + -(-sum(keys) // _KB) + marks + decision + finish + last,
+        read_units=validations.read_units,
+        rows=rows,
+    )
+
+
+def _units(member: Member) -> int:
+    return -(-max(1, member.size, member.before_size) // _KB)
+
+
+#: What a mark takes besides the values that it intends.
+_MARK_BYTES: Final = 150
+
+
+def _mark_units(member: Member, *, is_staged: bool) -> int:
+    is_ghost = is_staged and member.is_absent  # made by a native transaction of its own, which costs twice
+    return _finish_units(member) * (2 if is_ghost else 1) if is_staged else _kb(member.before_size + _MARK_BYTES)
+
+
+def _finish_units(member: Member) -> int:
+    return _kb(member.before_size + member.size + _MARK_BYTES)
+
+
+def _kb(size: int) -> int:
+    return -(-size // _KB)
+
+
+def keys_in_rows(sizes: Sequence[int]) -> list[range]:
+    """Return which keys go into which participant row, given their sizes in bytes."""
+    rows, start, total = list[range](), 0, 0
+    for i, size in enumerate(sizes):
+        if total + size > ROW_BYTES and i > start:
+            rows.append(range(start, i))
+            start, total = i, 0
+        total += size
+    if sizes:
+        rows.append(range(start, len(sizes)))
+    return rows

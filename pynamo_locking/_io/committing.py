@@ -1,0 +1,227 @@
+"""Chooses the path of a commit, and takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.transaction import CannotBeStaged, Header, Member, Path, Plan, State, choose
+from pynamo_locking._io import headers, images, runtime
+from pynamo_locking._io.assembly import Assembly
+from pynamo_locking._io.commit import Action, Commit
+from pynamo_locking._io.items import GuardedItem
+from pynamo_locking._io.long_path import LongCommit, key_size
+from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.resolving import Resolver, StillPending
+from pynamo_locking._io.unit import Unread
+from pynamo_locking._io.validation import validate
+from pynamo_locking._io.writes import DELETE
+from pynamo_locking.exceptions import ConfigurationError, Conflict, OutcomeUnknown, TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.unit import Entry
+
+#: For how long an idempotency key is known, in seconds.
+KEY_TTL_S: Final = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a transaction is committed, whatever is in it.
+
+    Attributes:
+        id: names the attempt.
+        priority: tells how old the transaction is.
+        owner: label for people.
+        lease: how long it lives without a renewal, in seconds.
+        deadline: until when to wait for others, by the monotonic clock.
+        workers: how many requests at once.
+        book: the table of transactions; None if there is none.
+        idempotency_key: names what it does.
+        on_progress: called with the number of items done and of all.
+    """
+
+    id: str
+    priority: str
+    owner: str
+    lease: float
+    deadline: float
+    workers: int
+    book: Book | None
+    idempotency_key: str | None
+    on_progress: Callable[[int, int], object] | None
+
+
+class Committing:
+    """The commit of some items.
+
+    Args:
+        entries: all of the transaction, in any order.
+        terms: how.
+    """
+
+    def __init__(self, entries: Sequence[Entry], terms: Terms) -> None:
+        taking_part = [entry for entry in entries if entry.write is not None or entry.is_read]
+        self._entries = sorted(taking_part, key=lambda entry: (entry.table, repr(sorted(entry.key.items()))))
+        self._terms = terms
+
+    def plan(self) -> Plan:
+        """Return which path it will take.
+
+        Raises:
+            ConfigurationError: too many items cannot carry a mark, or there is no table of transactions.
+        """
+        try:
+            plan = choose([_member(entry) for entry in self._entries], extra=self._extra_actions())
+        except CannotBeStaged as error:
+            raise ConfigurationError(
+                f"this transaction is too large for one native transaction, and {error}: declare "
+                f"`lock = LockAttribute()` on their models, or write at most 99 such items in it."
+            ) from error
+        if self._terms.book is None and (plan.path is Path.LONG or self._terms.idempotency_key is not None):
+            raise ConfigurationError(
+                "a transaction of more than 100 actions, or with an idempotency key, needs a TransactionTable: pass it "
+                "to transaction(), or name it in Meta.transaction_table of a model."
+            )
+        return plan
+
+    def _extra_actions(self) -> int:
+        locked_rows = sum(isinstance(entry.writer, GuardedItem) for entry in self._entries)
+        return locked_rows + (self._terms.idempotency_key is not None)
+
+    def run(self) -> bool:
+        """Commit; tell whether it was committed before, under the same idempotency key.
+
+        Raises:
+            Conflict: in one of its kinds; nothing was written.
+            OutcomeUnknown: nothing tells whether it was committed.
+        """
+        plan = self.plan()
+        try:
+            if plan.path is Path.READ:
+                self._validate()
+            elif plan.path is Path.SINGLE:
+                self._write_one()
+            elif plan.path is Path.NATIVE:
+                self._write_together()
+            elif plan.path is Path.LONG:
+                self._write_long(plan)
+        except (Conflict, OutcomeUnknown, TransactWriteError):
+            found = self._found_key()
+            if found is None:
+                raise
+            return found != self._terms.id
+        return False
+
+    def _validate(self) -> None:
+        resolver = Resolver(deadline=self._terms.deadline, priority=self._terms.priority)
+        try:
+            validate(self._entries, resolver)
+        except (StillPending, Unavailable) as reason:
+            raise also(TransactionConflict, TransactWriteError)(f"{reason}. Trying again is safe.") from reason
+
+    def _write_one(self) -> None:
+        [entry] = self._entries
+        assert entry.writer is not None  # noqa: S101 - it has a write
+        entry.writer._write(entry.final())
+
+    def _write_together(self) -> None:
+        assembly = Assembly()
+        for i, entry in enumerate(self._entries):
+            write = entry.final()
+            if entry.write is None:
+                assembly.add_check(i, write, entry.row)
+            else:
+                assert entry.writer is not None  # noqa: S101 - it has a write
+                assembly.add_write(i, entry.writer, write)
+        commit = Commit(
+            self._entries[0].item._get_connection().connection,
+            list(assembly.actions.values()),
+            [*assembly.guards, *self._key_action()],
+            self._terms.id,
+            may_change_token=True,
+            options={},
+            resolver=Resolver(deadline=self._terms.deadline, priority=self._terms.priority),
+        )
+        assembly.before_commit()
+        try:
+            commit.send()
+        except BaseException as error:
+            assembly.note_refusal(error)
+            raise
+        assembly.note_commit()
+
+    def _write_long(self, plan: Plan) -> None:
+        terms, now_ms = self._terms, runtime.current.time_ms()
+        assert terms.book is not None  # noqa: S101 - `plan` checks it
+        lease_ms = int(terms.lease * 1000)
+        header = Header(
+            terms.id, State.PENDING, terms.priority, terms.owner, lease_ms=lease_ms, until_ms=now_ms + lease_ms
+        )
+        LongCommit(
+            self._entries,
+            plan,
+            terms.book,
+            header,
+            deadline=terms.deadline,
+            workers=terms.workers,
+            extra=self._key_action(),
+            on_progress=terms.on_progress,
+        ).run()
+
+    # Idempotency keys
+
+    def _key_action(self) -> list[Action]:
+        """Return the action that notes the idempotency key, once."""
+        book, key = self._terms.book, self._terms.idempotency_key
+        if book is None or key is None:
+            return []
+        now_s = runtime.current.time_ms() // 1000
+        item = {
+            **book.key(_row_of_key(key)),
+            headers.CONTENT: {"M": {"id": {"S": self._terms.id}}},
+            headers.EXPIRES: {"N": str(now_s + KEY_TTL_S)},
+        }
+        put: dict[str, Any] = {
+            "TableName": book.table,
+            "Item": item,
+            "ConditionExpression": "attribute_not_exists(#id) OR #expires <= :now",
+            "ExpressionAttributeNames": {"#id": headers.ID, "#expires": headers.EXPIRES},
+            "ExpressionAttributeValues": {":now": {"N": str(now_s)}},
+        }
+        return [Action({"Put": put})]
+
+    def _found_key(self) -> str | None:
+        """Return which transaction has left the idempotency key: an earlier one, or this one."""
+        book, key = self._terms.book, self._terms.idempotency_key
+        if book is None or key is None:
+            return None
+        try:
+            content = headers.get_row(book, _row_of_key(key))
+        except Unavailable:
+            return None
+        return None if content is None else str(content["id"]["S"])
+
+
+def _row_of_key(key: str) -> str:
+    return f"key#{key}"
+
+
+def _member(entry: Entry) -> Member:
+    row = entry.row
+    is_delete = entry.write is not None and entry.write.operation is DELETE
+    before = images.size_of(entry.base) if isinstance(entry.base, dict) else 0
+    after = 0 if is_delete or isinstance(entry.after, Unread) or entry.after is None else images.size_of(entry.after)
+    return Member(
+        is_write=entry.write is not None,
+        is_absent=entry.is_absent,
+        can_be_marked=row is not None,
+        size=after if entry.write is not None else before,
+        before_size=before,
+        key_size=0 if row is None else key_size(row),
+    )

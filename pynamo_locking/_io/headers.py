@@ -1,0 +1,252 @@
+"""Every request of a transaction's own rows: its header, by which it is decided, and what it keeps beside it.
+
+A header leaves the state *pending* once, by a compare-and-set. Nothing else decides a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pynamo_locking._core.lease import IDLE_TTL_S, backoff
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import requests, runtime
+from pynamo_locking._io.records import number
+from pynamo_locking._io.requests import Refused, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pynamodb.connection import Connection
+
+logger = logging.getLogger("pynamo_locking")
+
+_T = TypeVar("_T")
+
+#: Stored names.
+ID: Final = "id"
+STATE: Final = "state"
+PRIORITY: Final = "priority"
+OWNER: Final = "owner"
+BEAT: Final = "beat"
+LEASE: Final = "lease_ms"
+UNTIL: Final = "until_ms"
+BY: Final = "by"
+ITEMS: Final = "items"
+ROWS: Final = "rows"
+EXPIRES: Final = "expires_s"
+CONTENT: Final = "content"
+
+#: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
+_ROW_TTL_S: Final = 30 * 24 * 3600
+
+#: Unanswered requests in a row before one gives up; their pauses last at most 12 s together.
+_ATTEMPTS: Final = 12
+
+
+@dataclass(frozen=True)
+class Book:
+    """A table of transactions, and how to reach it."""
+
+    connection: Connection
+    table: str
+
+    def key(self, row_id: str) -> dict[str, Any]:
+        """Return the key of a row, in DynamoDB's form."""
+        return {ID: {"S": row_id}}
+
+
+def persistently(call: Callable[[], _T]) -> _T:
+    """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
+
+    Raises:
+        Unavailable: none came at all.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return call()
+        except Unavailable as error:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            logger.debug("not answered, trying again: %s", error)
+            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def begin(book: Book, header: Header) -> None:
+    """Create a header, pending. Acknowledged before any mark names it, or a mark could seem to be an orphan."""
+    item = {
+        **book.key(header.id),
+        STATE: {"S": header.state.value},
+        PRIORITY: {"S": header.priority},
+        OWNER: {"S": header.owner},
+        BEAT: number(header.beat),
+        LEASE: number(header.lease_ms),
+        UNTIL: number(header.until_ms),
+        ITEMS: number(header.items),
+        ROWS: number(header.rows),
+    }
+    kwargs = {
+        "TableName": book.table,
+        "Item": item,
+        "ConditionExpression": "attribute_not_exists(#id)",
+        "ExpressionAttributeNames": {"#id": ID},
+    }
+
+    def send() -> None:
+        try:
+            requests.ask(book.connection, "PutItem", kwargs)
+        except Refused:
+            pass  # an earlier copy of ours: ids are never used twice
+
+    persistently(send)
+
+
+def read(book: Book, header_id: str) -> Header | None:
+    """Read a header, consistently. None if there is none (any more)."""
+    kwargs = {"TableName": book.table, "Key": book.key(header_id), "ConsistentRead": True}
+    return header_in(requests.ask(book.connection, "GetItem", kwargs).get("Item"))
+
+
+def header_in(image: Mapping[str, Any] | None) -> Header | None:
+    """Return the header in the image of a row; None if there is none."""
+    if image is None or STATE not in image:
+        return None
+
+    def value(name: str) -> Any:
+        return next(iter(image.get(name, {"": ""}).values()))
+
+    def whole(name: str) -> int:
+        return int(value(name) or 0)
+
+    return Header(
+        id=value(ID),
+        state=State(value(STATE)),
+        priority=value(PRIORITY),
+        owner=value(OWNER),
+        beat=whole(BEAT),
+        lease_ms=whole(LEASE),
+        until_ms=whole(UNTIL),
+        by=value(BY),
+        items=whole(ITEMS),
+        rows=whole(ROWS),
+    )
+
+
+def renew(book: Book, header: Header, beat: int) -> Header:
+    """Prolong the lease of a pending transaction; return what is stored then.
+
+    Beats only grow, so that a late copy cannot take a newer renewal back. Where the transaction is not pending
+    any more, or has a newer beat, nothing changes.
+    """
+    until_ms = runtime.current.time_ms() + header.lease_ms
+    return _change(
+        book,
+        header.id,
+        {BEAT: number(beat), UNTIL: number(until_ms)},
+        from_=State.PENDING,
+        condition="#beat < :beat",
+        names={"#beat": BEAT},
+    )
+
+
+def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> Header:
+    """Abort a pending transaction; return what is stored then, which may be that it is committed.
+
+    Args:
+        book: where it is.
+        header_id: which one.
+        by: why.
+        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is.
+    """
+    changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(_final_expiry_s())}
+    if beat is None:
+        return _change(book, header_id, changes, from_=State.PENDING)
+    seen = {"condition": "#beat = :seen", "names": {"#beat": BEAT}, "values": {":seen": number(beat)}}
+    return _change(book, header_id, changes, from_=State.PENDING, **seen)
+
+
+def finish(book: Book, header_id: str) -> Header:
+    """Note that nothing is left to do; only when every marked item is known to be finished."""
+    changes = {STATE: {"S": State.FINISHED.value}, EXPIRES: number(_final_expiry_s())}
+    return _change(book, header_id, changes, from_=State.COMMITTED)
+
+
+def decision(book: Book, header_id: str, to: State) -> dict[str, Any]:
+    """Return the action of the native transaction that decides."""
+    changes = {STATE: {"S": to.value}} | ({EXPIRES: number(_final_expiry_s())} if to.is_final else {})
+    return {"Update": _update(book, header_id, changes, from_=State.PENDING)}
+
+
+def _final_expiry_s() -> int:
+    return runtime.current.time_ms() // 1000 + IDLE_TTL_S
+
+
+def _update(
+    book: Book,
+    header_id: str,
+    changes: Mapping[str, Any],
+    *,
+    from_: State,
+    condition: str = "",
+    names: Mapping[str, str] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    set_ = ", ".join(f"#{name} = :{name}" for name in changes)
+    return {
+        "TableName": book.table,
+        "Key": book.key(header_id),
+        "UpdateExpression": f"SET {set_}",
+        "ConditionExpression": "#state = :from" + (f" AND {condition}" if condition else ""),
+        "ExpressionAttributeNames": {"#state": STATE, **{f"#{name}": name for name in changes}, **(names or {})},
+        "ExpressionAttributeValues": {
+            ":from": {"S": from_.value},
+            **{f":{name}": value for name, value in changes.items()},
+            **(values or {}),
+        },
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: State, **condition: Any) -> Header:
+    kwargs = _update(book, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
+
+    def send() -> Header:
+        try:
+            image = requests.ask(book.connection, "UpdateItem", kwargs).get("Attributes")
+        except Refused as refused:
+            image = refused.image
+        # A header that is missing was final long ago, or never was: no mark of it may be finished.
+        return header_in(image) or Header(header_id, State.ABORTED, by="expired")
+
+    return persistently(send)
+
+
+# Rows beside the header
+
+
+def put_row(book: Book, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
+    """Keep something beside the header; with an end of its life if it only helps to find the marks."""
+    item = {**book.key(row_id), CONTENT: {"M": dict(content)}}
+    if expires:
+        item[EXPIRES] = number(runtime.current.time_ms() // 1000 + _ROW_TTL_S)
+    persistently(lambda: requests.ask(book.connection, "PutItem", {"TableName": book.table, "Item": item}))
+
+
+def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
+    """Return what was kept beside a header."""
+    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
+    image = persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
+    return None if image is None else image[CONTENT]["M"]
+
+
+def delete_row(book: Book, row_id: str) -> None:
+    """Remove what was kept beside a header, once nobody needs it."""
+    kwargs = {"TableName": book.table, "Key": book.key(row_id)}
+    persistently(lambda: requests.ask(book.connection, "DeleteItem", kwargs))
+
+
+def row_of_participants(header_id: str, index: int) -> str:
+    """Return the name of a participant row."""
+    return f"{header_id}#{index:04}"

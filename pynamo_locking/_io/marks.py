@@ -1,0 +1,79 @@
+"""The requests that take a transaction's mark off an item: finish what it intends, or drop it.
+
+Each names the transaction, so a second copy, or somebody else who does the same, changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._io import headers, records, requests
+from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io.requests import Refused
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.requests import Row
+
+
+def finish(row: Row, mark: Mark) -> None:
+    """Make an item what the mark of a committed transaction intends."""
+    if mark.op == "keep":
+        drop(row, mark)
+    elif mark.op == "delete":
+        _send(row, "DeleteItem", mark)
+    else:
+        changes = _whole(row, mark)
+        if changes is not None:
+            _send(row, "UpdateItem", mark, changes)
+
+
+def drop(row: Row, mark: Mark) -> None:
+    """Leave an item as it is, without the mark; a placeholder goes altogether.
+
+    Which of both it is stands in the mark itself, and is checked: memory could be that of another attempt.
+    """
+    if mark.is_ghost:
+        _send(row, "DeleteItem", mark, ghost="attribute_exists")
+    else:
+        _send(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+
+
+def _whole(row: Row, mark: Mark) -> Mark | None:
+    """Return a mark with its changes, which may be in a row of their own.
+
+    None: that row is gone, as it is after all items of the transaction were finished, this one among them.
+    """
+    if not mark.spill:
+        return mark
+    stored = headers.get_row(Book(row.connection, mark.table), mark.spill)
+    return None if stored is None else records.with_changes(mark, stored)
+
+
+def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:
+    names = {"#l": row.attribute, "#tx": records.TX, "#id": records.TX_ID}
+    values: dict[str, Any] = {":id": {"S": mark.id}}
+    condition = "#l.#tx.#id = :id"
+    if ghost:
+        names |= {"#intent": records.INTENT, "#ghost": records.GHOST}
+        condition += f" AND {ghost}(#l.#tx.#intent.#ghost)"
+    kwargs: dict[str, Any] = {"TableName": row.table, "Key": row.key, "ConditionExpression": condition}
+    if changes is not None:
+        kwargs["UpdateExpression"] = _expression(changes, names, values)
+    kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+    try:
+        persistently(lambda: requests.ask(row.connection, operation, kwargs))
+    except Refused:
+        pass  # somebody else has done it
+
+
+def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) -> str:
+    set_, remove = list[str](), ["#l.#tx"]
+    for i, (name, value) in enumerate(changes.set.items()):
+        names[f"#s{i}"], values[f":s{i}"] = name, value
+        set_.append(f"#s{i} = :s{i}")
+    for i, name in enumerate(changes.remove):
+        names[f"#r{i}"] = name
+        remove.append(f"#r{i}")
+    return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"

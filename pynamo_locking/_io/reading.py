@@ -1,0 +1,95 @@
+"""Reads of items that transactions may be about to change, at the isolation that the reader asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import GetError
+
+from pynamo_locking._core.lease import LockSettings
+from pynamo_locking._core.transaction import Fate, fate
+from pynamo_locking._io import attempts, headers, records, transport
+from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.resolving import Resolver, StillPending
+from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking.guarded import GuardedMixin
+
+#: Waits for what is undecided; shows what is committed; shows what is intended.
+LEVELS: Final = ("serializable", "read_committed", "read_uncommitted")
+
+
+class Reader:
+    """Reads items consistently.
+
+    Args:
+        level: one of `LEVELS`.
+        deadline: until when to wait, by the monotonic clock; None for as long as a single write waits.
+        priority: of the transaction that reads; None for what is none.
+    """
+
+    def __init__(self, level: str, *, deadline: float | None = None, priority: str | None = None) -> None:
+        if level not in LEVELS:
+            raise ConfigurationError(f"isolation must be one of {', '.join(LEVELS)}, not {level!r}.")
+        self._level = level
+        self._deadline = deadline
+        self._priority = priority
+
+    def read(self, model: type[GuardedMixin], key: Image) -> Image | None:
+        """Return a stored item, None if there is none.
+
+        Raises:
+            TransactionConflict: a transaction that is alive has it, and there is no time left to wait.
+            GetError: DynamoDB refused the request.
+        """
+        row, resolver = row_of(model, key), Resolver(deadline=self._deadline, priority=self._priority)
+        while True:
+            image = _get(model, key)
+            mark = None if row is None else row.state(image).mark
+            if row is None or mark is None or image is None:
+                return image
+            if self._level == "read_uncommitted":
+                return _intended(row, image, mark)
+            try:
+                if self._level == "read_committed" and _is_undecided(row, mark):
+                    return None if mark.is_ghost else image
+                resolver.resolve(row, mark)
+            except (StillPending, Unavailable) as reason:
+                raise also(TransactionConflict, GetError)(f"{reason}. Trying again is safe.") from reason
+
+
+def _is_undecided(row: Row, mark: Mark) -> bool:
+    book = Book(row.connection, mark.table)
+    return fate(persistently(lambda: headers.read(book, mark.id))) is Fate.WAIT
+
+
+def _intended(row: Row, image: Image, mark: Mark) -> Image | None:
+    """Return what an item will be if the transaction is committed that has it."""
+    if mark.op == "delete":
+        return None
+    if mark.op == "keep":
+        return None if mark.is_ghost else image
+    if mark.spill:
+        mark = records.with_changes(mark, headers.get_row(Book(row.connection, mark.table), mark.spill) or {})
+    return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
+
+
+def _get(model: type[GuardedMixin], key: Image) -> Image | None:
+    connection = model._get_connection()
+    kwargs: dict[str, Any] = {"TableName": connection.table_name, "Key": key, "ConsistentRead": True}
+    try:
+        image: Image | None = attempts.dispatch(connection.connection, "GetItem", kwargs).get("Item")
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        raise GetError(f"Error getting item: {error}", transport.readable(error)) from error
+    return image
+
+
+def row_of(model: type[GuardedMixin], key: Image) -> Row | None:
+    """Return an item as one that can carry a mark; None if its model has no lock attribute."""
+    lock = model._lock_attribute()
+    settings = model.lock_settings() if lock is not None else LockSettings()
+    return None if lock is None else model._lock_row(key, lock, settings, "")

@@ -1,0 +1,99 @@
+"""What everybody does who meets the mark of a transaction: look at its header, and finish, drop, wait or abort."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from pynamo_locking._core.lease import LockSettings, backoff
+from pynamo_locking._core.transaction import Fate, Header, Meeting, fate, meet, reason_to_abort
+from pynamo_locking._io import headers, marks, runtime
+from pynamo_locking._io.headers import Book, persistently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.requests import Row
+
+logger = logging.getLogger("pynamo_locking")
+
+#: How long a single write, which has no deadline of its own, waits for a transaction that is alive.
+PATIENCE_S: Final = 30.0
+
+
+class StillPending(Exception):  # noqa: N818 - an answer, not an error
+    """A transaction that is alive has the item, and there is no time left to wait for it."""
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(
+            f"the transaction {header.id} of {header.owner} has the item, and is not decided yet; nothing was written"
+        )
+        self.header = header
+
+
+class Resolver:
+    """Takes marks of other transactions out of the way, for one operation that meets them.
+
+    Args:
+        deadline: until when to wait for those that are alive, by the monotonic clock; None for `PATIENCE_S`
+            from the first one on.
+        priority: of the transaction on whose behalf; None for what is no transaction.
+        pulse: called before each wait, to renew what would run out meanwhile; may raise.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline: float | None = None,
+        priority: str | None = None,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._deadline = deadline
+        self._priority = priority
+        self._pulse = pulse
+        self._met: dict[str, Meeting] = {}
+        self._waits = 0
+
+    def resolve(self, row: Row, mark: Mark) -> None:
+        """Do what can be done about a mark now, or wait a little; the caller then looks again.
+
+        Raises:
+            StillPending: the deadline has passed.
+            Unavailable: no answer came.
+        """
+        book = Book(row.connection, mark.table)
+        header = persistently(lambda: headers.read(book, mark.id))
+        what = fate(header)
+        if what is Fate.WAIT:
+            assert header is not None  # noqa: S101 - it is pending
+            self._wait_or_abort(book, header)
+        elif what is Fate.FINISH:
+            marks.finish(row, mark)
+        else:
+            logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
+            marks.drop(row, mark)
+
+    def _wait_or_abort(self, book: Book, header: Header) -> None:
+        now = runtime.current.monotonic()
+        meeting = self._met[header.id] = meet(self._met.get(header.id), header, now)
+        reason = reason_to_abort(
+            header,
+            meeting,
+            now=now,
+            now_ms=runtime.current.time_ms(),
+            max_clock_skew=LockSettings().max_clock_skew,
+            priority=self._priority,
+        )
+        if reason is not None:
+            logger.warning("aborting the transaction %s of %s: %s", header.id, header.owner, reason)
+            headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)
+            return
+        if self._deadline is None:
+            self._deadline = now + PATIENCE_S
+        left = self._deadline - now
+        if left <= 0:
+            raise StillPending(header)
+        self._pulse()
+        self._waits += 1
+        runtime.current.sleep(min(left, backoff(min(self._waits, 4), runtime.current.jitter())))

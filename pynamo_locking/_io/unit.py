@@ -1,0 +1,361 @@
+"""What a transaction knows of one item, and what it is going to do to it: several operations, one write."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
+from pynamodb.expressions.update import RemoveAction
+
+from pynamo_locking._core.limits import problems
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._io import expiry, guards, images, versions
+from pynamo_locking._io.items import check_actions
+from pynamo_locking._io.operands import Stored
+from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._io.items import FreeItem
+    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking.guarded import GuardedMixin
+
+
+class Unread:
+    """The stored item has not been read by the transaction."""
+
+
+UNREAD: Final = Unread()
+
+
+class Entry:
+    """One item of a transaction.
+
+    All conditions are about the item as it is stored before the transaction, whatever was done to it in the
+    meantime: DynamoDB checks them when the transaction is committed.
+
+    Args:
+        item: the instance that everybody who asks the transaction gets.
+        key: the item's key, in DynamoDB's form.
+        base: the stored item; None if there is none.
+        read: reads the stored item, if it has to be known.
+
+    Attributes:
+        before: what is known of the stored item.
+        write: what is going to be done; None if the item is only read.
+        after: the item as the transaction sees it; None if it is deleted, or was never there.
+        condition: those of the callers.
+        is_read: whether the transaction relies on it beyond its own write.
+        is_checked: whether the stored item has to be the one that is known.
+    """
+
+    def __init__(
+        self,
+        item: GuardedMixin,
+        key: Image,
+        base: Image | Unread | None,
+        read: Callable[[Entry], Image | None],
+        token: str,
+    ) -> None:
+        self.item = item
+        self.key = key
+        self.base = base
+        self.before = versions.known(item)
+        self.write: Write | None = None
+        self.writer: FreeItem | None = None
+        self.after: Image | Unread | None = base
+        self.condition: Condition | None = None
+        self.is_read = False
+        self.is_checked = False
+        self._pending: list[Action] = []
+        self._read = read
+        self._token = token
+
+    @property
+    def model(self) -> type[GuardedMixin]:
+        """The model of the item."""
+        return type(self.item)
+
+    @property
+    def table(self) -> str:
+        """The name of the item's table."""
+        name: str = self.item._get_connection().table_name
+        return name
+
+    @property
+    def row(self) -> Row | None:
+        """The item as one that can carry a mark, if its model has a lock attribute."""
+        return None if self.model._lock_attribute() is None else self.item._lock_row_of_item()
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the item does not exist, as far as is known."""
+        return self.base is None or (isinstance(self.base, Unread) and self.before == Known())
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether there is no such item in the eyes of the transaction."""
+        return self.after is None
+
+    def take(self, item: GuardedMixin) -> None:
+        """Go on with the instance that somebody hands in, which has to be of the same stored item.
+
+        Raises:
+            StaleVersion: it is another copy than the one that the transaction has, in another version.
+        """
+        if item is self.item:
+            return
+        if versions.known(item) != self.before:
+            raise versions.stale(
+                item,
+                TransactWriteError,
+                "is in the transaction already, as another copy that differs: one of them is old.",
+            )
+        self.item = item
+
+    def check(self) -> None:
+        """Rely on the item being the one that is known."""
+        self.is_read = True
+        if self.write is not None and not self.is_checked:
+            self.is_checked = True
+            self._plan_again()
+
+    def require(self, condition: Condition | None) -> None:
+        """Note a condition of the caller's."""
+        self.condition = guards.both(self.condition, condition)
+
+    # Operations
+
+    def save(self, condition: Condition | None, *, checks: bool) -> None:
+        """Store the instance as it is now."""
+        self.require(condition)
+        self._plan_save(checks=checks)
+
+    def _plan_save(self, *, checks: bool) -> None:
+        self.is_checked = self.is_checked or self.is_read or checks
+        writer = self._new_writer()
+        self.write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
+        base = {} if isinstance(self.base, Unread) or self.base is None else self.base
+        kept = {name: base[name] for name in base if self.write.attributes is None}
+        for attribute in self.item.get_attributes().values():
+            kept.pop(attribute.attr_name, None)
+        self.after = kept | self.item.serialize()
+
+    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
+        """Apply actions to the item as the transaction sees it."""
+        self.require(condition)
+        before, is_first = self.write, self.write is None
+        writer = self._new_writer()
+        check_actions(self.item, writer.protected, actions)
+        self.is_checked = self.is_checked or self.is_read or checks
+        if is_first and isinstance(self.after, Unread):
+            self._pending = list(actions)  # evaluated if anybody asks; DynamoDB does it otherwise
+            self.write = writer.plan_update(self._pending, self.condition, checks_version=self.is_checked)
+            return
+        self._evaluate(actions)
+        if is_first and not self.is_absent:
+            self.write = writer.plan_update(list(actions), self.condition, checks_version=self.is_checked)
+        elif before is not None and before.operation is UPDATE and not self.is_absent:
+            self.write = writer.plan_update(self._changes(), self.condition, checks_version=self.is_checked)
+        else:
+            self._plan_save(checks=self.is_checked)
+
+    def _evaluate(self, actions: Sequence[Action]) -> None:
+        """Make the instance, and `after`, what they are after some actions."""
+        current = self.look()
+        keys = self.item._get_hash_range_key_serialized_values()
+        kwargs = self.item._get_connection().get_operation_kwargs(keys[0], range_key=keys[1], actions=list(actions))
+        try:
+            self.after = images.updated(current, {**kwargs, "Key": self.key})
+        except images.Refusal as refusal:
+            raise TransactWriteError(f"Failed to update item: {refusal}", refusal) from refusal
+        self._show(self.after)
+
+    def _changes(self) -> list[Action]:
+        """Return the actions that make the stored item what the transaction sees."""
+        assert not isinstance(self.base, Unread)  # noqa: S101 - it was read to evaluate
+        assert not isinstance(self.after, Unread)  # noqa: S101 - as above
+        set_, removed = images.difference(self.base, self.after or {}, keys=self.key)
+        actions: list[Action] = [Path([name]).set(Stored(value)) for name, value in set_.items()]
+        actions += [Path([name]).remove() for name in removed]
+        return actions or [_nothing()]
+
+    def look(self) -> Image | None:
+        """Return the item as the transaction sees it, reading the stored one if need be."""
+        if isinstance(self.after, Unread):
+            self.load()
+            pending, self._pending = self._pending, []
+            if pending:
+                self._evaluate(pending)
+        assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
+        return self.after
+
+    def load(self) -> None:
+        """Read the stored item, which has to be the one that is known."""
+        if isinstance(self.base, Unread):
+            base = self._read(self)
+            if self.is_checked and not self.before.may_be(versions.known_of(self.model, base or {})):
+                raise versions.stale(self.item, TransactWriteError, "is not the stored one any more. refresh() it.")
+            self.base = base
+            if isinstance(self.after, Unread):
+                self.after = base
+
+    def _show(self, image: Image) -> None:
+        """Make the instance show an image, without a new version: it gets that when the transaction is committed."""
+        fresh = self.model.from_raw_data(copy.deepcopy(image))
+        self.item.attribute_values = fresh.attribute_values
+
+    def delete(self, condition: Condition | None, *, checks: bool) -> None:
+        """Delete the item."""
+        self.require(condition)
+        self.is_checked = self.is_checked or self.is_read or checks
+        self.after = None
+        if self.is_absent and self.is_checked:
+            self.write, self.is_read = None, True  # it only has to be absent still
+        else:
+            writer = self._new_writer()
+            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
+
+    def touch(self, condition: Condition | None, *, checks: bool) -> None:
+        """Count the version up."""
+        self.require(condition)
+        self.is_checked = self.is_checked or self.is_read or checks
+        if self.write is None:
+            self.write = self._new_writer().plan_update([_nothing()], self.condition, checks_version=self.is_checked)
+
+    def _new_writer(self) -> FreeItem:
+        writer = self.item._writer()
+        if writer is None:
+            raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
+        writer.token = self._token
+        self.writer = writer
+        return writer
+
+    def reset(self) -> None:
+        """Forget all operations but the read."""
+        self.write = self.writer = self.condition = None
+        self.after, self._pending, self.is_checked = self.base, [], False
+        if isinstance(self.base, dict):
+            self._show(self.base)
+
+    # What it amounts to
+
+    def final(self) -> Write:
+        """Return what DynamoDB has to do or to check, with the conditions that make it safe."""
+        write = self.write
+        if write is None:
+            part = versions.part_of(self.item, is_checked=True)
+            part.before = self.before
+            known = expiry.for_save(self.model, part.condition())
+            return Write(self.item, CHECK, part, guards.both(self.condition, self._strict(known, part.is_checked)))
+        return replace(write, condition=self._strict(write.condition, write.part.is_checked))
+
+    def intent(self) -> tuple[str, Image, list[str]]:
+        """Return what a mark has to say, so that anybody can finish the write: what it is, sets and removes.
+
+        Raises:
+            TransactWriteError: DynamoDB would refuse it.
+            StaleVersion: the stored item, which has to be known for it, is another one.
+        """
+        assert self.write is not None  # noqa: S101 - only writes are marked
+        if not self.is_checked:
+            self._pin()
+        write = self.final()
+        if write.operation is DELETE:
+            return "delete", {}, []
+        if isinstance(self.base, Unread) and write.operation is not SAVE:
+            self.load()
+        base = self._least_base() if isinstance(self.base, Unread) else self.base
+        try:
+            after = images.updated(base, write.kwargs())
+        except images.Refusal as refusal:
+            raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
+        self._check(write, after)
+        set_, removed = images.difference(base, after, keys=self.key)
+        if isinstance(self.base, Unread):
+            removed = [guards.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
+        return "save", set_, removed
+
+    def _least_base(self) -> Image | None:
+        """Return what the expression of a save needs of the stored item: its version."""
+        if self.before.version is None:
+            return None
+        attribute = versions.shape_of(self.model).attribute
+        assert attribute is not None  # noqa: S101 - it has a version
+        return {**self.key, attribute.attr_name: {"N": str(self.before.version)}}
+
+    def _check(self, write: Write, after: Image) -> None:
+        """Refuse what DynamoDB would refuse only when the transaction is decided already."""
+        found = problems(after, images.key_rules(self.model))
+        if found:
+            raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")
+
+    def _pin(self) -> None:
+        """Make a write without a check one of the item as it is stored now, which is what a mark can say."""
+        self.base = self._read(self)
+        versions.pin(self.item, self.base)
+        self.before = versions.known(self.item)
+        self.is_checked = True
+        self._plan_again()
+
+    def _plan_again(self) -> None:
+        """Plan the same write with a check of what is known."""
+        assert self.write is not None  # noqa: S101 - asked for only then
+        writer, operation = self._new_writer(), self.write.operation
+        if operation is SAVE:
+            self._plan_save(checks=True)
+        elif operation is DELETE:
+            self.write = writer.plan_delete(self.condition, checks_version=True)
+        else:
+            actions = self._pending or self._changes()
+            self.write = writer.plan_update(actions, self.condition, checks_version=True)
+
+    def _strict(self, condition: Condition | None, is_checked: bool) -> Condition | None:  # noqa: FBT001
+        """Add what a version alone does not say: an item without a write id, and no item at all."""
+        shape = versions.shape_of(self.model)
+        if not is_checked or shape.write_id is None:
+            return condition
+        if self.before.version is not None:
+            return condition if self.before.write_id else guards.both(condition, shape.write_id.does_not_exist())
+        return condition
+
+
+def _nothing() -> Action:
+    """Return an action that changes nothing, of an attribute that no item has."""
+    nothing: Action = Path(["pynamo_locking_nothing"]).remove()
+    return nothing
+
+
+class Savepoint:
+    """A state of a transaction to go back to.
+
+    Args:
+        entries: those of the transaction.
+    """
+
+    def __init__(self, entries: dict[Any, Entry]) -> None:
+        self._entries = entries
+        self._saved = {
+            key: (copy.copy(entry), copy.deepcopy(entry.item.attribute_values)) for key, entry in entries.items()
+        }
+
+    def rollback(self) -> None:
+        """Make the transaction, and the instances in it, what they were. What was read since stays read."""
+        for key, entry in list(self._entries.items()):
+            if key in self._saved:
+                saved, values = self._saved[key]
+                self._entries[key] = copy.copy(saved)
+                saved.item.attribute_values = copy.deepcopy(values)
+                self._entries[key].is_read = saved.is_read or entry.is_read
+            elif isinstance(entry.base, Unread):
+                del self._entries[key]
+            else:
+                entry.reset()

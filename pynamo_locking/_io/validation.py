@@ -1,0 +1,88 @@
+"""Checks that what a transaction has read is still so, in reads that no transaction on its way can deceive.
+
+A plain read is no check: it may return the old value of a native transaction that is decided and not yet applied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.transaction import MOST_ACTIONS
+from pynamo_locking._io import attempts, images, transport
+from pynamo_locking._io.writes import Patience, refusal
+from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.resolving import Resolver
+    from pynamo_locking._io.unit import Entry
+
+
+def validate(entries: Sequence[Entry], resolver: Resolver, pulse: Callable[[], None] = lambda: None) -> None:
+    """Check that all items are what they were when they were read.
+
+    Absent ones are checked together, in the first read: an item may come and go, a write id never comes again.
+    What is stored and was read before that read, and is unchanged after it, was there at that moment too.
+
+    Raises:
+        StaleVersion, Conflict: one of them is not.
+        TransactionConflict: other transactions kept them busy.
+        ConfigurationError: more than a hundred of them were absent.
+        StillPending: a transaction that is alive has one of them.
+    """
+    absent = [entry for entry in entries if entry.is_absent]
+    if len(absent) > MOST_ACTIONS:
+        raise ConfigurationError(
+            f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
+            f"{MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
+        )
+    ordered = [*absent, *(entry for entry in entries if not entry.is_absent)]
+    for start in range(0, len(ordered), MOST_ACTIONS):
+        pulse()
+        _validate_chunk(ordered[start : start + MOST_ACTIONS], resolver)
+
+
+def _validate_chunk(entries: Sequence[Entry], resolver: Resolver) -> None:
+    while True:
+        marked = False
+        for entry, image in zip(entries, read_together(entries), strict=True):
+            row = entry.row
+            mark = None if row is None else row.state(image).mark
+            if row is not None and mark is not None:
+                marked = True
+                resolver.resolve(row, mark)
+            else:
+                _check(entry, image)
+        if not marked:
+            return
+
+
+def _check(entry: Entry, image: Image | None) -> None:
+    write = entry.final()
+    if not images.holds(image, write.kwargs()):
+        cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
+        raise refusal(write, TransactWriteError, image, cause)
+
+
+def read_together(entries: Sequence[Entry]) -> list[Image | None]:
+    """Return the stored items as they were at one moment, up to a hundred."""
+    gets = [{"Get": {"TableName": entry.table, "Key": entry.key}} for entry in entries]
+    connection, patience = entries[0].item._get_connection().connection, Patience()
+    while True:
+        try:
+            answer: dict[str, Any] = attempts.dispatch(connection, "TransactGetItems", {"TransactItems": gets})
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            if patience.allows(error):
+                continue
+            if transport.is_refused_for_now(error, was_tried_once=True):
+                raise also(TransactionConflict, TransactWriteError)(
+                    f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
+                    f"again: {error}",
+                    cause=error,
+                ) from error
+            raise TransactWriteError("Failed to read transaction items", transport.readable(error)) from error
+        return [each.get("Item") for each in answer["Responses"]]

@@ -1,0 +1,263 @@
+"""What is worked out here without a request is what DynamoDB does: updates, conditions, limits of items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from pynamodb.attributes import (
+    BinaryAttribute,
+    ListAttribute,
+    MapAttribute,
+    NumberAttribute,
+    NumberSetAttribute,
+    UnicodeAttribute,
+    UnicodeSetAttribute,
+)
+from pynamodb.constants import KEY
+from pynamodb.expressions.update import RemoveAction
+from pynamodb.models import Model
+
+from pynamo_locking._core.limits import problems
+from pynamo_locking._expressions.values import canonical_item
+from pynamo_locking._io.images import Refusal, difference, holds, updated
+from tests.contract.helpers import INVALID, REFUSED
+from tests.support import boundaries
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+#: Where an engine stores what another one, or DynamoDB's documentation, says is not stored.
+DEVIATIONS = {
+    "memory": set[str](),
+    "dynoxide": {
+        "31 lists around an empty map",
+        "empty name",
+        "empty name in a map",
+        "hash key that is too long for another index",
+        "index hash key of 2,049 bytes",
+        "index range key of 1,025 bytes",
+        "index range key of 1,025 bytes, alone",
+        "index range key of 1,025 bytes, local",
+    },
+    "dynamodb-local": set[str](),
+    "aws": set[str](),
+}
+
+
+def test_items_that_are_stored_and_items_that_are_not(concurrent_engine: Engine) -> None:
+    """Each item at a limit is stored, or refused as invalid, as `problems` says of it.
+
+    Not on moto, which knows few of the limits, and crashes on some of the items.
+    """
+    engine = concurrent_engine
+    client, table = engine.client(), boundaries.create_table(engine.client(), engine.new_name())
+
+    said = {name: not problems(item, boundaries.RULES) for name, item in boundaries.ITEMS.items()}
+    done = {name: is_stored(client, table, item) for name, item in boundaries.ITEMS.items()}
+
+    assert {name for name in said if said[name] is not done[name]} == DEVIATIONS[engine.name]
+
+
+def is_stored(client: Any, table: str, item: dict[str, Any]) -> bool:
+    try:
+        client.put_item(TableName=table, Item=item)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != INVALID:
+            raise
+        return False
+    return True
+
+
+class Part(MapAttribute):
+    num = NumberAttribute(null=True)
+    word = UnicodeAttribute(attr_name="w", null=True)
+    row = ListAttribute(null=True)
+
+
+class Whole(Part):
+    part = Part(null=True, attr_name="p")
+
+
+class Thing(Model):
+    class Meta:
+        table_name = "thing"
+
+    pk = UnicodeAttribute(hash_key=True, attr_name="key")
+    num = NumberAttribute(null=True, attr_name="n")
+    other = NumberAttribute(null=True)
+    word = UnicodeAttribute(null=True)
+    raw = BinaryAttribute(null=True, legacy_encoding=False)
+    tags = UnicodeSetAttribute(null=True)
+    nums = NumberSetAttribute(null=True)
+    row = ListAttribute(null=True)
+    doc = Whole(null=True)
+
+
+numbers = st.sampled_from([0, 1, -1, 1.5, 0.1, 10**37, 9e125])
+words = st.sampled_from(["", "a", "ab", "é", "😀"])
+raws = st.sampled_from([b"", b"a", b"\xff\x00"])
+tag_sets = st.sets(st.sampled_from("abc"), min_size=1)
+number_sets = st.sets(st.sampled_from([1, 2, 2.5]), min_size=1)
+rows = st.lists(numbers | words | st.booleans(), max_size=2)
+
+
+def some(kind: type[MapAttribute], **more: Any) -> Any:
+    return st.fixed_dictionaries({}, optional={"num": numbers, "word": words, "row": rows, **more}).map(
+        lambda found: kind(**found)
+    )
+
+
+parts = some(Part)
+wholes = some(Whole, part=parts)
+things = st.fixed_dictionaries(
+    {"row": st.lists(numbers | words, min_size=2, max_size=3), "doc": some(Whole, part=parts)},
+    optional={"num": numbers, "other": numbers, "word": words, "raw": raws, "tags": tag_sets, "nums": number_sets},
+).map(lambda found: Thing("a", **found))
+
+NUMBERS = [Thing.num, Thing.other, Thing.doc.num, Thing.doc.part.num]
+WORDS = [Thing.word, Thing.doc.word, Thing.doc.part.word]
+ROWS = [Thing.row, Thing.doc.row, Thing.doc.part.row]
+ELEMENTS = [Thing.row[0], Thing.row[1], Thing.row[9], Thing.doc.row[0]]
+EVERYTHING = [*NUMBERS, *WORDS, *ROWS, *ELEMENTS, Thing.tags, Thing.nums, Thing.raw, Thing.doc, Thing.doc.part]
+
+
+def on(paths: list[Any], make: Any, *operands: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Actions, or conditions, of one form: of a path, and of operands."""
+    return st.tuples(st.integers(0, len(paths) - 1), *operands).map(lambda drawn: make(paths[drawn[0]], *drawn[1:]))
+
+
+def path_of(paths: list[Any]) -> st.SearchStrategy[Any]:
+    return on(paths, lambda path: path)
+
+
+actions = st.one_of(
+    on(NUMBERS, lambda path, value: path.set(value), numbers),
+    on(NUMBERS, lambda path, other, value: path.set(other + value), path_of(NUMBERS), numbers),
+    on(NUMBERS, lambda path, other, value: path.set(other - value), path_of(NUMBERS), numbers),
+    on(NUMBERS, lambda path, value, more: path.set((path | value) + more), numbers, numbers),
+    on(NUMBERS, lambda path, value: path.add(value), numbers),
+    on(WORDS, lambda path, value: path.set(value), words),
+    on([Thing.word], lambda path, value: path.set(Thing.doc.word | value), words),
+    on(ROWS, lambda path, value: path.set(value), rows),
+    on(ROWS, lambda path, other, value: path.set(other.append(value)), path_of(ROWS), rows),
+    on(ROWS, lambda path, value: path.set(path.prepend(value)), rows),
+    on(ROWS, lambda path, value, more: path.set((path | value).append(more)), rows, rows),
+    on(ELEMENTS, lambda path, value: path.set(value), numbers | words),
+    on([Thing.doc.part], lambda path, value: path.set(value), parts),
+    on([Thing.doc], lambda path, value: path.set(value), wholes),
+    on([Thing.tags], lambda path, value: path.set(value), tag_sets),
+    on([Thing.tags], lambda path, value: path.add(value), tag_sets),
+    on([Thing.tags], lambda path, value: path.delete(value), tag_sets),
+    on([Thing.nums], lambda path, value: path.add(value), number_sets),
+    on([Thing.nums], lambda path, value: path.delete(value), number_sets),
+    on([Thing.raw], lambda path, value: path.set(value), raws),
+    on(EVERYTHING, lambda path: path.remove()),
+)
+comparisons = st.one_of(
+    on(NUMBERS, lambda path, value: path == value, numbers),
+    on(NUMBERS, lambda path, value: path != value, numbers),
+    on(NUMBERS, lambda path, value: path < value, numbers),
+    on(NUMBERS, lambda path, other: path >= other, path_of([Thing.row[0], Thing.row[1]])),
+    on(NUMBERS, lambda path, low, more: path.between(low, low + abs(more)), numbers, numbers),
+    on(NUMBERS, lambda path, one, two: path.is_in(one, two), numbers, numbers),
+    on(WORDS, lambda path, value: path.startswith(value), words),
+    on([*WORDS, Thing.tags, Thing.row], lambda path, value: path.contains(value), st.sampled_from(["a", "ab"])),
+    on([Thing.doc], lambda path, value: path == value, wholes),
+    on([Thing.raw], lambda path, value: path > value, raws),
+    on(EVERYTHING, lambda path: path.exists()),
+    on(EVERYTHING, lambda path: path.does_not_exist()),
+    on([*NUMBERS, *WORDS, *ROWS, Thing.tags, Thing.doc], lambda path: path.is_type()),
+)
+conditions = st.recursive(
+    comparisons, lambda inner: st.tuples(inner, inner).map(lambda two: two[0] & two[1]) | inner.map(lambda one: ~one)
+)
+
+examples = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+@pytest.fixture
+def bound(concurrent_engine: Engine) -> Any:
+    """The model with a table, and a client; on all engines but moto, which evaluates otherwise in many ways."""
+    return concurrent_engine.bind(Thing), concurrent_engine
+
+
+def sent(engine: Engine, before: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    """The item that DynamoDB has after a request on another one, or the code with which it refuses."""
+    client = engine.client()
+    client.put_item(TableName=kwargs["TableName"], Item=before)
+    try:
+        answer = client.update_item(**kwargs, ReturnValues="ALL_NEW")
+    except ClientError as error:
+        return error.response["Error"]["Code"]
+    return canonical_item(answer["Attributes"])
+
+
+def expected(before: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        return updated(before, kwargs) if holds(before, kwargs) else REFUSED
+    except Refusal as refusal:
+        return refusal.code
+
+
+def request(changes: list[Any], condition: Any = None) -> dict[str, Any]:
+    kwargs: dict[str, Any] = Thing._get_connection().get_operation_kwargs(
+        "a", key=KEY, actions=changes, condition=condition
+    )
+    return kwargs
+
+
+def dynoxide_differs(before: dict[str, Any], changes: list[Any]) -> bool:
+    """Tell whether an update has something that dynoxide does otherwise than DynamoDB.
+
+    It makes the map that a path lacks, fills a list up to the place of a new element, and loses the places of
+    the others when an element goes.
+    """
+    return any(
+        (path[:2] == ["doc", "p"] and len(path) > 2 and "p" not in before["doc"]["M"])
+        or (path[-1].endswith("]") and (isinstance(change, RemoveAction) or not has_element(before, path)))
+        for change, path in ((change, change.values[0].path) for change in changes)
+    )
+
+
+def has_element(before: dict[str, Any], path: list[str]) -> bool:
+    for name in path[:-1]:
+        before = before.get(name, {}).get("M", {})
+    name, _, place = path[-1].rstrip("]").partition("[")
+    return int(place) < len(before.get(name, {}).get("L", ()))
+
+
+@examples
+@given(thing=things, changes=st.lists(actions, min_size=1, max_size=4))
+def test_random_updates(bound: Any, thing: Thing, changes: list[Any]) -> None:
+    """The item afterwards is the same, or both refuse; what differs, done as an update, gives it again."""
+    _, engine = bound
+    before = thing.serialize()
+    kwargs = request(changes)
+    assume(engine.name != "dynoxide" or not dynoxide_differs(before, changes))
+
+    after = sent(engine, before, kwargs)
+
+    assert after == expected(before, kwargs), kwargs
+    if isinstance(after, dict):
+        changed, removed = difference(before, after)
+        assert {name: value for name, value in canonical_item(before).items() if name not in removed} | changed == after
+
+
+@examples
+@given(thing=things, condition=conditions)
+def test_random_conditions(bound: Any, thing: Thing, condition: Any) -> None:
+    """A condition lets an update through where it holds."""
+    _, engine = bound
+    before, kwargs = thing.serialize(), request([Thing.other.set(5)], condition)
+
+    assert sent(engine, before, kwargs) == expected(before, kwargs), kwargs

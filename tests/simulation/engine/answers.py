@@ -1,0 +1,51 @@
+"""What a client hears of a request that was not applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+
+from tests.simulation.engine.faults import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.engine.wire import Request
+
+
+def _refusal(request: Request, code: str, status: int, **details: Any) -> ClientError:
+    response: Any = {
+        "Error": {"Code": code, "Message": "simulated"},
+        "ResponseMetadata": {"HTTPStatusCode": status, "RetryAttempts": 0},
+        **details,
+    }
+    return ClientError(response, request.operation)
+
+
+def failed(request: Request) -> ClientError:
+    """Return the answer of a server that failed."""
+    return _refusal(request, "InternalServerError", 500)
+
+
+def too_old(request: Request) -> ClientError:
+    """Return the answer to a request that was signed too long ago."""
+    return _refusal(request, "InvalidSignatureException", 400)
+
+
+def _conflict(request: Request) -> ClientError:
+    if request.operation != "TransactWriteItems":
+        return _refusal(request, "TransactionConflictException", 400)
+    others = len(request.kwargs["TransactItems"]) - 1
+    reasons = [{"Code": "TransactionConflict", "Message": "simulated"}, *[{"Code": "None"} for _ in range(others)]]
+    return _refusal(request, "TransactionCanceledException", 400, CancellationReasons=reasons)
+
+
+#: By fault, what the client hears.
+NOT_APPLIED: Final[dict[Any, Callable[[Request], Exception]]] = {
+    Fault.THROTTLED: lambda request: _refusal(request, "ThrottlingException", 400),
+    Fault.NO_CONNECTION: lambda _: ConnectTimeoutError(endpoint_url="simulation"),
+    Fault.FAILED_BEFORE: failed,
+    Fault.CONFLICT: _conflict,
+    Fault.LOST_REQUEST: lambda _: ReadTimeoutError(endpoint_url="simulation"),
+}

@@ -1,0 +1,347 @@
+"""DynamoDB's own transactions go step by step, and its TTL deletes at any time: what others can see of that.
+
+Each test looks at every order of steps, in runs of raw requests without the library.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.simulation.engine.bench import FALSE, Bench, addition, every, place
+from tests.simulation.engine.faults import Fault
+from tests.simulation.engine.scheduler import START_S
+from tests.simulation.engine.steps import LONGEST_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _writer_and(*requests: Callable[[Bench], Any]) -> Callable[[Bench], None]:
+    """Let one client add to `a` and `b` in a transaction while another one sends requests."""
+
+    def build(bench: Bench) -> None:
+        bench.spawn("writer", lambda: bench.add("a", "b", token="t"))
+        bench.spawn("other", *(partial(request, bench) for request in requests), process=1)
+
+    return build
+
+
+def _read_both(bench: Bench) -> tuple[int, int]:
+    return bench.get("a"), bench.get("b")
+
+
+def test_plain_reads_see_a_transaction_half_applied() -> None:
+    """Either item may be the new one first; in one step it would never be so that the second read is the older one."""
+    seen = {
+        steps: {run.heard["other"][0] for run in every(_writer_and(_read_both), steps=steps)} for steps in (False, True)
+    }
+    backwards = {run.heard["other"][0] for run in every(_writer_and(lambda bench: _read_both(bench)[::-1]))}
+    assert seen[False] == {(0, 0), (0, 1), (1, 1)}
+    assert seen[True] == backwards == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_a_plain_read_between_decision_and_application_sees_the_old_item() -> None:
+    """That is why a plain read validates nothing: the transaction can no longer be stopped."""
+    decided_before = set[tuple[bool, int]]()
+
+    def build(bench: Bench) -> None:
+        decided = list[Any]()
+        bench.network.on_decided.append(decided.append)
+        _writer_and(lambda bench: bench.get("c"), lambda bench: (bool(decided), bench.get("a")))(bench)
+
+    for run in every(build):
+        decided_before.add(run.heard["other"][1])
+        assert (run.count("a"), run.count("b")) == (1, 1)
+    assert decided_before == {(False, 0), (False, 1), (True, 0), (True, 1)}
+
+
+@pytest.mark.parametrize(
+    ("other", "adds", "refusal"),
+    [
+        (lambda bench: bench.add_one("b"), 1, "TransactionConflictException"),
+        (lambda bench: bench.add("b"), 1, ("TransactionConflict",)),
+        (lambda bench: bench.add("c", "b"), 2, ("None", "TransactionConflict")),
+        (lambda bench: bool(bench.get_all("c", "b")), 0, ("None", "TransactionConflict")),
+        (lambda bench: bench.get("b"), 0, None),
+        (lambda bench: bench.add("c"), 1, None),
+    ],
+    ids=["write", "single", "transaction", "reading", "plain read", "other item"],
+)
+def test_what_touches_a_pending_item_is_refused(other: Callable[[Bench], Any], adds: int, refusal: Any) -> None:
+    """Writes and transactions are refused in some schedules, plain reads in none; what is refused has no effect."""
+    refusals = set()
+    for run in every(_writer_and(other)):
+        [heard], [written] = run.heard["other"], run.heard["writer"]
+        assert sum(run.count(key) for key in "abc") == 2 * (written == "done") + adds * (heard == "done")
+        assert not any(run.network.is_pending(place(key)) for key in "abc")
+        if heard == "done" or isinstance(heard, int):
+            continue
+        refusals.add(heard)
+        assert written == "done"
+    assert refusals == (set() if refusal is None else {refusal})
+
+
+def test_a_transaction_is_refused_as_a_whole() -> None:
+    """There is a reason for each action, with the item where it was asked for; nothing stays pending."""
+    for run in every(
+        lambda bench: bench.spawn("client", lambda: bench.add("a", "b", "c", but="b"), lambda: bench.add("a", "c"))
+    ):
+        assert run.heard["client"] == [("None", "ConditionalCheckFailed", "None"), "done"]
+        assert (run.count("a"), run.count("b"), run.count("c")) == (1, 0, 1)
+
+
+def test_a_refusal_shows_the_items() -> None:
+    """ReturnValuesOnConditionCheckFailure works in steps as without them, also for actions that come later."""
+    for steps in (False, True):
+        bench, errors = Bench(steps=steps), list[Any]()
+
+        def failing(bench: Bench = bench, errors: list[Any] = errors) -> None:
+            try:
+                bench.send("TransactWriteItems", TransactItems=[{"Update": addition(key, 1) | FALSE} for key in "ab"])
+            except ClientError as error:
+                errors.append(error)
+
+        bench.spawn("client", lambda bench=bench: bench.add("a", "b"), failing)  # type: ignore[misc]
+        bench.play()
+        response: Any = errors[0].response
+        assert [each["Item"]["n"]["N"] for each in response["CancellationReasons"]] == ["1", "1"]
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE])
+def test_a_transaction_goes_on_without_its_caller(fault: Fault) -> None:
+    """Whether the caller died or gave up: others see the transaction half done, and in the end it is done."""
+    seen = set()
+    for run in every(_writer_and(_read_both), fault):
+        seen.add(run.heard["other"][0])
+        assert (run.count("a"), run.count("b")) == (1, 1)
+        assert run.heard["writer"] == {Fault.CRASH_AFTER: [], Fault.FAILED_AFTER: ["InternalServerError"]}.get(
+            fault, ["ReadTimeoutError"]
+        )
+    assert seen == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.PAUSE_BEFORE])
+def test_a_transaction_goes_on_while_another_thread_stops_its_process(fault: Fault) -> None:
+    """What happens to the process in the middle is nothing to DynamoDB; a process that only stood still hears of it."""
+    halves, ends = set(), set()
+
+    def build(bench: Bench) -> None:
+        bench.faults.operation = "GetItem"
+        bench.spawn("writer", lambda: bench.add("a", "b"))
+        bench.spawn("twin", lambda: bench.get("c"))
+        bench.spawn("other", lambda: bench.get_all("a", "b"), process=1)
+
+    for run in every(build, fault):
+        halves.add(run.heard["other"][0])
+        ends.add((*run.heard["writer"], run.count("a"), run.count("b")))
+    assert halves >= {("TransactionConflict", "None"), ("None", "TransactionConflict")}
+    assert ends == ({("done", 1, 1)} | ({(0, 0), (1, 1)} if fault is Fault.CRASH_BEFORE else set()))
+
+
+def test_a_process_stands_still_in_the_middle_of_its_transaction() -> None:
+    """Time passes meanwhile, for DynamoDB and for others; then the caller hears the answer."""
+    seen = set()
+
+    def build(bench: Bench) -> None:
+        _writer_and(lambda bench: bench.sleep(3.0), _read_both)(bench)
+
+    for run in every(build, Fault.PAUSE_AFTER):
+        seen.add(run.heard["other"][1])
+        assert run.heard["writer"] == ["done"]
+        assert run.scheduler.now >= 9.0
+    assert seen == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_dynamodb_leaves_nothing_half_done_for_long() -> None:
+    """However the scheduler chooses, a transaction that nobody waits for is finished a few seconds later."""
+    for run in every(_writer_and(lambda bench: bench.sleep(LONGEST_S + 1.1), _read_both), Fault.LOST_RESPONSE):
+        assert run.heard["other"][1] == (1, 1)
+
+
+# Tokens
+
+
+def _twice(bench: Bench, by: int = 1, after_s: float = 0.0) -> None:
+    bench.spawn("first", lambda: bench.add("a", "b", token="t"))
+    bench.spawn("second", lambda: bench.sleep(after_s), lambda: bench.add("a", "b", token="t", by=by), process=1)
+
+
+def test_a_copy_of_a_transaction_has_no_effect() -> None:
+    """While the first one runs the copy is told so; afterwards it is a success. Neither adds anything."""
+    seen = set()
+    for run in every(_twice):
+        seen.add((run.heard["first"][0], run.heard["second"][1]))
+        assert (run.count("a"), run.count("b")) == (1, 1)
+    assert seen == {
+        ("done", "done"),
+        ("done", "TransactionInProgressException"),
+        ("TransactionInProgressException", "done"),
+    }
+
+
+def test_another_transaction_with_the_same_token_is_refused() -> None:
+    """Also while the first one is running."""
+    for run in every(lambda bench: _twice(bench, by=7)):
+        refused = "IdempotentParameterMismatchException"
+        assert {run.heard["first"][0], run.heard["second"][1]} == {"done", refused}
+
+
+@pytest.mark.parametrize(("after_s", "times"), [(599.0, 1), (601.0, 2)])
+def test_a_token_is_forgotten_after_ten_minutes(after_s: float, times: int) -> None:
+    """Of DynamoDB's time, after the transaction."""
+    bench = Bench()
+    _twice(bench, after_s=after_s)
+    bench.play()
+    assert bench.heard["second"][1] == "done"
+    assert bench.count("a") == times
+
+
+def test_a_cancelled_transaction_may_come_again() -> None:
+    """Its token is forgotten: the same request is evaluated anew."""
+    bench = Bench()
+    check = {"TableName": "table", "Key": {"key": {"S": "b"}}, "ConditionExpression": "attribute_exists(n)"}
+    actions = [{"Update": addition("a", 1)}, {"ConditionCheck": check}]
+
+    def attempt() -> str:
+        bench.send("TransactWriteItems", TransactItems=actions, ClientRequestToken="t")
+        return "done"
+
+    bench.spawn("client", attempt, lambda: bench.add_one("b"), attempt, attempt)
+    bench.play()
+    assert bench.heard["client"] == [("None", "ConditionalCheckFailed"), "done", "done", "done"]
+    assert bench.count("a") == 1
+
+
+def test_a_late_copy_is_refused_when_its_signature_is_too_old() -> None:
+    """So it outlives neither its token nor what is kept of transactions for so long."""
+    counts = set()
+    for run in every(_writer_and(lambda bench: bench.sleep(301.0), lambda bench: bench.get("a")), Fault.LATE):
+        counts.add((run.heard["other"][1], run.count("a"), run.count("b")))
+    assert counts == {(1, 1, 1), (0, 0, 0)}
+
+
+def test_the_client_waits_for_a_transaction_that_is_in_progress() -> None:
+    """As botocore does: after a lost response it hears that the transaction is in progress, waits, and comes again."""
+    outcomes = set()
+
+    def build(bench: Bench) -> None:
+        connection: Any = SimpleNamespace(
+            _retry_configuration="LEGACY", _read_timeout_seconds=0.01, _max_retry_attempts_exception=2
+        )
+        client = bench.network.client_for(connection)
+        actions = [{"Update": addition(key, 1)} for key in "ab"]
+        bench.spawn("client", lambda: client.transact_write_items(TransactItems=actions) and "done")
+
+    for run in every(build, Fault.LOST_RESPONSE):
+        outcomes.add(run.heard["client"][0])
+        assert (run.count("a"), run.count("b")) == (1, 1)
+    assert outcomes == {"done", "TransactionInProgressException"}
+
+
+# What listeners hear, and the costs
+
+
+def test_listeners_hear_of_the_decision_and_of_each_item() -> None:
+    """First that it is decided, then each change when it is made, in any order of the items."""
+    orders = set()
+
+    def build(bench: Bench) -> None:
+        told: list[str] = bench.heard.setdefault("told", [])
+        bench.network.on_decided.append(lambda request: told.append(f"decided {len(request.places)}"))
+        bench.network.on_changes.append(lambda _, changes: told.extend(change.place.key[0] for change in changes))
+        bench.spawn("client", lambda: bench.add("a", "b", token="t"), lambda: bench.add("a", "b", token="t"))
+
+    for run in every(build):
+        orders.add(tuple(run.heard["told"]))
+    assert orders == {("decided 2", "a", "b"), ("decided 2", "b", "a")}
+
+
+def test_without_steps_listeners_hear_of_the_decision_too() -> None:
+    """Once, before the changes; not of a repetition."""
+    bench = Bench(steps=False)
+    told = list[Any]()
+    bench.network.on_decided.append(lambda request: told.append(request.operation))
+    bench.network.on_changes.append(lambda _, changes: told.append(len(changes)))
+    bench.spawn("client", lambda: bench.add("a", "b", token="t"), lambda: bench.add("a", "b", token="t"))
+    bench.play()
+    assert told == ["TransactWriteItems", 2, 0]
+
+
+@pytest.mark.parametrize(("items", "steps"), [(1, 0), (2, 3), (4, 7), (50, 7)])
+def test_a_transaction_of_many_items_goes_in_few_steps(items: int, steps: int) -> None:
+    """So that a search stays small: one item in one step, and never more than four times two."""
+    bench = Bench()
+    bench.spawn("client", lambda: bench.add(*(f"k{number}" for number in range(items))))
+    bench.play()
+    assert sum(bench.count(f"k{number}") for number in range(items)) == items
+    assert bench.scheduler.steps == 2 + steps
+
+
+# Expiry
+
+
+def _with_rows(bench: Bench, expires_s: int, most: int | None = None) -> None:
+    bench.network.expire("table", most=most)
+    for key in "ab":
+        row = {"key": {"S": key}, "n": {"N": "1"}, "expires_s": {"N": str(int(START_S) + expires_s)}}
+        bench.network.handle("PutItem", {"TableName": "table", "Item": row})
+
+
+def _look_twice(bench: Bench) -> None:
+    bench.spawn("client", lambda: _read_both(bench), lambda: bench.sleep(20.0), lambda: _read_both(bench))
+
+
+@pytest.mark.parametrize(
+    ("expires_s", "most", "seen"),
+    [(10, None, {(1, 1), (0, 1), (1, 0), (0, 0)}), (10, 1, {(1, 1), (0, 1), (1, 0)}), (30, None, {(1, 1)})],
+)
+def test_expired_items_go_at_any_time(expires_s: int, most: int | None, seen: set[Any]) -> None:
+    """Never before their time, at any step after it, or not at all; and no more of them than allowed."""
+
+    def build(bench: Bench) -> None:
+        _with_rows(bench, expires_s, most)
+        _look_twice(bench)
+
+    runs = list(every(build))
+    assert {run.heard["client"][0] for run in runs} == {(1, 1)}
+    assert {run.heard["client"][2] for run in runs} == seen
+
+
+def test_a_row_that_lives_longer_than_was_thought_stays() -> None:
+    """Whether its time is over is looked at when it goes, not when that was planned; and it is told of as a change."""
+    told = set[tuple[str, str]]()
+
+    def build(bench: Bench) -> None:
+        _with_rows(bench, -10)
+        later = {":later": {"N": str(int(START_S) + 1000)}}
+        prolong = {"UpdateExpression": "SET expires_s = :later", "ExpressionAttributeValues": later}
+        bench.network.on_changes.append(
+            lambda request, changes: told.update((request.operation, each.place.key[0]) for each in changes)
+        )
+        key = {"TableName": "table", "Key": {"key": {"S": "a"}}}
+        bench.spawn(
+            "other", lambda: bool(bench.send("UpdateItem", **key, **prolong)), lambda: bench.get("a"), process=1
+        )
+
+    runs = list(every(build))
+    assert all(run.count("a") == 0 or run.network.image(place("a")) for run in runs)
+    assert {run.heard["other"][1] for run in runs} == {0, 1}
+    assert told == {("TTL", "a"), ("TTL", "b"), ("UpdateItem", "a")}
+
+
+def test_a_pending_item_does_not_expire() -> None:
+    """A transaction that is decided finds what it has prepared."""
+
+    def build(bench: Bench) -> None:
+        _with_rows(bench, -10)
+        bench.spawn("writer", lambda: bench.add("a", "c"), process=1)
+
+    for run in every(build):
+        assert run.heard["writer"] == ["done"]
+        assert run.count("c") == 1
+        assert run.count("a") in {0, 1, 2}
