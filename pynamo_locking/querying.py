@@ -39,8 +39,8 @@ def find(
 
 
 def _has_key(entry: Entry, hash_key: Any, range_key_condition: Condition | None) -> bool:
-    attribute = entry.model._hash_key_attribute()
-    return attribute is not None and _holds(entry, (attribute == hash_key) & range_key_condition)
+    attribute: Any = entry.model.get_attributes()[str(entry.model._hash_keyname)]
+    return _holds(entry, (attribute == hash_key) & range_key_condition)
 
 
 def _matches(entry: Entry, condition: Condition | None) -> bool:

@@ -66,7 +66,9 @@ class ReadingMixin(PlacedMixin):
             item = super().get(
                 hash_key, range_key, consistent_read or target is not None, cls._with_lock(attributes_to_get)
             )
-        return _present(item)
+        if is_ghost(item):
+            raise cls.DoesNotExist
+        return item
 
     @classmethod
     def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
@@ -74,7 +76,7 @@ class ReadingMixin(PlacedMixin):
             raise ConfigurationError(
                 f"get() knows the isolations {' and '.join(_LEVELS)}, of whole items: not {isolation!r}."
             )
-        image = Reader(isolation).read(cls, rows.key_of(cls, hash_key, range_key))  # type: ignore[type-var, arg-type]
+        image = Reader(isolation).read(cls, rows.key_of(cls, hash_key, range_key))  # type: ignore[arg-type]
         if image is None:
             raise cls.DoesNotExist
         return cls.from_raw_data(image)
@@ -158,9 +160,3 @@ def is_ghost(item: PlacedMixin) -> bool:
         return False
     mark = lock.__get__(item, type(item)).mark
     return mark is not None and mark.is_ghost
-
-
-def _present(item: Any) -> Any:
-    if is_ghost(item):
-        raise item.DoesNotExist
-    return item

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
@@ -16,10 +16,15 @@ from pynamo_locking._io.headers import Book, persistently
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Row, Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockingError
-from pynamo_locking.transaction_table import TransactionTable, book_of
+from pynamo_locking.terms import check_table
+from pynamo_locking.transaction_table import book_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pynamo_locking.transaction_table import TransactionTable
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -44,7 +49,7 @@ def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002
 
     Cost: 1 consistent read.
     """
-    header = _answered(lambda: headers.read(book_of(_checked(table)), id))
+    header = _answered(lambda: headers.read(book_of(check_table(table)), id))
     return None if header is None else header.state.value
 
 
@@ -66,7 +71,7 @@ def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> s
 
     Cost: 1 read and 1 write for each of its items, and 2 of its header.
     """
-    book = book_of(_checked(table))
+    book = book_of(check_table(table))
     header = _answered(lambda: _decided(book, id, force=force))
     if header is None:
         return None
@@ -186,7 +191,7 @@ def sweep(
 
     Cost: a scan of the table, and that of `recover` for each transaction that needs it.
     """
-    book, report, mutex = book_of(_checked(table)), SweepReport(failed={}), runtime.current.mutex()
+    book, report, mutex = book_of(check_table(table)), SweepReport(failed={}), runtime.current.mutex()
     if segments < 1:
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
@@ -274,13 +279,7 @@ def _count(report: SweepReport, header_id: str, verdict: str) -> None:
         setattr(report, verdict, getattr(report, verdict) + 1)
 
 
-def _checked(table: type[TransactionTable]) -> type[TransactionTable]:
-    if not (isinstance(table, type) and issubclass(table, TransactionTable)):
-        raise ConfigurationError(f"name a subclass of TransactionTable, not {table!r}.")
-    return table
-
-
-def _answered(call: Callable[[], Any]) -> Any:
+def _answered(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except Unavailable as error:

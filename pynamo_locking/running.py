@@ -157,7 +157,7 @@ def transactional(
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
-    if not isinstance(attempts, int) or attempts < 1:
+    if attempts < 1:
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:

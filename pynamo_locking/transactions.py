@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pynamodb.exceptions import TransactWriteError
 from typing_extensions import Self
@@ -21,7 +21,8 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.models import LockableMixin
 from pynamo_locking.querying import find
-from pynamo_locking.transaction_table import TransactionTable, book_of
+from pynamo_locking.terms import check_model, check_options, check_query, checked_lease, is_guarding
+from pynamo_locking.transaction_table import book_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,13 +35,9 @@ if TYPE_CHECKING:
     from pynamo_locking._io.headers import Book
     from pynamo_locking._io.requests import Image
     from pynamo_locking.locks import Lock
+    from pynamo_locking.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
-
-#: A commit renews its lease between requests; a shorter one could end within a slow request.
-MIN_LEASE_S: Final = 3.0
-
-ISOLATION_LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
 
 
 class Transaction:
@@ -95,14 +92,14 @@ class Transaction:
         workers: int = 8,
         on_progress: Callable[[int, int], object] | None = None,
     ) -> None:
-        _check_options(table, isolation, idempotency_key, workers)
+        check_options(table, isolation, idempotency_key, workers)
         self.id = runtime.current.token()
         self.is_repeated = False
         self._table = table
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
         self._wait = seconds(wait, "wait")
-        self._lease = _checked_lease(lease)
+        self._lease = checked_lease(lease)
         self._idempotency_key = idempotency_key
         self._owner = owner or runtime.current.owner()
         self._workers = workers
@@ -180,33 +177,16 @@ class Transaction:
 
         Cost: that of the query, and 1 read for each item that a transaction has; with guarded queries 1 read more.
         """
-        self._check_query(model, options)
-        if self._is_guarding(model):
+        self._check_open()
+        check_model(model)
+        check_query(model, self._isolation, options)
+        if is_guarding(model):
             self._guard(model, hash_key).is_read = True
         return find(self, model, hash_key, range_key_condition, filter_condition, options)
 
-    def _check_query(self, model: type[GuardedMixin], options: dict[str, Any]) -> None:
-        self._check_open()
-        _check_model(model)
-        if options.get("index_name") is not None:
-            raise ConfigurationError(
-                "an index is eventually consistent, so a transaction cannot query it: query it outside, and get() "
-                "the items in the transaction."
-            )
-        if self._isolation in ("serializable", "snapshot") and not getattr(model.Meta, "guard_queries", False):
-            raise ConfigurationError(
-                f"other transactions could add items to the query of {model.__name__} before this one is committed. "
-                f"Set Meta.guard_queries = True (its items are then created and deleted by transactions only), or "
-                f"use isolation='read_committed'."
-            )
-
-    def _is_guarding(self, model: type[GuardedMixin]) -> bool:
-        return bool(getattr(model.Meta, "guard_queries", False))
-
     def _guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
         """Return the row that counts who creates and deletes items of a hash key."""
-        attribute = model._hash_key_attribute()
-        assert attribute is not None  # noqa: S101 - every model has one
+        attribute: Any = model.get_attributes()[str(model._hash_keyname)]
         name = row_name(model.Meta.table_name, ((attribute.attr_type, attribute.serialize(hash_key)),))
         return self._entry(self._find_table(model), f"guard#{name}", is_read=False)
 
@@ -284,7 +264,7 @@ class Transaction:
         self._entry_of(item).touch(condition, checks=add_version_condition)
 
     def _count_in_guard(self, entry: Entry) -> None:
-        if self._is_guarding(entry.model) and (entry.is_absent or entry.is_deleted):
+        if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted):
             name = str(entry.model._hash_keyname)
             self._guard(entry.model, getattr(entry.item, name)).touch(None, checks=False)
 
@@ -295,7 +275,7 @@ class Transaction:
     ) -> Entry:
         """Return what the transaction knows of an item, reading it if need be."""
         self._check_open()
-        _check_model(model)
+        check_model(model)
         key = key_of(model, hash_key, range_key)
         identity = _identity(model, key)
         if for_update:
@@ -319,7 +299,7 @@ class Transaction:
             raise ConfigurationError("this transaction is read only: use another one to write.")
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
-        _check_model(type(item))
+        check_model(type(item))
         key = key_of(type(item), *item._key_values())
         identity = _identity(type(item), key)
         entry = self._entries.get(identity)
@@ -460,37 +440,3 @@ class Transaction:
 
 def _identity(model: type[GuardedMixin], key: Image) -> Any:
     return (model._get_connection().table_name, *sorted((name, *value.items()) for name, value in key.items()))
-
-
-def _check_model(model: type[Any]) -> None:
-    """Refuse a model whose items could not be told from others of the same key."""
-    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
-        raise ConfigurationError(f"{model!r} cannot take part in a transaction: derive it from VersionedMixin.")
-    shape = versions.shape_of(model)
-    if shape.attribute is None or shape.write_id is None:
-        raise ConfigurationError(
-            f"{model.__name__} cannot take part in a transaction: declare `version = VersionAttribute()`, and leave it "
-            f"its write ids (Meta.write_id)."
-        )
-
-
-def _check_options(
-    table: type[TransactionTable] | None, isolation: str, idempotency_key: str | None, workers: int
-) -> None:
-    if table is not None and not (isinstance(table, type) and issubclass(table, TransactionTable)):
-        raise ConfigurationError(f"the table of a transaction must be a subclass of TransactionTable, not {table!r}.")
-    if isolation not in ISOLATION_LEVELS:
-        raise ConfigurationError(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}.")
-    if idempotency_key is not None and not (
-        isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) < 2000
-    ):
-        raise ConfigurationError(f"an idempotency key is a text of at most 2,000 bytes, not {idempotency_key!r}.")
-    if not isinstance(workers, int) or workers < 1:
-        raise ConfigurationError(f"workers must be a whole number above 0, not {workers!r}.")
-
-
-def _checked_lease(lease: Duration) -> float:
-    result = seconds(lease, "lease")
-    if not MIN_LEASE_S <= result < float("inf"):
-        raise ConfigurationError(f"the lease of a transaction must be at least {MIN_LEASE_S} s, and finite: {lease!r}.")
-    return result

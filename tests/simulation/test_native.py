@@ -1,4 +1,4 @@
-"""DynamoDB's own transactions go step by step, and its TTL deletes at any time: what others can see of that.
+"""DynamoDB's own transactions go step by step: what others can see of that.
 
 Each test looks at every order of steps, in runs of raw requests without the library.
 """
@@ -14,7 +14,6 @@ from botocore.exceptions import ClientError
 
 from tests.simulation.engine.bench import FALSE, Bench, addition, every, place
 from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.scheduler import START_S
 from tests.simulation.engine.steps import LONGEST_S
 
 if TYPE_CHECKING:
@@ -280,68 +279,3 @@ def test_a_transaction_of_many_items_goes_in_few_steps(items: int, steps: int) -
     bench.play()
     assert sum(bench.count(f"k{number}") for number in range(items)) == items
     assert bench.scheduler.steps == 2 + steps
-
-
-# Expiry
-
-
-def _with_rows(bench: Bench, expires_s: int, most: int | None = None) -> None:
-    bench.network.expire("table", most=most)
-    for key in "ab":
-        row = {"key": {"S": key}, "n": {"N": "1"}, "expires_s": {"N": str(int(START_S) + expires_s)}}
-        bench.network.handle("PutItem", {"TableName": "table", "Item": row})
-
-
-def _look_twice(bench: Bench) -> None:
-    bench.spawn("client", lambda: _read_both(bench), lambda: bench.sleep(20.0), lambda: _read_both(bench))
-
-
-@pytest.mark.parametrize(
-    ("expires_s", "most", "seen"),
-    [(10, None, {(1, 1), (0, 1), (1, 0), (0, 0)}), (10, 1, {(1, 1), (0, 1), (1, 0)}), (30, None, {(1, 1)})],
-)
-def test_expired_items_go_at_any_time(expires_s: int, most: int | None, seen: set[Any]) -> None:
-    """Never before their time, at any step after it, or not at all; and no more of them than allowed."""
-
-    def build(bench: Bench) -> None:
-        _with_rows(bench, expires_s, most)
-        _look_twice(bench)
-
-    runs = list(every(build))
-    assert {run.heard["client"][0] for run in runs} == {(1, 1)}
-    assert {run.heard["client"][2] for run in runs} == seen
-
-
-def test_a_row_that_lives_longer_than_was_thought_stays() -> None:
-    """Whether its time is over is looked at when it goes, not when that was planned; and it is told of as a change."""
-    told = set[tuple[str, str]]()
-
-    def build(bench: Bench) -> None:
-        _with_rows(bench, -10)
-        later = {":later": {"N": str(int(START_S) + 1000)}}
-        prolong = {"UpdateExpression": "SET expires_s = :later", "ExpressionAttributeValues": later}
-        bench.network.on_changes.append(
-            lambda request, changes: told.update((request.operation, each.place.key[0]) for each in changes)
-        )
-        key = {"TableName": "table", "Key": {"key": {"S": "a"}}}
-        bench.spawn(
-            "other", lambda: bool(bench.send("UpdateItem", **key, **prolong)), lambda: bench.get("a"), process=1
-        )
-
-    runs = list(every(build))
-    assert all(run.count("a") == 0 or run.network.image(place("a")) for run in runs)
-    assert {run.heard["other"][1] for run in runs} == {0, 1}
-    assert told == {("TTL", "a"), ("TTL", "b"), ("UpdateItem", "a")}
-
-
-def test_a_pending_item_does_not_expire() -> None:
-    """A transaction that is decided finds what it has prepared."""
-
-    def build(bench: Bench) -> None:
-        _with_rows(bench, -10)
-        bench.spawn("writer", lambda: bench.add("a", "c"), process=1)
-
-    for run in every(build):
-        assert run.heard["writer"] == ["done"]
-        assert run.count("c") == 1
-        assert run.count("a") in {0, 1, 2}

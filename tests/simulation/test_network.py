@@ -1,4 +1,7 @@
-"""Each fault does at the network what it says: applied or not, and what the client hears of it."""
+"""Each fault does at the network what it says: applied or not, and what the client hears of it.
+
+How transactions go step by step is in `test_native`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from pynamo_locking.testing.clock_view import ClockView
-from tests.simulation.engine.bench import create_table
+from tests.simulation.engine.bench import Bench, create_table, every, place
 from tests.simulation.engine.choices import Listed, Recorded
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.network import Network
-from tests.simulation.engine.scheduler import LATENCY_S, Process, Scheduler
+from tests.simulation.engine.scheduler import LATENCY_S, START_S, Process, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,3 +165,72 @@ def test_the_client_tries_again_as_botocore_does() -> None:
     update = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
     wire.play(lambda: client.update_item(TableName="table", Key={"key": {"S": "k"}}, **update))
     assert wire.count == 2
+
+
+# Expiry
+
+
+def _with_rows(bench: Bench, expires_s: int, most: int | None = None) -> None:
+    bench.network.expire("table", most=most)
+    for key in "ab":
+        row = {"key": {"S": key}, "n": {"N": "1"}, "expires_s": {"N": str(int(START_S) + expires_s)}}
+        bench.network.handle("PutItem", {"TableName": "table", "Item": row})
+
+
+def _read_both(bench: Bench) -> tuple[int, int]:
+    return bench.get("a"), bench.get("b")
+
+
+def _look_twice(bench: Bench) -> None:
+    bench.spawn("client", lambda: _read_both(bench), lambda: bench.sleep(20.0), lambda: _read_both(bench))
+
+
+@pytest.mark.parametrize(
+    ("expires_s", "most", "seen"),
+    [(10, None, {(1, 1), (0, 1), (1, 0), (0, 0)}), (10, 1, {(1, 1), (0, 1), (1, 0)}), (30, None, {(1, 1)})],
+)
+def test_expired_items_go_at_any_time(expires_s: int, most: int | None, seen: set[Any]) -> None:
+    """Never before their time, at any step after it, or not at all; and no more of them than allowed."""
+
+    def build(bench: Bench) -> None:
+        _with_rows(bench, expires_s, most)
+        _look_twice(bench)
+
+    runs = list(every(build))
+    assert {run.heard["client"][0] for run in runs} == {(1, 1)}
+    assert {run.heard["client"][2] for run in runs} == seen
+
+
+def test_a_row_that_lives_longer_than_was_thought_stays() -> None:
+    """Whether its time is over is looked at when it goes, not when that was planned; and it is told of as a change."""
+    told = set[tuple[str, str]]()
+
+    def build(bench: Bench) -> None:
+        _with_rows(bench, -10)
+        later = {":later": {"N": str(int(START_S) + 1000)}}
+        prolong = {"UpdateExpression": "SET expires_s = :later", "ExpressionAttributeValues": later}
+        bench.network.on_changes.append(
+            lambda request, changes: told.update((request.operation, each.place.key[0]) for each in changes)
+        )
+        key = {"TableName": "table", "Key": {"key": {"S": "a"}}}
+        bench.spawn(
+            "other", lambda: bool(bench.send("UpdateItem", **key, **prolong)), lambda: bench.get("a"), process=1
+        )
+
+    runs = list(every(build))
+    assert all(run.count("a") == 0 or run.network.image(place("a")) for run in runs)
+    assert {run.heard["other"][1] for run in runs} == {0, 1}
+    assert told == {("TTL", "a"), ("TTL", "b"), ("UpdateItem", "a")}
+
+
+def test_a_pending_item_does_not_expire() -> None:
+    """A transaction that is decided finds what it has prepared."""
+
+    def build(bench: Bench) -> None:
+        _with_rows(bench, -10)
+        bench.spawn("writer", lambda: bench.add("a", "c"), process=1)
+
+    for run in every(build):
+        assert run.heard["writer"] == ["done"]
+        assert run.count("c") == 1
+        assert run.count("a") in {0, 1, 2}

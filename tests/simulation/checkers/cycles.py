@@ -10,11 +10,12 @@ Consistency (1999), for the names; https://github.com/jepsen-io/elle.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.checkers.graphs import circle_through, components, shortest_circle
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from tests.simulation.checkers.graphs import Graph
 
-Lists = Mapping[Hashable, Sequence[Hashable]]
+#: By register, values.
+Lists = Mapping[Any, Sequence[Any]]
 
 
 class Outcome(Enum):
@@ -93,7 +95,7 @@ class History:
                 if (register, value) in self.writers:
                     raise ValueError(f"{value} is appended to {register} twice, so nothing can be told")
                 self.writers[register, value] = transaction
-        shown = {pair: None for pair in _pairs(final)}
+        shown = dict.fromkeys(_pairs(final))
         self.happened = [
             each
             for each in transactions
@@ -154,7 +156,9 @@ def wrong_writes(history: History) -> Iterator[Anomaly]:
 
 
 def _missing(transaction: Transaction, shown: Counter[tuple[Hashable, Hashable]]) -> str:
-    return ", ".join(f"{value} in {register}" for register, value in _pairs(transaction.appends) if not shown[register, value])
+    return ", ".join(
+        f"{value} in {register}" for register, value in _pairs(transaction.appends) if not shown[register, value]
+    )
 
 
 def wrong_reads(history: History) -> Iterator[Anomaly]:
@@ -199,7 +203,7 @@ def edges(history: History) -> Graph:
 def _written(history: History) -> Iterator[tuple[str, Transaction, Transaction]]:
     for register, values in history.final.items():
         writers = [history.writers[register, value] for value in values if (register, value) in history.writers]
-        for first, second in zip(writers, writers[1:], strict=False):
+        for first, second in itertools.pairwise(writers):
             yield "ww", first, second
 
 
@@ -207,7 +211,7 @@ def _read(history: History) -> Iterator[tuple[str, Transaction, Transaction]]:
     for reader in history.happened:
         for register in reader.reads:
             seen = history.seen_by(reader, register)
-            if not history.is_prefix(register, seen):
+            if _wrong_read(history, reader, register) is not None:
                 continue  # an anomaly by itself
             if seen and (register, seen[-1]) in history.writers:
                 yield "wr", history.writers[register, seen[-1]], reader

@@ -3,77 +3,104 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterator
+    from collections.abc import Container, Iterator
 
 #: By node: by successor, why it comes after.
-Graph = dict["Hashable", dict["Hashable", list[str]]]
+Graph = dict[Hashable, dict[Hashable, list[str]]]
 
 
 def components(graph: Graph) -> list[list[Hashable]]:
-    """Return the strongly connected components: nodes that can all be reached from one another.
+    """Return the strongly connected components: nodes that can all be reached from one another."""
+    search = _Search(graph)
+    for node in graph:
+        if node not in search.index:
+            search.walk_from(node)
+    return search.found
 
-    Source: Tarjan, Depth-First Search and Linear Graph Algorithms (1972); without recursion.
+
+class _Search:
+    """A depth-first search without recursion, since histories are long.
+
+    Source: Tarjan, Depth-First Search and Linear Graph Algorithms (1972).
     """
-    found: list[list[Hashable]] = []
-    index: dict[Hashable, int] = {}
-    low: dict[Hashable, int] = {}
-    open_: dict[Hashable, None] = {}
-    for root in graph:
-        path: list[tuple[Hashable, Iterator[Hashable]]] = []
-        _enter(graph, root, index, low, open_, path)
-        while path:
-            node, successors = path[-1]
-            for after in successors:
-                if after not in index:
-                    _enter(graph, after, index, low, open_, path)
-                    break
-                if after in open_:
-                    low[node] = min(low[node], index[after])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
-                if low[node] == index[node]:
-                    found.append(_closed(open_, node))
-    return found
 
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.index: dict[Hashable, int] = {}
+        self._lowest: dict[Hashable, int] = {}
+        self._open: dict[Hashable, None] = {}
+        self._path: list[tuple[Hashable, Iterator[Hashable]]] = []
+        self.found: list[list[Hashable]] = []
 
-def _enter(  # noqa: PLR0913 - the state of one search
-    graph: Graph,
-    node: Hashable,
-    index: dict[Hashable, int],
-    low: dict[Hashable, int],
-    open_: dict[Hashable, None],
-    path: list[tuple[Hashable, Iterator[Hashable]]],
-) -> None:
-    if node not in index:
-        index[node] = low[node] = len(index)
-        open_[node] = None
-        path.append((node, iter(graph[node])))
+    def walk_from(self, root: Hashable) -> None:
+        """Find all components that can be reached from a node."""
+        self._enter(root)
+        while self._path:
+            node, successors = self._path[-1]
+            after = next(successors, None)
+            if after is None:
+                self._leave(node)
+            elif after not in self.index:
+                self._enter(after)
+            elif after in self._open:
+                self._lowest[node] = min(self._lowest[node], self.index[after])
 
+    def _enter(self, node: Hashable) -> None:
+        self.index[node] = self._lowest[node] = len(self.index)
+        self._open[node] = None
+        self._path.append((node, iter(self._graph[node])))
 
-def _closed(open_: dict[Hashable, None], root: Hashable) -> list[Hashable]:
-    component = list[Hashable]()
-    while root in open_:
-        component.append(open_.popitem()[0])
-    return component[::-1]
+    def _leave(self, node: Hashable) -> None:
+        self._path.pop()
+        if self._path:
+            before = self._path[-1][0]
+            self._lowest[before] = min(self._lowest[before], self._lowest[node])
+        if self._lowest[node] == self.index[node]:
+            component = list[Hashable]()
+            while node in self._open:
+                component.append(self._open.popitem()[0])
+            self.found.append(component[::-1])
 
 
 def shortest_circle(graph: Graph, reasons: Container[str]) -> list[Hashable]:
     """Return the nodes of a shortest circle of edges that have one of these reasons; nothing if there is none."""
-    circles = (path for node in graph if (path := _path(graph, node, node, reasons)))
-    return min(circles, key=len, default=[])
+    circles = (_path(graph, node, node, reasons)[:-1] for node in graph)
+    return min(filter(None, circles), key=len, default=[])
 
 
 def circle_through(graph: Graph, reason: str, others: Container[str]) -> list[Hashable]:
-    """Return a shortest circle with one edge of a reason, and otherwise only edges of others."""
-    circles = [
-        [node, *path[:-1]] if path[-1] == node else [node, *path]
+    """Return a shortest circle of one edge with a reason and otherwise edges with others; nothing if there is none."""
+    circles = (
+        _path(graph, after, node, others)
         for node, successors in graph.items()
         for after, reasons in successors.items()
-        if reason in reasons and (path := _path_to(graph, after, node, others))
-    ]
-    return min(circles, key=len, default=[])
+        if reason in reasons
+    )
+    return min(filter(None, circles), key=len, default=[])
+
+
+def _path(graph: Graph, start: Hashable, end: Hashable, reasons: Container[str]) -> list[Hashable]:
+    """Return a shortest way with at least one edge, both ends included."""
+    came_from: dict[Hashable, Hashable] = {}
+    waiting = deque([start])
+    while waiting:
+        node = waiting.popleft()
+        for after, why in graph[node].items():
+            if after in came_from or not any(each in reasons for each in why):
+                continue
+            came_from[after] = node
+            if after == end:
+                return _walked(came_from, start, end)
+            waiting.append(after)
+    return []
+
+
+def _walked(came_from: dict[Hashable, Hashable], start: Hashable, end: Hashable) -> list[Hashable]:
+    way = [end, came_from[end]]
+    while way[-1] != start:
+        way.append(came_from[way[-1]])
+    return way[::-1]

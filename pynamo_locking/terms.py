@@ -1,0 +1,80 @@
+"""What a transaction may be asked for: its options, and the models that can take part. Checked at once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._io import versions
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.guarded import GuardedMixin
+from pynamo_locking.transaction_table import TransactionTable
+
+ISOLATION_LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
+
+#: A commit renews its lease between requests; a shorter one could end within a slow request.
+MIN_LEASE_S: Final = 3.0
+
+_LONGEST_KEY: Final = 2000
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model whose items could not be told from others of the same key."""
+    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
+        raise ConfigurationError(f"{model!r} cannot take part in a transaction: derive it from VersionedMixin.")
+    shape = versions.shape_of(model)
+    if shape.attribute is None or shape.write_id is None:
+        raise ConfigurationError(
+            f"{model.__name__} cannot take part in a transaction: declare `version = VersionAttribute()`, and leave it "
+            f"its write ids (Meta.write_id)."
+        )
+
+
+def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
+    """Refuse a query that could not keep what its isolation promises."""
+    if options.get("index_name") is not None:
+        raise ConfigurationError(
+            "an index is eventually consistent, so a transaction cannot query it: query it outside, and get() "
+            "the items in the transaction."
+        )
+    if isolation in ("serializable", "snapshot") and not is_guarding(model):
+        raise ConfigurationError(
+            f"other transactions could add items to the query of {model.__name__} before this one is committed. "
+            f"Set Meta.guard_queries = True (its items are then created and deleted by transactions only), or "
+            f"use isolation='read_committed'."
+        )
+
+
+def is_guarding(model: Any) -> bool:
+    """Tell whether those who create and delete items of a model tell those who query it."""
+    return bool(getattr(model.Meta, "guard_queries", False))
+
+
+def check_table(table: Any) -> type[TransactionTable]:
+    """Return a table of transactions, or say what is wrong with it."""
+    if not (isinstance(table, type) and issubclass(table, TransactionTable)):
+        raise ConfigurationError(f"the table of transactions must be a subclass of TransactionTable, not {table!r}.")
+    return table
+
+
+def check_options(table: Any, isolation: Any, idempotency_key: Any, workers: Any) -> None:
+    """Refuse options of a transaction that cannot work."""
+    if table is not None:
+        check_table(table)
+    if isolation not in ISOLATION_LEVELS:
+        raise ConfigurationError(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}.")
+    is_text = isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) <= _LONGEST_KEY
+    if idempotency_key is not None and not is_text:
+        raise ConfigurationError(
+            f"an idempotency key is a text of at most {_LONGEST_KEY:,} bytes, not {idempotency_key!r}."
+        )
+    if not isinstance(workers, int) or workers < 1:
+        raise ConfigurationError(f"workers must be a whole number above 0, not {workers!r}.")
+
+
+def checked_lease(lease: Duration) -> float:
+    """Return the lease of a transaction in seconds."""
+    result = seconds(lease, "lease")
+    if not MIN_LEASE_S <= result < float("inf"):
+        raise ConfigurationError(f"the lease of a transaction must be at least {MIN_LEASE_S} s, and finite: {lease!r}.")
+    return result

@@ -1,0 +1,248 @@
+"""The checkers of transactions: each anomaly is found by its name, and what is right is not accused.
+
+The histories are made by hand. `T(1, 0, 5, reads=..., appends=...)` begins at 0 and ends at 5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.checkers.cycles import History, Outcome, Transaction, anomalies, edges, in_real_time
+from tests.simulation.checkers.graphs import components
+from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads, versions_of_lists
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ABORTED, UNKNOWN = Outcome.ABORTED, Outcome.UNKNOWN
+
+
+def T(  # noqa: N802 - the name that such histories are written with
+    number: int, begin: float = 0, end: float | None = 9, outcome: Outcome = Outcome.COMMITTED, **more: Any
+) -> Transaction:
+    """Return a transaction; at the same time as all others, unless told when."""
+    return Transaction(number, begin, end, outcome, **more)
+
+
+def kinds(transactions: Sequence[Transaction], **final: Sequence[int]) -> list[str]:
+    """Return the names of what is wrong."""
+    return [anomaly.kind for anomaly in anomalies(transactions, final)]
+
+
+# Clean histories
+
+
+CLEAN: dict[str, Any] = {
+    "nothing": ([], {}),
+    "one after the other": (
+        [T(1, 0, 1, appends={"x": [1]}), T(2, 2, 3, reads={"x": [1]}, appends={"x": [2]})],
+        {"x": [1, 2]},
+    ),
+    "reads its own": ([T(1, appends={"x": [1, 2]}, reads={"x": [1, 2]}), T(2, reads={"x": []})], {"x": [1, 2]}),
+    "an old state at the same time": ([T(1, 0, 5, appends={"x": [1]}), T(2, 4, 9, reads={"x": []})], {"x": [1]}),
+    "aborted ones may see anything": ([T(1, outcome=ABORTED, reads={"x": [7]}, appends={"x": [1]})], {"x": []}),
+    "unknown, done": ([T(1, 0, 1, UNKNOWN, appends={"x": [1]}), T(2, 2, 3, reads={"x": [1]})], {"x": [1]}),
+    "unknown, not done": ([T(1, 0, 1, UNKNOWN, appends={"x": [1]}), T(2, 2, 3, reads={"x": []})], {}),
+    "unknown, done later": (
+        [T(1, 0, 1, UNKNOWN, appends={"x": [1]}), T(2, 2, 3, reads={"x": []}), T(3, 4, 5, reads={"x": [1]})],
+        {"x": [1]},
+    ),
+    "never heard of, done later": ([T(1, 0, None, appends={"x": [1]}), T(2, 2, 3, reads={"x": []})], {"x": [1]}),
+    "ends when the other begins": ([T(1, 0, 5, appends={"x": [1]}), T(2, 5, 9, reads={"x": []})], {"x": [1]}),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_is_right_is_not_accused(name: str) -> None:
+    """A history that one order explains shows no anomaly."""
+    transactions, final = CLEAN[name]
+    assert anomalies(transactions, final) == []
+
+
+# Writes and reads
+
+WRONG: dict[str, Any] = {
+    "lost write": ([T(1, appends={"x": [1], "y": [2]})], {"x": [1]}),
+    "aborted write": ([T(1, outcome=ABORTED, appends={"x": [1]})], {"x": [1]}),
+    "done in part": ([T(1, outcome=UNKNOWN, appends={"x": [1], "y": [2]})], {"x": [1]}),
+    "done twice": ([T(1, appends={"x": [1]})], {"x": [1, 1]}),
+    "unknown value": ([], {"x": [1]}),
+    "G1a": ([T(1, outcome=ABORTED, appends={"x": [1]}), T(2, reads={"x": [1]})], {}),
+    "G1b": ([T(1, appends={"x": [1, 2]}), T(2, reads={"x": [1]})], {"x": [1, 2]}),
+    "not a prefix": ([T(1, appends={"x": [1]}), T(2, appends={"x": [2]}), T(3, reads={"x": [2]})], {"x": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_writes_and_reads(kind: str) -> None:
+    """Each is found, by its name and by no other."""
+    transactions, final = WRONG[kind]
+    assert kinds(transactions, **final) == [kind]
+
+
+def test_a_read_of_what_was_never_done_is_found() -> None:
+    """Of an unknown transaction that has left nothing: whoever saw it saw what was not committed."""
+    assert kinds([T(1, outcome=UNKNOWN, appends={"x": [1]}), T(2, reads={"x": [1]})]) == ["not a prefix"]
+
+
+def test_a_value_that_is_appended_twice_is_an_error_of_the_workload() -> None:
+    """Nothing can be told of such a history."""
+    with pytest.raises(ValueError, match="twice"):
+        anomalies([T(1, appends={"x": [1]}), T(2, appends={"x": [1]})], {"x": [1]})
+
+
+# Cycles
+
+CIRCLES: dict[str, Any] = {
+    "G0": (
+        [T(1, appends={"x": [1], "y": [3]}), T(2, appends={"x": [2], "y": [4]})],
+        {"x": [1, 2], "y": [4, 3]},
+        "T1 -ww-> T2 -ww-> T1",
+    ),
+    "G1c": (
+        [T(1, appends={"x": [1]}, reads={"y": [2]}), T(2, appends={"y": [2]}, reads={"x": [1]})],
+        {"x": [1], "y": [2]},
+        "T1 -wr-> T2 -wr-> T1",
+    ),
+    "G-single": (  # a lost update that was not lost: both have read the same state
+        [T(1, reads={"x": []}, appends={"x": [1]}), T(2, reads={"x": []}, appends={"x": [2]})],
+        {"x": [1, 2]},
+        "T1 -ww-> T2 -rw-> T1",
+    ),
+    "G2": (  # write skew
+        [T(1, reads={"x": [], "y": []}, appends={"x": [1]}), T(2, reads={"x": [], "y": []}, appends={"y": [2]})],
+        {"x": [1], "y": [2]},
+        "T1 -rw-> T2 -rw-> T1",
+    ),
+    "real-time": (  # serializable, and yet a stale read
+        [T(1, 0, 1, appends={"x": [1]}), T(2, 2, 3, reads={"x": []})],
+        {"x": [1]},
+        "T1 -rt-> T2 -rw-> T1",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CIRCLES)
+def test_circles_are_named_and_shown(kind: str) -> None:
+    """By the worst name that fits, with the reason of each step."""
+    transactions, final, shown = CIRCLES[kind]
+    [found] = anomalies(transactions, final)
+    assert (found.kind, found.message) == (kind, shown)
+
+
+def test_read_skew_is_one_anti_dependency() -> None:
+    """A reader that sees half of a transaction."""
+    both = T(1, appends={"x": [1], "y": [2]})
+    assert kinds([both, T(2, reads={"x": [1], "y": []})], x=[1], y=[2]) == ["G-single"]
+
+
+def test_two_separate_circles_are_two_anomalies() -> None:
+    """One for each set of transactions that are before one another."""
+    transactions, final = list[Transaction](), dict[str, list[int]]()
+    for name, one, two in (("x", 1, 2), ("y", 3, 4)):
+        transactions += [T(each, reads={name: []}, appends={name: [each]}) for each in (one, two)]
+        final[name] = [one, two]
+    assert kinds(transactions, **final) == ["G-single", "G-single"]
+
+
+def test_a_long_circle_is_found() -> None:
+    """Through more transactions than Python's recursion goes deep."""
+    size = 3000
+    ring = [T(each, appends={f"k{each}": [each]}, reads={f"k{(each + 1) % size}": []}) for each in range(size)]
+    history = History(ring, {f"k{each}": [each] for each in range(size)})
+    graph = edges(history)
+    assert [len(component) for component in components(graph)] == [size]
+
+
+def test_real_time_leaves_out_what_follows() -> None:
+    """Three in a row need two edges, and neither one of unknown outcome nor one that overlaps has any after it."""
+    row = [T(1, 0, 1), T(2, 2, 3), T(3, 4, 5), T(4, 0, 1, UNKNOWN), T(5, 0, 9)]
+    assert [(one.id, two.id) for _, one, two in in_real_time(row)] == [(1, 2), (2, 3)]
+
+
+# Any history
+
+
+class _Serial:
+    """Transactions that are done one after the other."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.final: dict[str, list[int]] = {}
+        self.transactions = list[Transaction]()
+        for number, (registers, outcome, is_done) in enumerate(steps):
+            happens = outcome is Outcome.COMMITTED or (outcome is UNKNOWN and is_done)
+            appends, reads = dict[str, list[int]](), dict[str, list[int]]()
+            for register, is_write in registers.items():
+                reads[register] = list(self.final.get(register, []))
+                if is_write:
+                    appends[register] = [number]
+            if happens:
+                for register in appends:
+                    self.final.setdefault(register, []).append(number)
+            self.transactions.append(Transaction(number, number, number + 0.5, outcome, reads, appends))
+
+
+STEPS = st.lists(
+    st.tuples(st.dictionaries(st.sampled_from("xyz"), st.booleans()), st.sampled_from(Outcome), st.booleans()),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_serial_histories_are_always_clean(steps: list[Any]) -> None:
+    """Whatever is read and appended, aborted, or unknown and done or not."""
+    serial = _Serial(steps)
+    assert anomalies(serial.transactions, serial.final) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.data())
+def test_a_stale_read_is_always_found(steps: list[Any], data: st.DataObject) -> None:
+    """A committed read of a serial history that is cut by one value shows an anomaly: real time forbids it at least."""
+    serial = _Serial(steps)
+    candidates = [
+        (at, register)
+        for at, each in enumerate(serial.transactions)
+        for register, seen in each.reads.items()
+        if seen and each.outcome is Outcome.COMMITTED and serial.transactions[seen[-1]].outcome is Outcome.COMMITTED
+    ]
+    if not candidates:
+        return
+    at, register = data.draw(st.sampled_from(candidates))
+    old = serial.transactions[at]
+    reads = {**old.reads, register: old.reads[register][:-1]}
+    stale = Transaction(old.id, old.begin, old.end, old.outcome, reads, old.appends)
+    serial.transactions[at] = stale
+    assert anomalies(serial.transactions, serial.final)
+
+
+# Plain reads
+
+
+def test_plain_reads_see_committed_states() -> None:
+    """Old ones are fine; what was never committed is not, nor what is seen before its decision."""
+    versions = {"x": [Version(None), Version(1, decided=10), Version(2, decided=20)]}
+    right = [PlainRead("r", "x", value, ended) for value, ended in ((None, 99), (1, 10), (1, 99), (2, 20))]
+    assert list(uncommitted_reads(right, versions)) == []
+    wrong = [PlainRead("r", "x", 3, 99), PlainRead("r", "x", 2, 19), PlainRead("r", "y", 1, 99)]
+    assert list(uncommitted_reads(wrong, versions)) == [
+        "r saw x as 3, which was never committed",
+        "r saw x as 2 before that was decided",
+        "r saw y as 1, which was never committed",
+    ]
+
+
+def test_the_states_of_lists_are_what_transactions_have_left() -> None:
+    """Not the middle of one that appends twice, and not before it is decided or, if nobody knows when, begun."""
+    history = History(
+        [T(1, 3, appends={"x": [1, 2]}), T(2, 4, appends={"x": [3]}), T(3, reads={"z": []})], {"x": [1, 2, 3]}
+    )
+    assert versions_of_lists(history, {1: 7}) == {
+        "x": [Version([]), Version([1, 2], 7), Version([1, 2, 3], 4)],
+        "z": [Version([])],
+    }
