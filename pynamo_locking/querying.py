@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pynamodb.models import Model
+
 from pynamo_locking._io import images
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
 
     from pynamo_locking._io.unit import Entry
-    from pynamo_locking.transactions import Transaction
+    from pynamo_locking.members import Members
 
 
 def find(
-    transaction: Transaction,
+    members: Members,
     model: type[Any],
     hash_key: Any,
     range_key_condition: Condition | None,
@@ -24,12 +26,14 @@ def find(
     """Return the items of a hash key as a transaction sees them, in the order of their range keys."""
     options = {**options, "consistent_read": True}
     limit, backwards = options.pop("limit", None), options.get("scan_index_forward") is False
-    stored = model.query(hash_key, range_key_condition, None, **options)
-    entries = [transaction._entry(model, *item._key_values()) for item in stored]
+    # PynamoDB's own query shows placeholders as well: one of them may be an item that is committed.
+    query: Any = Model.query
+    stored = query.__func__(model, hash_key, range_key_condition, None, **options)
+    entries = [members.read(model, *item._key_values()) for item in stored]
     known = {id(entry) for entry in entries}
     entries += [
         entry
-        for entry in transaction._entries.values()
+        for entry in members.entries.values()
         if id(entry) not in known and issubclass(entry.model, model) and _has_key(entry, hash_key, range_key_condition)
     ]
     found = [entry.item for entry in entries if entry.look() is not None and _matches(entry, filter_condition)]

@@ -13,7 +13,7 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.placement import PlacedMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.pagination import ResultIterator
@@ -55,7 +55,7 @@ class ReadingMixin(PlacedMixin):
             DoesNotExist: there is no such item.
             ConfigurationError: another isolation; `Transaction.get` has those.
 
-        Cost: 1 read; with `isolation` 1 more for the header if a transaction has the item, and 1 write if it is decided.
+        Cost: 1 read; with `isolation` 1 more for the header if a transaction has the item, 1 write if it is decided.
         """
         if isolation is not None:
             return cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
@@ -106,17 +106,62 @@ class ReadingMixin(PlacedMixin):
         hash_key: Any,
         range_key_condition: Condition | None = None,
         filter_condition: Condition | None = None,
-        *arguments: Any,
+        consistent_read: bool = False,
+        index_name: str | None = None,
+        scan_index_forward: bool | None = None,
+        limit: int | None = None,
+        last_evaluated_key: dict[str, dict[str, Any]] | None = None,
+        attributes_to_get: Iterable[str] | None = None,
+        page_size: int | None = None,
+        rate_limit: float | None = None,
         **options: Any,
     ) -> ResultIterator[Self]:
         """Query items. See PynamoDB's `Model.query`."""
-        return super().query(hash_key, range_key_condition, cls._no_ghosts(filter_condition), *arguments, **options)
+        return super().query(
+            hash_key,
+            range_key_condition,
+            cls._no_ghosts(filter_condition),
+            consistent_read,
+            index_name,
+            scan_index_forward,
+            limit,
+            last_evaluated_key,
+            attributes_to_get,
+            page_size,
+            rate_limit,
+            **options,
+        )
 
     @override
     @classmethod
-    def scan(cls, filter_condition: Condition | None = None, *arguments: Any, **options: Any) -> ResultIterator[Self]:
+    def scan(
+        cls,
+        filter_condition: Condition | None = None,
+        segment: int | None = None,
+        total_segments: int | None = None,
+        limit: int | None = None,
+        last_evaluated_key: dict[str, dict[str, Any]] | None = None,
+        page_size: int | None = None,
+        consistent_read: bool | None = None,
+        index_name: str | None = None,
+        rate_limit: float | None = None,
+        attributes_to_get: Sequence[str] | None = None,
+        **options: Any,
+    ) -> ResultIterator[Self]:
         """Scan items. See PynamoDB's `Model.scan`."""
-        return super().scan(cls._no_ghosts(filter_condition), *arguments, **options)
+        return super().scan(
+            cls._no_ghosts(filter_condition),
+            segment,
+            total_segments,
+            limit,
+            last_evaluated_key,
+            page_size,
+            consistent_read,
+            index_name,
+            rate_limit,
+            attributes_to_get,
+            **options,
+        )
 
     @override
     @classmethod
@@ -125,13 +170,23 @@ class ReadingMixin(PlacedMixin):
         hash_key: Any = None,
         range_key_condition: Condition | None = None,
         filter_condition: Condition | None = None,
-        *arguments: Any,
+        consistent_read: bool = False,
+        index_name: str | None = None,
+        limit: int | None = None,
+        rate_limit: float | None = None,
         **options: Any,
     ) -> int:
         """Count items. See PynamoDB's `Model.count`."""
-        if hash_key is not None:
-            filter_condition = cls._no_ghosts(filter_condition)
-        return super().count(hash_key, range_key_condition, filter_condition, *arguments, **options)
+        return super().count(
+            hash_key,
+            range_key_condition,
+            filter_condition if hash_key is None else cls._no_ghosts(filter_condition),
+            consistent_read,
+            index_name,
+            limit,
+            rate_limit,
+            **options,
+        )
 
     @classmethod
     def _no_ghosts(cls, condition: Condition | None) -> Condition | None:

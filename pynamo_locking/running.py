@@ -36,7 +36,7 @@ _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAbor
 
 
 @contextlib.contextmanager
-def transaction(
+def transaction(  # noqa: PLR0913 - options
     table: type[TransactionTable] | None = None,
     *,
     isolation: str = "serializable",

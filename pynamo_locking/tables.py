@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TableError
-from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._io.transport import code_of
 
 if TYPE_CHECKING:
+    from pynamodb.models import Model
+
     _Base = Model
 else:
     _Base = object

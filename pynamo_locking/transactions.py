@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pynamodb.exceptions import TransactWriteError
 from typing_extensions import Self
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._core.naming import row_name
-from pynamo_locking._io import runtime, versions
+from pynamo_locking._io import runtime
 from pynamo_locking._io.committing import Committing, Terms
-from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.reading import Reader
-from pynamo_locking._io.rows import key_of
-from pynamo_locking._io.unit import UNREAD, Entry, Savepoint
+from pynamo_locking._io.unit import Savepoint
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.models import LockableMixin
+from pynamo_locking.members import Members
 from pynamo_locking.querying import find
 from pynamo_locking.terms import check_model, check_options, check_query, checked_lease, is_guarding
 from pynamo_locking.transaction_table import book_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -33,8 +28,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.transaction import Plan
     from pynamo_locking._io.headers import Book
-    from pynamo_locking._io.requests import Image
-    from pynamo_locking.locks import Lock
+    from pynamo_locking._io.unit import Entry
     from pynamo_locking.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
@@ -79,7 +73,7 @@ class Transaction:
         ConfigurationError: for arguments that cannot work.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options
         self,
         table: type[TransactionTable] | None = None,
         *,
@@ -95,7 +89,6 @@ class Transaction:
         check_options(table, isolation, idempotency_key, workers)
         self.id = runtime.current.token()
         self.is_repeated = False
-        self._table = table
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
         self._wait = seconds(wait, "wait")
@@ -106,13 +99,17 @@ class Transaction:
         self._on_progress = on_progress
         self._priority = f"{runtime.current.time_ms():015}-{self.id}"
         self._deadline = runtime.current.monotonic() + self._wait
-        self._entries: dict[Any, Entry] = {}
-        self._locks: list[Lock[Any]] = []
         self._state = "open"
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         level = "serializable" if isolation == "snapshot" else isolation
-        self._reader = Reader(level, deadline=self._deadline, priority=self._priority)
+        self._members = Members(
+            self.id,
+            table,
+            Reader(level, deadline=self._deadline, priority=self._priority),
+            self._deadline,
+            relies_on_reads=level == "serializable",
+        )
 
     # Reading
 
@@ -135,9 +132,10 @@ class Transaction:
         Cost: 1 consistent read the first time, none afterwards. With `for_update` 1 write to enter the queue, and
         1 to leave it.
         """
-        entry = self._entry(model, hash_key, range_key, for_update=for_update)
+        self._check_open()
+        entry = self._members.read(model, hash_key, range_key, for_update=for_update)
         if entry.look() is None:
-            raise model.DoesNotExist()
+            raise model.DoesNotExist
         return cast("_M", entry.item)
 
     def get_or_none(
@@ -181,14 +179,8 @@ class Transaction:
         check_model(model)
         check_query(model, self._isolation, options)
         if is_guarding(model):
-            self._guard(model, hash_key).is_read = True
-        return find(self, model, hash_key, range_key_condition, filter_condition, options)
-
-    def _guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
-        """Return the row that counts who creates and deletes items of a hash key."""
-        attribute: Any = model.get_attributes()[str(model._hash_keyname)]
-        name = row_name(model.Meta.table_name, ((attribute.attr_type, attribute.serialize(hash_key)),))
-        return self._entry(self._find_table(model), f"guard#{name}", is_read=False)
+            self._members.guard(model, hash_key).is_read = True
+        return find(self._members, model, hash_key, range_key_condition, filter_condition, options)
 
     # Writing
 
@@ -266,76 +258,15 @@ class Transaction:
     def _count_in_guard(self, entry: Entry) -> None:
         if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted):
             name = str(entry.model._hash_keyname)
-            self._guard(entry.model, getattr(entry.item, name)).touch(None, checks=False)
+            self._members.guard(entry.model, getattr(entry.item, name)).touch(None, checks=False)
 
-    # Entries
-
-    def _entry(
-        self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False, is_read: bool = True
-    ) -> Entry:
-        """Return what the transaction knows of an item, reading it if need be."""
-        self._check_open()
-        check_model(model)
-        key = key_of(model, hash_key, range_key)
-        identity = _identity(model, key)
-        if for_update:
-            self._lock(model, hash_key, range_key)
-        entry = self._entries.get(identity)
-        if entry is None:
-            image = self._reader.read(model, key)
-            entry = self._entries[identity] = self._new_entry(model, key, image, hash_key, range_key)
-        entry.is_read = entry.is_read or (is_read and self._isolation in ("serializable", "snapshot"))
-        return entry
-
-    def _new_entry(self, model: type[Any], key: Image, image: Image | None, hash_key: Any, range_key: Any) -> Entry:
-        image = None if image is None or is_expired(model, image) else image
-        item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
-        return Entry(item, key, image, self._read_again, self.id)
-
-    def _entry_of(self, item: GuardedMixin, *, is_write: bool = True) -> Entry:
-        """Return the entry of an instance that somebody wants to write."""
+    def _entry_of(self, item: Any, *, is_write: bool = True) -> Entry:
         self._check_open()
         if is_write and self._read_only:
             raise ConfigurationError("this transaction is read only: use another one to write.")
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
-        check_model(type(item))
-        key = key_of(type(item), *item._key_values())
-        identity = _identity(type(item), key)
-        entry = self._entries.get(identity)
-        if entry is None:
-            versions.check_current(item, TransactWriteError)
-            entry = self._entries[identity] = Entry(item, key, UNREAD, self._read_again, self.id)
-        entry.take(item)
-        return entry
-
-    def _read_again(self, entry: Entry) -> Image | None:
-        image = self._reader.read(entry.model, entry.key)
-        return None if image is None or is_expired(entry.model, image) else image
-
-    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
-        if not issubclass(model, LockableMixin):
-            raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
-        lock = model.locked(hash_key, range_key)
-        if any(held._target.row.identity == lock._target.row.identity for held in self._locks):
-            return
-        lock.acquire(wait=max(0.0, self._deadline - runtime.current.monotonic()))
-        self._locks.append(lock)
-
-    def _find_table(self, model: type[Any] | None = None) -> type[TransactionTable]:
-        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in self._models(model))]
-        found = next((table for table in candidates if table is not None), None)
-        if found is None:
-            raise ConfigurationError(
-                "no TransactionTable is known: pass one to transaction(), or name it in Meta.transaction_table."
-            )
-        return found
-
-    def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
-        if model is not None:
-            yield model
-        for entry in self._entries.values():
-            yield entry.model
+        return self._members.of(item)
 
     # Ending
 
@@ -349,7 +280,7 @@ class Transaction:
 
     def _committing(self) -> Committing:
         try:
-            book: Book | None = book_of(self._find_table())
+            book: Book | None = book_of(self._members.table())
         except ConfigurationError:
             book = None
         terms = Terms(
@@ -363,7 +294,7 @@ class Transaction:
             self._idempotency_key,
             self._on_progress,
         )
-        return Committing(list(self._entries.values()), terms)
+        return Committing(list(self._members.entries.values()), terms)
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction is over then, whatever happens.
@@ -400,13 +331,13 @@ class Transaction:
         with contextlib.ExitStack() as stack:
             for callback in reversed(callbacks):
                 stack.callback(callback)
-            for lock in self._locks:
+            for lock in self._members.locks:
                 stack.callback(lock.release)
 
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""
         self._check_open()
-        return Savepoint(self._entries)
+        return Savepoint(self._members.entries)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed, such as to send a mail; locks are given back before."""
@@ -436,7 +367,3 @@ class Transaction:
             self.rollback()
         elif self._state == "open":
             self.commit()
-
-
-def _identity(model: type[GuardedMixin], key: Image) -> Any:
-    return (model._get_connection().table_name, *sorted((name, *value.items()) for name, value in key.items()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -181,20 +181,7 @@ class Committing:
         book, key = self._terms.book, self._terms.idempotency_key
         if book is None or key is None:
             return []
-        now_s = runtime.current.time_ms() // 1000
-        item = {
-            **book.key(_row_of_key(key)),
-            headers.CONTENT: {"M": {"id": {"S": self._terms.id}}},
-            headers.EXPIRES: {"N": str(now_s + KEY_TTL_S)},
-        }
-        put: dict[str, Any] = {
-            "TableName": book.table,
-            "Item": item,
-            "ConditionExpression": "attribute_not_exists(#id) OR #expires <= :now",
-            "ExpressionAttributeNames": {"#id": headers.ID, "#expires": headers.EXPIRES},
-            "ExpressionAttributeValues": {":now": {"N": str(now_s)}},
-        }
-        return [Action({"Put": put})]
+        return [Action(headers.once(book, _row_of_key(key), {"id": {"S": self._terms.id}}, KEY_TTL_S))]
 
     def _found_key(self) -> str | None:
         """Return which transaction has left the idempotency key: an earlier one, or this one."""

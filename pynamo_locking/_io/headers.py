@@ -5,6 +5,7 @@ A header leaves the state *pending* once, by a compare-and-set. Nothing else dec
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -95,10 +96,8 @@ def begin(book: Book, header: Header) -> None:
     }
 
     def send() -> None:
-        try:
+        with contextlib.suppress(Refused):  # an earlier copy of ours: ids are never used twice
             requests.ask(book.connection, "PutItem", kwargs)
-        except Refused:
-            pass  # an earlier copy of ours: ids are never used twice
 
     persistently(send)
 
@@ -232,6 +231,20 @@ def put_row(book: Book, row_id: str, content: Mapping[str, Any], *, expires: boo
     if expires:
         item[EXPIRES] = number(runtime.current.time_ms() // 1000 + _ROW_TTL_S)
     persistently(lambda: requests.ask(book.connection, "PutItem", {"TableName": book.table, "Item": item}))
+
+
+def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
+    """Return the action of a transaction that keeps something, and is refused while something is kept there."""
+    now_s = runtime.current.time_ms() // 1000
+    return {
+        "Put": {
+            "TableName": book.table,
+            "Item": {**book.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
+            "ConditionExpression": "attribute_not_exists(#id) OR #expires <= :now",
+            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES},
+            "ExpressionAttributeValues": {":now": number(now_s)},
+        }
+    }
 
 
 def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:

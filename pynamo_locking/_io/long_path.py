@@ -11,67 +11,33 @@ compare-and-set, and the marks are dropped. Source: /docs/explanation/transactio
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.expressions.operand import Path
-from pynamodb.expressions.update import Action as UpdateAction
 
-from pynamo_locking._core.lease import backoff, next_renewal
-from pynamo_locking._core.queue import Mark
-from pynamo_locking._core.transaction import SPILL_BYTES, Header, State, keys_in_rows
-from pynamo_locking._io import attempts, guards, headers, images, marks, records, requests, runtime, transport, unlocked
+from pynamo_locking._core.lease import next_renewal
+from pynamo_locking._core.transaction import Header, State, keys_in_rows
+from pynamo_locking._io import headers, images, marks, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
 from pynamo_locking._io.commit import Action, Commit
-from pynamo_locking._io.items import EmbeddedItem
-from pynamo_locking._io.operands import Stored
+from pynamo_locking._io.marking import Marked, Marker, plan_mark
 from pynamo_locking._io.pool import Pool
-from pynamo_locking._io.requests import Refused, Unavailable
-from pynamo_locking._io.resolving import Resolver, StillPending
+from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.validation import validate
-from pynamo_locking._io.writes import DELETE, Operation
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamodb.expressions.condition import Condition
-
-    from pynamo_locking._core.queue import LockState
     from pynamo_locking._core.transaction import Plan
     from pynamo_locking._io.headers import Book
-    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.requests import Row
     from pynamo_locking._io.unit import Entry
 
 logger = logging.getLogger("pynamo_locking")
-
-#: Unanswered requests for one mark before the transaction gives up.
-_ATTEMPTS: Final = 8
-
-_MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
-
-#: More attributes than that in one mark could make its expression too long to be finished.
-MOST_CHANGES: Final = 240
-
-
-@dataclass
-class Marked:
-    """An item that gets a mark, and what is known of it."""
-
-    entry: Entry
-    row: Row
-    mark: Mark
-    has_document: bool
-    number: int = 0
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether it is finished after the decision, instead of being written by it."""
-        return self.mark.op != "keep"
 
 
 class LongCommit:
@@ -116,6 +82,7 @@ class LongCommit:
         self._marked: list[Marked] = []
         self._is_sent = False
         self._assembly = Assembly()
+        self._marker = Marker(header, deadline, self.pulse, lambda: self._failure is not None)
 
     def run(self) -> None:
         """Commit, or leave nothing behind.
@@ -125,14 +92,14 @@ class LongCommit:
             TransactionAborted: somebody else aborted it; nothing was written.
             OutcomeUnknown: the header could not be reached after the decision was sent.
         """
-        self._marked = [self._plan_mark(i) for i in self._plan.marked]
+        self._marked = self._plan_marks()
         self._header = replace(self._header, items=len(self._marked), rows=self._plan.rows)
         self._renewed = runtime.current.monotonic()
         headers.begin(self._book, self._header)
         try:
             self._write_rows()
-            self._run([partial(self._mark, one) for one in self._marked])
-            validate([self._entries[i] for i in self._plan.validated], self._resolver(), self.pulse)
+            self._run([partial(self._marker.mark, one) for one in self._marked])
+            validate([self._entries[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
@@ -142,20 +109,13 @@ class LongCommit:
 
     # Before the decision
 
-    def _plan_mark(self, index: int) -> Marked:
-        """Work out what the mark of an item says. Nothing has been sent yet that anybody could see."""
-        entry, is_staged = self._entries[index], index in self._plan.staged
-        op, set_, removed = entry.intent() if is_staged else ("keep", {}, [])
-        row = entry.row
-        assert row is not None  # noqa: S101 - checked when the path was chosen
-        mark = Mark(self._header.id, self._book.table, op, entry.is_absent, set_, tuple(removed))
-        if is_staged and self._must_spill(entry, mark):
-            mark = replace(mark, spill=f"{self._header.id}!{index:05}")
-        return Marked(entry, row, mark, has_document=_has_document(entry))
-
-    def _must_spill(self, entry: Entry, mark: Mark) -> bool:
-        old = entry.item.serialize(null_check=False) if not isinstance(entry.base, dict) else entry.base
-        return images.size_of(old) + images.size_of(records.stored_changes(mark)) > SPILL_BYTES
+    def _plan_marks(self) -> list[Marked]:
+        """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
+        header_id, staged = self._header.id, set(self._plan.staged)
+        return [
+            plan_mark(self._entries[i], header_id, self._book, f"{header_id}!{i:05}", is_staged=i in staged)
+            for i in self._plan.marked
+        ]
 
     def _write_rows(self) -> None:
         """Keep what is needed to find the marks, and what did not fit into them, before the first mark."""
@@ -191,9 +151,6 @@ class LongCommit:
             by=stored.by or "expired",
         )
 
-    def _resolver(self) -> Resolver:
-        return Resolver(deadline=self._deadline, priority=self._header.priority, pulse=self.pulse)
-
     def _run(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Do jobs in parallel; after the first failure no other one begins, and all have ended."""
 
@@ -214,106 +171,6 @@ class LongCommit:
             staged = len(self._plan.staged)
             self._on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
 
-    # Marks
-
-    def _mark(self, one: Marked) -> None:
-        """Leave our mark in an item that is still what it was, once nobody else has it."""
-        resolver, attempt = self._resolver(), 0
-        while self._failure is None:
-            self.pulse()
-            try:
-                self._send_mark(one)
-            except Refused as refused:
-                if self._is_mine_or_settle(one, refused.image, resolver):
-                    return
-            except Unavailable as error:
-                attempt += 1
-                if attempt >= _ATTEMPTS:
-                    raise also(TransactionConflict, TransactWriteError)(
-                        f"no answer came for {one.row.label}: {error}; nothing was written.", cause=error.cause
-                    ) from error
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            else:
-                return
-
-    def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
-        """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
-        state = one.row.state(image)
-        if state.mark is not None and state.mark.id == self._header.id:
-            return True
-        if state.mark is not None:
-            try:
-                resolver.resolve(one.row, state.mark)
-            except StillPending as pending:
-                raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
-            return False
-        if one.mark.is_ghost and image is not None and _counts_as_absent(one, image):
-            one.mark = replace(one.mark, is_ghost=False)
-            one.has_document = state.raw is not None
-            return False
-        if (state.raw is not None) != one.has_document and not one.mark.is_ghost:
-            one.has_document = state.raw is not None
-            return False
-        if state.entries and _own(one) is None:
-            self._wait_for_lock(one, state)
-            return False
-        cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
-        raise Action({}, one.entry.final(), one.row, _own(one), one.number).explain(image, cause)
-
-    def _wait_for_lock(self, one: Marked, state: LockState) -> None:
-        if unlocked.evict_all(one.row, state, one.entry.model):
-            return
-        left = self._deadline - runtime.current.monotonic()
-        if left <= 0:
-            raise unlocked.locked_out(one.row, state, TransactWriteError)
-        self.pulse()
-        runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
-
-    def _send_mark(self, one: Marked) -> None:
-        kwargs = self._mark_kwargs(one)
-        connection = one.row.connection
-        if not one.mark.is_ghost:
-            requests.ask(connection, "UpdateItem", kwargs)
-            return
-        # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
-        # DynamoDB knows this token for longer than a copy can be on its way.
-        token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
-        try:
-            attempts.dispatch(
-                connection, "TransactWriteItems", {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token}
-            )
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            reasons = transport.reasons_of(error)
-            if reasons and reasons[0].get("Code") == "ConditionalCheckFailed":
-                raise Refused(reasons[0].get("Item"), repeated=transport.was_repeated(error)) from error
-            if transport.is_conflict(reasons) or transport.is_transient(error):
-                raise Unavailable(error) from error
-            raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error
-
-    def _mark_kwargs(self, one: Marked) -> dict[str, Any]:
-        name, stored = one.row.attribute, records.stored_mark(one.mark)
-        write, own = one.entry.final(), _own(one)
-        actions: list[UpdateAction] = []
-        if one.has_document:
-            actions.append(Path([name, records.TX]).set(Stored(stored)))
-        else:
-            actions.append(Path([name]).set(Stored({"M": {records.TX: stored}})))
-        condition: Condition | None = write.condition
-        guard: Condition | None = None
-        if one.mark.is_ghost:
-            condition = Path([one.row.hash_name]).does_not_exist()
-        else:
-            there = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
-            guard = guards.unlocked(name) & there
-        if own is not None:
-            one.number = one.number or own.next_write()
-            guard = guards.standing(own, one.number)
-            actions.append(guards.counting(own, one.number))
-        mark = replace(
-            write, operation=_MARK, condition=condition, actions=actions, attributes=None, return_values=None
-        )
-        return mark.kwargs(guard)
-
     # The decision
 
     def _decide(self) -> None:
@@ -329,7 +186,7 @@ class LongCommit:
             self._header.id,
             may_change_token=False,
             options={},
-            resolver=self._resolver(),
+            resolver=self._marker.resolver(),
         )
         self._assembly.before_commit()
         self._is_sent = True
@@ -344,7 +201,7 @@ class LongCommit:
             if one is None:
                 self._assembly.add_write(i, entry.writer, entry.final())
             else:
-                self._assembly.actions[i] = _final_action(one)
+                self._assembly.actions[i] = one.decided_by()
         for i in self._plan.checked:
             self._assembly.add_check(i, self._entries[i].final(), self._entries[i].row)
 
@@ -416,36 +273,6 @@ class LongCommit:
         for one in self._marked:
             if one.is_staged:
                 note_applied(one.entry.final())
-
-
-def _final_action(one: Marked) -> Action:
-    """Return how the decision writes an item that carries our mark."""
-    write = one.entry.final()
-    name = one.row.attribute
-    mine = replace(write, condition=guards.marked_by(name, one.mark.id))
-    if write.operation is DELETE:
-        kwargs = mine.kwargs()
-    else:
-        kwargs = mine.kwargs(None, [Path([name, records.TX]).remove()])
-    kwargs.pop("ReturnValues", None)
-    return Action({write.request.removesuffix("Item"): kwargs}, write)
-
-
-def _own(one: Marked) -> Any:
-    writer = one.entry.writer
-    return writer.own if isinstance(writer, EmbeddedItem) else None
-
-
-def _has_document(entry: Entry) -> bool:
-    lock = entry.model._lock_attribute()
-    assert lock is not None  # noqa: S101 - checked when the path was chosen
-    if isinstance(entry.base, dict):
-        return lock.attr_name in entry.base
-    return lock.__get__(entry.item, entry.model).raw is not None
-
-
-def _counts_as_absent(one: Marked, image: Image) -> bool:
-    return images.holds(image, one.entry.final().kwargs())
 
 
 def key_size(row: Row) -> int:

@@ -5,6 +5,7 @@ Each names the transaction, so a second copy, or somebody else who does the same
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +63,8 @@ def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, 
     if changes is not None:
         kwargs["UpdateExpression"] = _expression(changes, names, values)
     kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-    try:
+    with contextlib.suppress(Refused):  # somebody else has done it
         persistently(lambda: requests.ask(row.connection, operation, kwargs))
-    except Refused:
-        pass  # somebody else has done it
 
 
 def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) -> str:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
-from pynamodb.expressions.update import RemoveAction
 
-from pynamo_locking._core.limits import problems
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import expiry, guards, images, versions
 from pynamo_locking._io.items import check_actions
@@ -258,47 +256,7 @@ class Entry:
             return Write(self.item, CHECK, part, guards.both(self.condition, self._strict(known, part.is_checked)))
         return replace(write, condition=self._strict(write.condition, write.part.is_checked))
 
-    def intent(self) -> tuple[str, Image, list[str]]:
-        """Return what a mark has to say, so that anybody can finish the write: what it is, sets and removes.
-
-        Raises:
-            TransactWriteError: DynamoDB would refuse it.
-            StaleVersion: the stored item, which has to be known for it, is another one.
-        """
-        assert self.write is not None  # noqa: S101 - only writes are marked
-        if not self.is_checked:
-            self._pin()
-        write = self.final()
-        if write.operation is DELETE:
-            return "delete", {}, []
-        if isinstance(self.base, Unread) and write.operation is not SAVE:
-            self.load()
-        base = self._least_base() if isinstance(self.base, Unread) else self.base
-        try:
-            after = images.updated(base, write.kwargs())
-        except images.Refusal as refusal:
-            raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
-        self._check(write, after)
-        set_, removed = images.difference(base, after, keys=self.key)
-        if isinstance(self.base, Unread):
-            removed = [guards.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
-        return "save", set_, removed
-
-    def _least_base(self) -> Image | None:
-        """Return what the expression of a save needs of the stored item: its version."""
-        if self.before.version is None:
-            return None
-        attribute = versions.shape_of(self.model).attribute
-        assert attribute is not None  # noqa: S101 - it has a version
-        return {**self.key, attribute.attr_name: {"N": str(self.before.version)}}
-
-    def _check(self, write: Write, after: Image) -> None:
-        """Refuse what DynamoDB would refuse only when the transaction is decided already."""
-        found = problems(after, images.key_rules(self.model))
-        if found:
-            raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")
-
-    def _pin(self) -> None:
+    def pin(self) -> None:
         """Make a write without a check one of the item as it is stored now, which is what a mark can say."""
         self.base = self._read(self)
         versions.pin(self.item, self.base)

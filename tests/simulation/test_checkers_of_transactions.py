@@ -47,6 +47,7 @@ CLEAN: dict[str, Any] = {
     "aborted ones may see anything": ([T(1, outcome=ABORTED, reads={"x": [7]}, appends={"x": [1]})], {"x": []}),
     "unknown, done": ([T(1, 0, 1, UNKNOWN, appends={"x": [1]}), T(2, 2, 3, reads={"x": [1]})], {"x": [1]}),
     "unknown, not done": ([T(1, 0, 1, UNKNOWN, appends={"x": [1]}), T(2, 2, 3, reads={"x": []})], {}),
+    "unknown, not done, may have seen anything": ([T(1, outcome=UNKNOWN, reads={"y": [7]}, appends={"x": [1]})], {}),
     "unknown, done later": (
         [T(1, 0, 1, UNKNOWN, appends={"x": [1]}), T(2, 2, 3, reads={"x": []}), T(3, 4, 5, reads={"x": [1]})],
         {"x": [1]},
@@ -138,6 +139,15 @@ def test_read_skew_is_one_anti_dependency() -> None:
     """A reader that sees half of a transaction."""
     both = T(1, appends={"x": [1], "y": [2]})
     assert kinds([both, T(2, reads={"x": [1], "y": []})], x=[1], y=[2]) == ["G-single"]
+
+
+def test_what_a_transaction_appended_itself_hides_nothing_of_what_it_read() -> None:
+    """The state before its own values counts: from whom it read, and who came after."""
+    one = T(1, appends={"x": [1]}, reads={"y": [3]})
+    other = T(2, appends={"x": [2], "y": [3]}, reads={"x": [1, 2]})
+    assert kinds([one, other], x=[1, 2], y=[3]) == ["G1c"]
+    last = T(2, appends={"x": [2]}, reads={"x": [2]})
+    assert kinds([T(1, appends={"x": [1]}), last], x=[1, 2]) == ["G-single"]
 
 
 def test_two_separate_circles_are_two_anomalies() -> None:

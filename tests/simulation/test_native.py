@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.simulation.engine.bench import FALSE, Bench, addition, every, place
+from tests.simulation.engine.bench import FALSE, Bench, addition, code, every, place
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.steps import LONGEST_S
 
@@ -153,6 +153,7 @@ def test_a_process_stands_still_in_the_middle_of_its_transaction() -> None:
         seen.add(run.heard["other"][1])
         assert run.heard["writer"] == ["done"]
         assert run.scheduler.now >= 9.0
+        assert run.on_the_way == []
     assert seen == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
@@ -226,7 +227,7 @@ def test_a_late_copy_is_refused_when_its_signature_is_too_old() -> None:
 
 def test_the_client_waits_for_a_transaction_that_is_in_progress() -> None:
     """As botocore does: after a lost response it hears that the transaction is in progress, waits, and comes again."""
-    outcomes = set()
+    ends = set()
 
     def build(bench: Bench) -> None:
         connection: Any = SimpleNamespace(
@@ -234,12 +235,19 @@ def test_the_client_waits_for_a_transaction_that_is_in_progress() -> None:
         )
         client = bench.network.client_for(connection)
         actions = [{"Update": addition(key, 1)} for key in "ab"]
+        told: list[Any] = bench.heard.setdefault("told", [])
+        bench.network.on_request.append(
+            lambda _, fault, answer: told.append(code(answer)) if isinstance(answer, ClientError) else None
+        )
         bench.spawn("client", lambda: client.transact_write_items(TransactItems=actions) and "done")
 
     for run in every(build, Fault.LOST_RESPONSE):
-        outcomes.add(run.heard["client"][0])
+        waits = len(run.heard["told"])
+        ends.add((run.heard["client"][0], waits))
+        assert set(run.heard["told"]) <= {"TransactionInProgressException"}
+        assert (run.scheduler.now > 0.05) is (waits > 0)
         assert (run.count("a"), run.count("b")) == (1, 1)
-    assert outcomes == {"done", "TransactionInProgressException"}
+    assert ends == {("done", 0), ("done", 1), ("TransactionInProgressException", 2)}
 
 
 # What listeners hear, and the costs

@@ -49,6 +49,7 @@ class Bench:
         create_table(self.network)
         self.processes = [Process(f"p{number}", ClockView(self.scheduler)) for number in range(3)]
         self.heard: dict[str, list[Any]] = {}
+        self.on_the_way: list[str] = []
 
     def spawn(self, name: str, *requests: Callable[[], Any], process: int = 0) -> None:
         """Add a client that does this, and notes what it hears: an answer, or the code of an error."""
@@ -66,6 +67,7 @@ class Bench:
     def play(self) -> Bench:
         """Let everyone do what they do, and everything land."""
         self.scheduler.run()
+        self.on_the_way = [str(each) for each in self.scheduler.landings]
         self.scheduler.let_land()
         return self
 

@@ -1,0 +1,259 @@
+"""Requests and units of transactions of any size, counted on dynoxide, beside what was predicted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.client import BaseClient
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+
+from pynamo_locking import LockableModel, LockAttribute, Transaction, TransactionTable, VersionAttribute, transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SIZES: Final = (1, 2, 10, 99, 100, 101, 250, 1_000, 5_000)
+#: Bytes of an item, about.
+ITEM_BYTES: Final = 512
+
+
+class Transactions(TransactionTable):
+    """The headers."""
+
+    class Meta:
+        table_name = "transactions"
+        region = "us-east-1"
+
+
+class Record(LockableModel):
+    """An item of half a kilobyte."""
+
+    class Meta:
+        table_name = "records"
+        region = "us-east-1"
+        transaction_table = Transactions
+
+    key = UnicodeAttribute(hash_key=True)
+    body = UnicodeAttribute(default="x" * (ITEM_BYTES - 100))
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+# Counting
+
+
+@dataclass
+class Meter:
+    """What the requests of a block took, as DynamoDB reports it.
+
+    Attributes:
+        by_operation: how many requests there were, also those that were refused.
+        write_units: of requests that write.
+        read_units: of requests that only read.
+        refused: how many requests were answered with an error.
+    """
+
+    by_operation: Counter[str] = field(default_factory=Counter)
+    write_units: float = 0.0
+    read_units: float = 0.0
+    refused: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def requests(self) -> int:
+        """All requests."""
+        return self.by_operation.total()
+
+    def note(self, operation: str, answer: dict[str, Any] | None) -> None:
+        """Count one request; None stands for an answer that was an error."""
+        with self._lock:
+            self.by_operation[operation] += 1
+            if answer is None:
+                self.refused += 1
+                return
+            consumed = answer.get("ConsumedCapacity", [])
+            units = sum(each["CapacityUnits"] for each in (consumed if isinstance(consumed, list) else [consumed]))
+            if operation in _READS:
+                self.read_units += units
+            else:
+                self.write_units += units
+
+
+_READS: Final = frozenset({"GetItem", "BatchGetItem", "Query", "Scan", "TransactGetItems"})
+_WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
+
+
+@contextlib.contextmanager
+def metered() -> Iterator[Meter]:
+    """Count the requests of all clients of botocore in this process. One block at a time."""
+    meter, client_class = Meter(), _CLIENT
+    call = client_class._make_api_call
+
+    def counting(client: Any, operation: str, kwargs: dict[str, Any]) -> Any:
+        if operation not in _READS | _WRITES:
+            return call(client, operation, kwargs)
+        answer = None
+        try:
+            answer = call(client, operation, {**kwargs, "ReturnConsumedCapacity": "TOTAL"})
+        finally:
+            meter.note(operation, answer)
+        return answer
+
+    client_class._make_api_call = counting
+    try:
+        yield meter
+    finally:
+        client_class._make_api_call = call
+
+
+_CLIENT: Final[Any] = BaseClient
+
+
+# The work
+
+
+def update(tx: Transaction, key: str) -> None:
+    """Read an item, change it and save it."""
+    record = tx.get(Record, key)
+    record.total += 1
+    tx.save(record)
+
+
+def insert(tx: Transaction, key: str) -> None:
+    """Store a new item."""
+    tx.save(Record(key))
+
+
+def delete(tx: Transaction, key: str) -> None:
+    """Read an item and delete it."""
+    tx.delete(tx.get(Record, key))
+
+
+def mixture(tx: Transaction, key: str) -> None:
+    """One third each, told by the key."""
+    _part_of(key)(tx, key)
+
+
+def _part_of(key: str) -> Callable[[Transaction, str], None]:
+    return (update, insert, delete)[int(key.rsplit("-", 1)[1]) % 3]
+
+
+KINDS: Final[dict[str, Callable[[Transaction, str], None]]] = {
+    "updates": update,
+    "inserts": insert,
+    "deletes": delete,
+    "mixture": mixture,
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one transaction took.
+
+    Attributes:
+        kind: what it did to each item.
+        n: how many items it wrote.
+        path: how it was committed.
+        requests: of the commit, counted.
+        write_units: of the commit, counted.
+        planned_requests: what `Transaction.plan` had said.
+        planned_write_units: what it had said.
+        refused: how many of the requests were refused.
+        reads: requests that the transaction made before the commit, to read.
+        read_units: of those.
+        reference_requests: what the protocol needs at least: 1, or 4 + 2 (n - 99) beyond a hundred items.
+        seed_requests: 7n + 4, what the seed's library makes.
+    """
+
+    kind: str
+    n: int
+    path: str
+    requests: int
+    write_units: float
+    planned_requests: int
+    planned_write_units: int
+    refused: int
+    reads: int
+    read_units: float
+
+    @property
+    def reference_requests(self) -> int:
+        """The formula of the protocol, with one row of participants for each 350 KB of keys."""
+        return 1 if self.n <= _NATIVE else 4 + 2 * (self.n - _NATIVE + 1)
+
+    @property
+    def seed_requests(self) -> int:
+        """The formula of the seed's library."""
+        return 7 * self.n + 4
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        formulas = {"reference_requests": self.reference_requests, "seed_requests": self.seed_requests}
+        return asdict(self) | formulas
+
+
+_NATIVE: Final = 100
+
+
+def count(kind: str, n: int) -> Count:
+    """Make a transaction of so many items and count what it takes. The models are bound to an engine."""
+    act = KINDS[kind]
+    keys = [f"{kind}-{n}-{i:04}" for i in range(n)]
+    _prepare([key for key in keys if _is_there_before(kind, key)])
+    with metered() as reading:
+        tx = Transaction(Transactions)
+        for key in keys:
+            act(tx, key)
+        plan = tx.plan()
+    with metered() as committing:
+        tx.commit()
+    return Count(
+        kind,
+        n,
+        plan.path.value,
+        committing.requests,
+        committing.write_units,
+        plan.requests,
+        plan.write_units,
+        committing.refused,
+        reading.requests,
+        reading.read_units,
+    )
+
+
+def _is_there_before(kind: str, key: str) -> bool:
+    act = _part_of(key) if kind == "mixture" else KINDS[kind]
+    return act is not insert
+
+
+def _prepare(keys: list[str]) -> None:
+    for start in range(0, len(keys), _NATIVE):
+        with transaction(Transactions) as tx:
+            for key in keys[start : start + _NATIVE]:
+                tx.save(Record(key))
+
+
+def as_markdown(counts: list[Count]) -> str:
+    """Return the table."""
+    head = ("kind", "n", "path", "requests", "plan", "reference", "seed, 7n+4", "write units", "plan", "reads before")
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" + "---|" + "---:|" * 7]
+    for each in counts:
+        cells = (
+            each.kind,
+            f"{each.n:,}",
+            each.path,
+            f"{each.requests:,}",
+            f"{each.planned_requests:,}",
+            f"{each.reference_requests:,}",
+            f"{each.seed_requests:,}",
+            f"{each.write_units:,.0f}",
+            f"{each.planned_write_units:,}",
+            f"{each.reads:,}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

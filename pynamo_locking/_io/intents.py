@@ -1,0 +1,68 @@
+"""What a marked item will be, worked out before the transaction is decided: afterwards nobody may refuse it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.update import RemoveAction
+
+from pynamo_locking._core.limits import problems
+from pynamo_locking._io import guards, images, versions
+from pynamo_locking._io.unit import Unread
+from pynamo_locking._io.writes import DELETE, SAVE
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.unit import Entry
+    from pynamo_locking._io.writes import Write
+
+#: More attributes than that in one mark could make the expression that finishes it longer than DynamoDB's 4 KB.
+MOST_CHANGES: Final = 240
+
+
+def intent_of(entry: Entry) -> tuple[str, Image, list[str]]:
+    """Return what a mark has to say, so that anybody can finish the write: what it is, sets and removes.
+
+    Raises:
+        TransactWriteError, ConfigurationError: DynamoDB would refuse it.
+        StaleVersion: the stored item, which has to be known for it, is another one.
+    """
+    assert entry.write is not None  # noqa: S101 - only writes are marked
+    if not entry.is_checked:
+        entry.pin()
+    write = entry.final()
+    if write.operation is DELETE:
+        return "delete", {}, []
+    if isinstance(entry.base, Unread) and write.operation is not SAVE:
+        entry.load()
+    is_known = not isinstance(entry.base, Unread)
+    base = entry.base if not isinstance(entry.base, Unread) else _least_base(entry)
+    try:
+        after = images.updated(base, write.kwargs())
+    except images.Refusal as refusal:
+        raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
+    set_, removed = images.difference(base, after, keys=entry.key)
+    if not is_known:
+        removed = [guards.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
+    _check(entry, write, after, len(set_) + len(removed))
+    return "save", set_, removed
+
+
+def _least_base(entry: Entry) -> Image | None:
+    """Return what the expression of a save needs of the stored item: its version."""
+    if entry.before.version is None:
+        return None
+    attribute = versions.shape_of(entry.model).attribute
+    assert attribute is not None  # noqa: S101 - it has a version
+    return {**entry.key, attribute.attr_name: {"N": str(entry.before.version)}}
+
+
+def _check(entry: Entry, write: Write, after: Image, changes: int) -> None:
+    """Refuse what DynamoDB would refuse only when the transaction is decided already."""
+    found = problems(after, images.key_rules(entry.model))
+    if changes > MOST_CHANGES:
+        found = [*found, f"it changes {changes} attributes, and {MOST_CHANGES} fit into a mark"]
+    if found:
+        raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")

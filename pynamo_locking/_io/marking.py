@@ -1,0 +1,240 @@
+"""Leaves a transaction's mark in its items: each one says what the item will be, beside what it is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.queue import Mark
+from pynamo_locking._core.transaction import SPILL_BYTES
+from pynamo_locking._io import attempts, guards, images, records, requests, runtime, transport, unlocked
+from pynamo_locking._io.commit import Action
+from pynamo_locking._io.intents import intent_of
+from pynamo_locking._io.items import EmbeddedItem
+from pynamo_locking._io.operands import Stored
+from pynamo_locking._io.requests import Refused, Unavailable
+from pynamo_locking._io.resolving import Resolver, StillPending
+from pynamo_locking._io.writes import DELETE, Operation
+from pynamo_locking.exceptions import TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action as UpdateAction
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.transaction import Header
+    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.unit import Entry
+
+#: Unanswered requests for one mark before the transaction gives up.
+_ATTEMPTS: Final = 8
+
+_MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
+
+
+@dataclass
+class Marked:
+    """An item that gets a mark.
+
+    Attributes:
+        entry: what the transaction does to it.
+        row: the item as one that can carry a mark.
+        mark: what it says.
+        has_document: whether the item has a lock document, empty or not, as far as is known.
+        number: of the write in our entry of the lock's queue, if we hold the lock.
+    """
+
+    entry: Entry
+    row: Row
+    mark: Mark
+    has_document: bool
+    number: int = 0
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it is finished after the decision, instead of being written by it."""
+        return self.mark.op != "keep"
+
+    @property
+    def own(self) -> OwnEntry | None:
+        """Our entry in the queue of its lock, if we hold it."""
+        writer = self.entry.writer
+        return writer.own if isinstance(writer, EmbeddedItem) else None
+
+    def decided_by(self) -> Action:
+        """Return how the decision writes the item, which carries our mark."""
+        write, name = self.entry.final(), self.row.attribute
+        mine = replace(write, condition=guards.marked_by(name, self.mark.id))
+        is_delete = write.operation is DELETE
+        kwargs = mine.kwargs(None, [] if is_delete else [Path([name, records.TX]).remove()])
+        kwargs.pop("ReturnValues", None)
+        return Action({write.request.removesuffix("Item"): kwargs}, write)
+
+
+def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged: bool) -> Marked:
+    """Work out what the mark of an item says; nothing is sent that anybody else could see.
+
+    Args:
+        entry: what the transaction does to the item.
+        header_id: of the transaction.
+        book: where its header is.
+        name: of the row for what does not fit into the mark.
+        is_staged: False for an item that is only kept, for the decision to write it.
+    """
+    op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
+    row = entry.row
+    assert row is not None  # noqa: S101 - checked when the path was chosen
+    mark = Mark(header_id, book.table, op, entry.is_absent, set_, tuple(removed))
+    if is_staged and _must_spill(entry, mark):
+        mark = replace(mark, spill=name)
+    return Marked(entry, row, mark, has_document=_has_document(entry))
+
+
+def _must_spill(entry: Entry, mark: Mark) -> bool:
+    old = entry.base if isinstance(entry.base, dict) else entry.item.serialize(null_check=False)
+    return images.size_of(old) + images.size_of(records.stored_changes(mark)) > SPILL_BYTES
+
+
+def _has_document(entry: Entry) -> bool:
+    lock = entry.model._lock_attribute()
+    assert lock is not None  # noqa: S101 - checked when the path was chosen
+    if isinstance(entry.base, dict):
+        return lock.attr_name in entry.base
+    return lock.__get__(entry.item, entry.model).raw is not None
+
+
+class Marker:
+    """Leaves the marks of one transaction; used by several threads.
+
+    Args:
+        header: of the transaction.
+        book: where it is.
+        deadline: until when to wait for others, by the monotonic clock.
+        pulse: renews the lease of the header if it is time to; raises if the transaction is not pending any more.
+        is_over: tells whether another mark has failed, so that none is needed.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        deadline: float,
+        pulse: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._header = header
+        self._deadline = deadline
+        self._pulse = pulse
+        self._is_over = is_over
+
+    def resolver(self) -> Resolver:
+        """Return what takes marks of others out of the way."""
+        return Resolver(deadline=self._deadline, priority=self._header.priority, pulse=self._pulse)
+
+    def mark(self, one: Marked) -> None:
+        """Leave our mark in an item that is still what it was, once nobody else has it.
+
+        Raises:
+            Conflict: in one of its kinds, if that cannot be.
+        """
+        resolver, attempt = self.resolver(), 0
+        while not self._is_over():
+            self._pulse()
+            try:
+                self._send(one)
+            except Refused as refused:
+                if self._is_mine_or_settle(one, refused.image, resolver):
+                    return
+            except Unavailable as error:
+                attempt += 1
+                if attempt >= _ATTEMPTS:
+                    raise also(TransactionConflict, TransactWriteError)(
+                        f"no answer came for {one.row.label}: {error}; nothing was written.", cause=error.cause
+                    ) from error
+                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+            else:
+                return
+
+    def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
+        """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
+        state = one.row.state(image)
+        if state.mark is not None and state.mark.id == self._header.id:
+            return True
+        if state.mark is not None:
+            try:
+                resolver.resolve(one.row, state.mark)
+            except StillPending as pending:
+                raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
+        elif image is not None and _is_other_than_thought(one, image, state):
+            one.has_document = state.raw is not None
+            one.mark = replace(one.mark, is_ghost=False)
+        elif state.entries and one.own is None:
+            self._wait_for_lock(one, state)
+        else:
+            cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
+            raise Action({}, one.entry.final(), one.row, one.own, one.number).explain(image, cause)
+        return False
+
+    def _wait_for_lock(self, one: Marked, state: LockState) -> None:
+        """Somebody holds the lock of the item, or waits for it. Whoever is dead there is evicted."""
+        if unlocked.evict_all(one.row, state, one.entry.model):
+            return
+        left = self._deadline - runtime.current.monotonic()
+        if left <= 0:
+            raise unlocked.locked_out(one.row, state, TransactWriteError)
+        self._pulse()
+        runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
+
+    def _send(self, one: Marked) -> None:
+        kwargs, connection = self._kwargs(one), one.row.connection
+        if not one.mark.is_ghost:
+            requests.ask(connection, "UpdateItem", kwargs)
+            return
+        # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
+        # DynamoDB knows this token for longer than a copy can be on its way.
+        token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
+        items = {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token}
+        try:
+            attempts.dispatch(connection, "TransactWriteItems", items)
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            reasons = transport.reasons_of(error)
+            if reasons and reasons[0].get("Code") == "ConditionalCheckFailed":
+                raise Refused(reasons[0].get("Item"), repeated=transport.was_repeated(error)) from error
+            if transport.is_conflict(reasons) or transport.is_transient(error):
+                raise Unavailable(error) from error
+            raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error
+
+    def _kwargs(self, one: Marked) -> dict[str, Any]:
+        name, stored, write, own = one.row.attribute, records.stored_mark(one.mark), one.entry.final(), one.own
+        path, value = ([name, records.TX], stored) if one.has_document else ([name], {"M": {records.TX: stored}})
+        actions: list[UpdateAction] = [Path(path).set(Stored(value))]
+        condition: Condition | None = write.condition
+        guard: Condition | None = None
+        if one.mark.is_ghost:
+            condition = Path([one.row.hash_name]).does_not_exist()
+        else:
+            there = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
+            guard = guards.unlocked(name) & there
+        if own is not None:
+            one.number = one.number or own.next_write()
+            guard = guards.standing(own, one.number)
+            actions.append(guards.counting(own, one.number))
+        mark = replace(
+            write, operation=_MARK, condition=condition, actions=actions, attributes=None, return_values=None
+        )
+        return mark.kwargs(guard)
+
+
+def _is_other_than_thought(one: Marked, image: Image, state: LockState) -> bool:
+    """Tell whether the item has a lock document, or none, or has expired, unlike what the mark was made for."""
+    if one.mark.is_ghost:  # an expired item counts as absent, and is there
+        return images.holds(image, one.entry.final().kwargs())
+    return (state.raw is not None) != one.has_document

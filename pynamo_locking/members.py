@@ -1,0 +1,139 @@
+"""The items of one transaction: read once, locked if asked for, one instance each."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.naming import row_name
+from pynamo_locking._io import runtime, versions
+from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.rows import key_of
+from pynamo_locking._io.unit import UNREAD, Entry
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound
+from pynamo_locking.models import LockableMixin
+from pynamo_locking.terms import check_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamo_locking._io.reading import Reader
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking.guarded import GuardedMixin
+    from pynamo_locking.locks import Lock
+    from pynamo_locking.transaction_table import TransactionTable
+
+
+class Members:
+    """What a transaction has to do with which items.
+
+    Args:
+        transaction_id: of the transaction.
+        table: of its headers, if the caller has named one.
+        reader: reads items.
+        deadline: until when to wait for locks, by the monotonic clock.
+        relies_on_reads: whether everything that is read has to be so still at the commit.
+
+    Attributes:
+        entries: the items, by table and key.
+        locks: those that are held until the end.
+    """
+
+    def __init__(
+        self,
+        transaction_id: str,
+        table: type[TransactionTable] | None,
+        reader: Reader,
+        deadline: float,
+        *,
+        relies_on_reads: bool,
+    ) -> None:
+        self.entries: dict[Any, Entry] = {}
+        self.locks: list[Lock[Any]] = []
+        self._id = transaction_id
+        self._table = table
+        self._reader = reader
+        self._deadline = deadline
+        self._relies_on_reads = relies_on_reads
+
+    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
+        """Return an item that the transaction from now on relies on, reading it if it has not."""
+        entry = self._find(model, hash_key, range_key, for_update=for_update)
+        entry.is_read = entry.is_read or self._relies_on_reads
+        return entry
+
+    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
+        check_model(model)
+        key = key_of(model, hash_key, range_key)
+        identity = _identity(model, key)
+        if for_update:
+            self._lock(model, hash_key, range_key)
+        entry = self.entries.get(identity)
+        if entry is None:
+            image = self._image(model, key)
+            item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
+            entry = self.entries[identity] = Entry(item, key, image, self._read_again, self._id)
+        return entry
+
+    def of(self, item: GuardedMixin) -> Entry:
+        """Return what the transaction knows of an instance that somebody hands in."""
+        check_model(type(item))
+        key = key_of(type(item), *item._key_values())
+        identity = _identity(type(item), key)
+        entry = self.entries.get(identity)
+        if entry is None:
+            versions.check_current(item, TransactWriteError)
+            entry = self.entries[identity] = Entry(item, key, UNREAD, self._read_again, self._id)
+        entry.take(item)
+        return entry
+
+    def guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
+        """Return the row that counts who creates and deletes items of a hash key."""
+        attribute: Any = model.get_attributes()[str(model._hash_keyname)]
+        name = row_name(model.Meta.table_name, ((attribute.attr_type, attribute.serialize(hash_key)),))
+        return self._find(self.table(model), f"guard#{name}")
+
+    def _image(self, model: type[Any], key: Image) -> Image | None:
+        image = self._reader.read(model, key)
+        return None if image is None or is_expired(model, image) else image
+
+    def _read_again(self, entry: Entry) -> Image | None:
+        return self._image(entry.model, entry.key)
+
+    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
+        if not issubclass(model, LockableMixin):
+            raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
+        lock = model.locked(hash_key, range_key)
+        if any(held._target.row.identity == lock._target.row.identity for held in self.locks):
+            return
+        try:
+            lock.acquire(wait=max(0.0, self._deadline - runtime.current.monotonic()))
+        except ItemNotFound:
+            return  # that it is absent will be found, and checked at the commit
+        self.locks.append(lock)
+
+    def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
+        """Return the table of headers: the caller's, or that of a model.
+
+        Raises:
+            ConfigurationError: none is known.
+        """
+        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in self._models(model))]
+        found = next((table for table in candidates if table is not None), None)
+        if found is None:
+            raise ConfigurationError(
+                "no TransactionTable is known: pass one to transaction(), or name it in Meta.transaction_table."
+            )
+        return found
+
+    def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
+        if model is not None:
+            yield model
+        for entry in self.entries.values():
+            yield entry.model
+
+
+def _identity(model: type[Any], key: Image) -> Any:
+    return (model._get_connection().table_name, *sorted((name, *value.items()) for name, value in key.items()))

@@ -1,0 +1,278 @@
+"""Models for the tests of transactions, and tools to make long ones of few items and to stop them half-way.
+
+`engine.bind` gives each model a table of its own for one test.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pynamodb.attributes import (
+    BinaryAttribute,
+    DiscriminatorAttribute,
+    NumberAttribute,
+    UnicodeAttribute,
+    UnicodeSetAttribute,
+)
+from pynamodb.connection import Connection
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    ExpiringMixin,
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    TransactionTable,
+    TTLAttribute,
+    VersionAttribute,
+    VersionedMixin,
+)
+from pynamo_locking._core import transaction as rules
+from pynamo_locking._io import validation
+from tests.support.models import QUICK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+M = TypeVar("M", bound=Model)
+
+#: What `make_long_from` lowers the number of actions of a native transaction to.
+FEW: Final = 4
+
+
+class Transactions(TransactionTable):
+    """The headers."""
+
+    class Meta:
+        table_name = "transactions"
+
+
+class Purse(LockableModel):
+    """The lock in the item: can be marked."""
+
+    class Meta:
+        table_name = "purses"
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    purse_id = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    note = UnicodeAttribute(null=True)
+    tags = UnicodeSetAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Sheet(LockableModel):
+    """A number as range key, and every attribute renamed."""
+
+    class Meta:
+        table_name = "sheets"
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    folder = UnicodeAttribute(hash_key=True, attr_name="pk")
+    number = NumberAttribute(range_key=True, attr_name="sk")
+    body = UnicodeAttribute(null=True, attr_name="b")
+    version = VersionAttribute(attr_name="v")
+    mutex = LockAttribute(attr_name="lck")
+
+
+class Blob(LockableModel):
+    """A binary hash key."""
+
+    class Meta:
+        table_name = "blobs"
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    digest = BinaryAttribute(hash_key=True, legacy_encoding=False)
+    data = BinaryAttribute(null=True, legacy_encoding=False)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Plain(VersionedMixin, Model):
+    """A version and no place for a mark."""
+
+    class Meta:
+        table_name = "plains"
+        transaction_table = Transactions
+
+    plain_id = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class RowLocks(NamedLock):
+    """Locks in rows of their own."""
+
+    class Meta:
+        table_name = "row-locks"
+        lock_settings = QUICK
+
+
+class Robot(LockableModel):
+    """The lock in a row of its own."""
+
+    class Meta:
+        table_name = "robots"
+        lock_table = RowLocks
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    robot_id = UnicodeAttribute(hash_key=True)
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class Animal(LockableModel):
+    """A model with subclasses in the same table."""
+
+    class Meta:
+        table_name = "animals"
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    name = UnicodeAttribute(hash_key=True)
+    kind = DiscriminatorAttribute()
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Dog(Animal, discriminator="dog"):
+    """One of them."""
+
+    tricks = NumberAttribute(default=0)
+
+
+class Session(ExpiringMixin, LockableModel):
+    """Expires; what is expired counts as absent."""
+
+    class Meta:
+        table_name = "sessions"
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    session_id = UnicodeAttribute(hash_key=True)
+    user = UnicodeAttribute(null=True)
+    note = UnicodeAttribute(null=True)
+    expires_at = TTLAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Entry(LockableModel):
+    """Whoever creates or deletes one counts in a row for those who query."""
+
+    class Meta:
+        table_name = "entries"
+        lock_settings = QUICK
+        transaction_table = Transactions
+        guard_queries = True
+
+    book = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    amount = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+# Long transactions of few items
+
+
+def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW) -> None:
+    """Make every transaction of more than so many actions a long one."""
+    monkeypatch.setattr(rules, "MOST_ACTIONS", actions)
+    if hasattr(validation, "MOST_ACTIONS"):
+        monkeypatch.setattr(validation, "MOST_ACTIONS", actions)
+
+
+def purses(count: int, prefix: str = "p", **values: Any) -> list[Purse]:
+    """Store so many purses with a balance of 100."""
+    made = [Purse(f"{prefix}{i}", **{"balance": 100, **values}) for i in range(count)]
+    for purse in made:
+        purse.save()
+    return made
+
+
+def stored(model: type[Model], hash_key: Any, range_key: Any = None) -> dict[str, Any] | None:
+    """The item as DynamoDB has it, without anybody's interpretation; None if there is none."""
+    connection = model._get_connection()
+    answer: dict[str, Any] = connection.connection.get_item(
+        connection.table_name,
+        *model._serialize_keys(hash_key, range_key),
+        consistent_read=True,
+    )
+    return answer.get("Item")
+
+
+def rows_of(model: type[Model]) -> list[dict[str, Any]]:
+    """All rows of a table as DynamoDB has them."""
+    connection = model._get_connection()
+    answer: dict[str, Any] = connection.connection.dispatch(
+        "Scan", {"TableName": connection.table_name, "ConsistentRead": True}
+    )
+    items: list[dict[str, Any]] = answer["Items"]
+    return items
+
+
+def marked_rows(model: type[Model], lock: str = "lock") -> list[dict[str, Any]]:
+    """Those that carry a mark of a transaction."""
+    return [row for row in rows_of(model) if "tx" in row.get(lock, {}).get("M", {})]
+
+
+# A process that dies
+
+
+class Dead(BaseException):
+    """The process is dead: nobody catches this."""
+
+
+class Process:
+    """What is known of the process whose requests are watched."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.is_dead = False
+
+
+@contextmanager
+def dying_after(
+    monkeypatch: pytest.MonkeyPatch, requests: int | None, *, is_answer_lost: bool = False
+) -> Iterator[Process]:
+    """Let so many requests through; at the next one the process dies, and sends nothing any more.
+
+    Args:
+        monkeypatch: pytest's.
+        requests: how many get through; None for all.
+        is_answer_lost: whether the request at which it dies still reaches DynamoDB.
+    """
+    process, original = Process(), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if process.is_dead:
+            raise Dead
+        process.sent.append((operation, kwargs))
+        if requests is not None and len(process.sent) > requests:
+            process.is_dead = True
+            if is_answer_lost:
+                original(connection, operation, kwargs, *args)
+            raise Dead
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield process
+
+
+def survive(call: Callable[[], Any]) -> bool:
+    """Call; tell whether the process has survived it."""
+    try:
+        call()
+    except Dead:
+        return False
+    return True
