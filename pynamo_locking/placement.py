@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import Attribute
+from pynamodb.exceptions import TransactGetError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet
 from typing_extensions import Self
 
 from pynamo_locking._io import local, locked, rows
 from pynamo_locking._io.wish import checked_settings
+from pynamo_locking._io.writes import Patience
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.locks import Target
@@ -99,9 +101,15 @@ class PlacedMixin(_Base):
 
         A plain read can show the state before a transaction that is decided but not yet applied.
         """
-        with TransactGet(connection=cls._get_connection().connection) as transaction:
-            future = transaction.get(cls, hash_key, range_key)
-        return future.get()
+        patience = Patience()
+        while True:
+            try:
+                with TransactGet(connection=cls._get_connection().connection) as transaction:
+                    future = transaction.get(cls, hash_key, range_key)
+                return future.get()
+            except TransactGetError as error:
+                if error.cause is None or not patience.allows(error.cause):
+                    raise
 
     @classmethod
     def _lock_table(cls) -> type[PlacedMixin]:

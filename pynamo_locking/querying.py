@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.models import Model
 
-from pynamo_locking._io import images
+from pynamo_locking._io import guards, images
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
@@ -29,7 +29,8 @@ def find(
     # PynamoDB's own query shows placeholders as well: one of them may be an item that is committed.
     query: Any = Model.query
     stored = query.__func__(model, hash_key, range_key_condition, None, **options)
-    entries = [members.read(model, *item._key_values()) for item in stored]
+    stored._map_fn = None  # images instead of instances
+    entries = [members.found(model, image) for image in stored]
     known = {id(entry) for entry in entries}
     entries += [
         entry
@@ -44,7 +45,7 @@ def find(
 
 def _has_key(entry: Entry, hash_key: Any, range_key_condition: Condition | None) -> bool:
     attribute: Any = entry.model.get_attributes()[str(entry.model._hash_keyname)]
-    return _holds(entry, (attribute == hash_key) & range_key_condition)
+    return _holds(entry, guards.both(attribute == hash_key, range_key_condition))
 
 
 def _matches(entry: Entry, condition: Condition | None) -> bool:

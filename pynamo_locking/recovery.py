@@ -6,7 +6,7 @@ Nobody has to wait for it: whoever meets an item of such a transaction completes
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.lease import LockSettings
@@ -116,8 +116,7 @@ def _complete(book: Book, header: Header) -> Header:
             (marks.finish if fate(header) is Fate.FINISH else marks.drop)(row, mark)
         if spill:
             spilled.append(spill)
-    if header.state is State.COMMITTED:
-        header = headers.finish(book, header.id)
+    header = (headers.finish if header.state is State.COMMITTED else headers.clean)(book, header.id)
     for spill in spilled:
         headers.delete_row(book, spill)
     return header
@@ -127,6 +126,11 @@ def _participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
     """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it."""
     for number in range(header.rows):
         content = headers.get_row(book, headers.row_of_participants(header.id, number))
+        if content is None and header.state is State.COMMITTED:
+            raise LockingError(
+                f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for "
+                f"30 days), so nobody knows whether all are finished: each is, by whoever reads or writes it."
+            )
         for each in [] if content is None else content["items"]["L"]:
             yield _row(book, each["M"])
 
@@ -151,8 +155,9 @@ class SweepReport:
     """What a sweep has found and done.
 
     Attributes:
-        examined: headers that were not final.
-        aborted: of those, how many were, or would be, aborted: their process shows no sign of life.
+        examined: headers of transactions that had something left to do.
+        aborted: of those, how many were aborted, or would be since their process shows no sign of life, and left
+            marks to be dropped.
         finished: how many were committed, and were, or would be, finished.
         pending: how many are alive.
         failed: ids of those that could not be completed now, and why.
@@ -162,7 +167,7 @@ class SweepReport:
     aborted: int = 0
     finished: int = 0
     pending: int = 0
-    failed: dict[str, str] | None = None
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def sweep(
@@ -191,7 +196,7 @@ def sweep(
 
     Cost: a scan of the table, and that of `recover` for each transaction that needs it.
     """
-    book, report, mutex = book_of(check_table(table)), SweepReport(failed={}), runtime.current.mutex()
+    book, report, mutex = book_of(check_table(table)), SweepReport(), runtime.current.mutex()
     if segments < 1:
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
@@ -224,11 +229,12 @@ def _open_headers(book: Book, segment: int, segments: int) -> Iterator[Header]:
         "ConsistentRead": True,
         "Segment": segment,
         "TotalSegments": segments,
-        "FilterExpression": "#state IN (:pending, :committed)",
-        "ExpressionAttributeNames": {"#state": headers.STATE},
+        "FilterExpression": "#state IN (:pending, :committed) OR (#state = :aborted AND attribute_not_exists(#clean))",
+        "ExpressionAttributeNames": {"#state": headers.STATE, "#clean": headers.CLEAN},
         "ExpressionAttributeValues": {
             ":pending": {"S": State.PENDING.value},
             ":committed": {"S": State.COMMITTED.value},
+            ":aborted": {"S": State.ABORTED.value},
         },
     }
     while True:
@@ -273,7 +279,6 @@ def _is_dead(book: Book, header: Header) -> bool:
 
 def _count(report: SweepReport, header_id: str, verdict: str) -> None:
     if verdict.startswith("failed"):
-        assert report.failed is not None  # noqa: S101 - made so
         report.failed[header_id] = verdict.removeprefix("failed: ")
     else:
         setattr(report, verdict, getattr(report, verdict) + 1)

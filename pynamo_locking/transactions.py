@@ -66,7 +66,7 @@ class Transaction:
         on_progress: called with the number of items done and of all, during long commits.
 
     Attributes:
-        id: names this attempt, never used twice; also the write id's second half in what it writes.
+        id: names this attempt, never used twice.
         is_repeated: whether the commit found that a transaction with this `idempotency_key` was committed before.
 
     Raises:
@@ -173,7 +173,7 @@ class Transaction:
             ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
                 its queries.
 
-        Cost: that of the query, and 1 read for each item that a transaction has; with guarded queries 1 read more.
+        Cost: that of the query, and 1 read for each item that another transaction has; with guarded queries 1 more.
         """
         self._check_open()
         check_model(model)
@@ -258,7 +258,7 @@ class Transaction:
     def _count_in_guard(self, entry: Entry) -> None:
         if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted):
             name = str(entry.model._hash_keyname)
-            self._members.guard(entry.model, getattr(entry.item, name)).touch(None, checks=False)
+            self._members.guard(entry.model, getattr(entry.item, name)).touch(None, checks=False, creates=True)
 
     def _entry_of(self, item: Any, *, is_write: bool = True) -> Entry:
         self._check_open()
@@ -319,7 +319,7 @@ class Transaction:
         except BaseException:
             self._end(self._after_rollback)
             raise
-        self._end(self._after_commit)
+        self._end([] if self.is_repeated else self._after_commit)
 
     def rollback(self) -> None:
         """Give up: nothing is written. Does nothing if the transaction is over."""
@@ -340,7 +340,11 @@ class Transaction:
         return Savepoint(self._members.entries)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
-        """Call back once the transaction is committed, such as to send a mail; locks are given back before."""
+        """Call back once the transaction is committed, such as to send a mail; locks are given back before.
+
+        Not if `is_repeated`: nothing was written then. A process that dies between the commit and the call makes
+        none; what must happen is itself an item of the transaction, as in an outbox.
+        """
         self._after_commit.append(callback)
 
     def after_rollback(self, callback: Callable[[], object]) -> None:
@@ -353,7 +357,7 @@ class Transaction:
 
     def again(self, successor: Transaction) -> Transaction:
         """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
-        successor._priority = self._priority
+        successor._priority = successor._members.reader.priority = self._priority
         return successor
 
     def __enter__(self) -> Self:

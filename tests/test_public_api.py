@@ -37,13 +37,24 @@ PUBLIC = [
     "LockingError",
     "NamedLock",
     "OutcomeUnknown",
+    "Plan",
     "StaleVersion",
+    "SweepReport",
     "TTLAttribute",
     "TransactWrite",
+    "Transaction",
+    "TransactionAborted",
     "TransactionConflict",
+    "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
+    "current_transaction",
     "locked_all",
+    "outcome",
+    "recover",
+    "sweep",
+    "transaction",
+    "transactional",
 ]
 TESTING = ["ClockView", "MemoryClient", "MemoryDynamoDB", "TimeSource", "VirtualClock", "VirtualProcess"]
 THINGS = {
@@ -126,7 +137,9 @@ def test_every_public_method_is_documented(function, name):
     assert not unnamed or refers or len(arguments) == 1, f"{name} does not document {unnamed}"
 
 
-@pytest.mark.parametrize("name", ["LockSettings", "LockAttribute", "testing.ClockView", "testing.VirtualClock"])
+@pytest.mark.parametrize(
+    "name", ["LockSettings", "LockAttribute", "Transaction", "testing.ClockView", "testing.VirtualClock"]
+)
 def test_constructors_are_documented(name):
     """Classes that users make themselves have a section for their arguments, one line each at least."""
     thing = THINGS[name]
@@ -138,7 +151,21 @@ def test_constructors_are_documented(name):
     assert "Raises:" in text
 
 
-@pytest.mark.parametrize("name", ["Entry", "LockState", "ItemLocked", "LockTimeout", "LockLost", "OutcomeUnknown"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Entry",
+        "LockState",
+        "ItemLocked",
+        "LockTimeout",
+        "LockLost",
+        "OutcomeUnknown",
+        "Plan",
+        "SweepReport",
+        "TransactionAborted",
+        "TransactionConflict",
+    ],
+)
 def test_facts_are_documented(name):
     """Every attribute of a value or an error stands in its docstring."""
     thing = getattr(pynamo_locking, name)

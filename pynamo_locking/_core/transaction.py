@@ -27,6 +27,12 @@ GRACE_S: Final = 0.15
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
 SPILL_BYTES: Final = 390_000
 
+#: The largest intent that fits into such a row.
+LARGEST_SPILL_BYTES: Final = 409_000
+
+#: An item as large as this is better written by the decision itself.
+LARGE_BYTES: Final = 380_000
+
 #: How much a participant row holds.
 ROW_BYTES: Final = 350_000
 
@@ -177,6 +183,7 @@ class Member:
         wants_direct: whether it is better written by the deciding transaction itself.
         size: of the item as it will be stored, in bytes; an estimate.
         before_size: of the item as it was, in bytes; an estimate.
+        intent_size: what its mark will have to say, in bytes; an estimate.
         key_size: what its key takes in a participant row, in bytes.
     """
 
@@ -186,6 +193,7 @@ class Member:
     wants_direct: bool = False
     size: int = 0
     before_size: int = 0
+    intent_size: int = 0
     key_size: int = 0
 
 
@@ -257,8 +265,10 @@ def _read_path(members: Sequence[Member], reads: Sequence[int]) -> Plan:
 
 def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
     room = MOST_ACTIONS - 1 - extra
-    # Reads that leave room for writes are checked by the decision; each takes a place that saves one request.
-    is_checked_inside = len(reads) <= room // 2
+    # Reads are checked by the decision while most of its places are left to writes, each of which saves a request;
+    # and wherever there are items without a place for a mark, which must not wait for a check before it.
+    without_mark = sum(not members[i].can_be_marked for i in writes)
+    is_checked_inside = len(reads) <= (room - without_mark if without_mark else room // 2)
     direct = _direct(members, writes, room - len(reads) if is_checked_inside else room)
     staged = [i for i in writes if i not in set(direct)]
     stuck = [i for i in ([*staged] if is_checked_inside else writes) if not members[i].can_be_marked]
@@ -317,7 +327,7 @@ def _mark_units(member: Member, *, is_staged: bool) -> int:
 
 
 def _finish_units(member: Member) -> int:
-    return _kb(member.before_size + member.size + _MARK_BYTES)
+    return _kb(max(member.before_size + member.intent_size + _MARK_BYTES, member.size))
 
 
 def _kb(size: int) -> int:

@@ -78,17 +78,12 @@ class Assembly:
             locked.left(own, None)
 
 
-def note_applied(write: Write, *, is_shown: bool = False) -> None:
-    """Make an instance what it is after a transaction has applied a write.
-
-    Args:
-        write: which one.
-        is_shown: whether the instance has the values that are stored now, if it was no save.
-    """
+def note_applied(write: Write) -> None:
+    """Make an instance what it is after a transaction has applied a write."""
     if write.operation not in (SAVE, UPDATE):
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
     versions.promise(write.item, write.part)
     write.item.update_local_version_attribute()
-    if not (is_known or is_shown):
+    if not (is_known or write.is_shown):
         versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))

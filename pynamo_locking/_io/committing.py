@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core import transaction as rules
 from pynamo_locking._core.transaction import CannotBeStaged, Header, Member, Path, Plan, State, choose
 from pynamo_locking._io import headers, images, runtime
 from pynamo_locking._io.assembly import Assembly
@@ -22,6 +23,8 @@ from pynamo_locking.exceptions import ConfigurationError, Conflict, OutcomeUnkno
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from pynamodb.connection import Connection
 
     from pynamo_locking._io.headers import Book
     from pynamo_locking._io.unit import Entry
@@ -77,18 +80,35 @@ class Committing:
             ConfigurationError: too many items cannot carry a mark, or there is no table of transactions.
         """
         try:
-            plan = choose([_member(entry) for entry in self._entries], extra=self._extra_actions())
+            extra = self._extra_actions()
+            is_long = len(self._entries) + extra > rules.MOST_ACTIONS
+            plan = choose([_member(entry, is_long=is_long) for entry in self._entries], extra=extra)
         except CannotBeStaged as error:
             raise ConfigurationError(
                 f"this transaction is too large for one native transaction, and {error}: declare "
-                f"`lock = LockAttribute()` on their models, or write at most 99 such items in it."
+                f"`lock = LockAttribute()` on their models, name the table in their Meta.transaction_table (for new "
+                f"items), or write at most 99 such items in it."
             ) from error
+        self._check_places()
         if self._terms.book is None and (plan.path is Path.LONG or self._terms.idempotency_key is not None):
             raise ConfigurationError(
                 "a transaction of more than 100 actions, or with an idempotency key, needs a TransactionTable: pass it "
                 "to transaction(), or name it in Meta.transaction_table of a model."
             )
         return plan
+
+    def _check_places(self) -> None:
+        """Refuse items that no native transaction could include."""
+        connections = [entry.item._get_connection().connection for entry in self._entries]
+        if self._terms.book is not None:
+            connections.append(self._terms.book.connection)
+        places = {(connection.region, connection.host) for connection in connections}
+        if len(places) > 1:
+            named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
+            raise ConfigurationError(
+                f"the items of a transaction, and its TransactionTable, have to be in one Region and on one host: "
+                f"they are in {named}."
+            )
 
     def _extra_actions(self) -> int:
         locked_rows = sum(isinstance(entry.writer, GuardedItem) for entry in self._entries)
@@ -140,7 +160,7 @@ class Committing:
                 assert entry.writer is not None  # noqa: S101 - it has a write
                 assembly.add_write(i, entry.writer, write)
         commit = Commit(
-            self._entries[0].item._get_connection().connection,
+            self._connection(),
             list(assembly.actions.values()),
             [*assembly.guards, *self._key_action()],
             self._terms.id,
@@ -155,6 +175,13 @@ class Committing:
             assembly.note_refusal(error)
             raise
         assembly.note_commit()
+
+    def _connection(self) -> Connection:
+        if not self._entries:  # only the key
+            assert self._terms.book is not None  # noqa: S101 - `plan` checks it
+            return self._terms.book.connection
+        connection: Connection = self._entries[0].item._get_connection().connection
+        return connection
 
     def _write_long(self, plan: Plan) -> None:
         terms, now_ms = self._terms, runtime.current.time_ms()
@@ -189,7 +216,7 @@ class Committing:
         if book is None or key is None:
             return None
         try:
-            content = headers.get_row(book, _row_of_key(key))
+            content = headers.get_once(book, _row_of_key(key))
         except Unavailable:
             return None
         return None if content is None else str(content["id"]["S"])
@@ -199,7 +226,7 @@ def _row_of_key(key: str) -> str:
     return f"key#{key}"
 
 
-def _member(entry: Entry) -> Member:
+def _member(entry: Entry, *, is_long: bool) -> Member:
     row = entry.row
     is_delete = entry.write is not None and entry.write.operation is DELETE
     before = images.size_of(entry.base) if isinstance(entry.base, dict) else 0
@@ -207,8 +234,24 @@ def _member(entry: Entry) -> Member:
     return Member(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
-        can_be_marked=row is not None,
+        can_be_marked=row is not None and (not entry.is_absent or _hides_ghosts(entry)),
+        wants_direct=after > rules.LARGE_BYTES,
         size=after if entry.write is not None else before,
         before_size=before,
+        intent_size=_intent_size(entry) if is_long and entry.write is not None else 0,
         key_size=0 if row is None else key_size(row),
     )
+
+
+def _hides_ghosts(entry: Entry) -> bool:
+    """Tell whether readers of the model leave out the placeholder that the mark of a new item is in."""
+    return getattr(entry.model.Meta, "transaction_table", None) is not None
+
+
+def _intent_size(entry: Entry) -> int:
+    """Return about what a mark will have to say."""
+    if entry.is_deleted or isinstance(entry.after, Unread) or entry.after is None:
+        return 0
+    base = entry.base if isinstance(entry.base, dict) else None
+    set_, removed = images.difference(base, entry.after, keys=entry.key)
+    return images.size_of(set_) + sum(map(len, removed))

@@ -38,6 +38,7 @@ ITEMS: Final = "items"
 ROWS: Final = "rows"
 EXPIRES: Final = "expires_s"
 CONTENT: Final = "content"
+CLEAN: Final = "clean"
 
 #: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
 _ROW_TTL_S: Final = 30 * 24 * 3600
@@ -159,7 +160,9 @@ def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> He
         by: why.
         beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is.
     """
-    changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(_final_expiry_s())}
+    # Its marks are not dropped yet; so it stays for as long as what helps to find them.
+    expires_s = runtime.current.time_ms() // 1000 + _ROW_TTL_S
+    changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
     if beat is None:
         return _change(book, header_id, changes, from_=State.PENDING)
     seen = {"condition": "#beat = :seen", "names": {"#beat": BEAT}, "values": {":seen": number(beat)}}
@@ -170,6 +173,12 @@ def finish(book: Book, header_id: str) -> Header:
     """Note that nothing is left to do; only when every marked item is known to be finished."""
     changes = {STATE: {"S": State.FINISHED.value}, EXPIRES: number(_final_expiry_s())}
     return _change(book, header_id, changes, from_=State.COMMITTED)
+
+
+def clean(book: Book, header_id: str) -> Header:
+    """Note that an aborted transaction has left no mark; only when that is known."""
+    changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
+    return _change(book, header_id, changes, from_=State.ABORTED)
 
 
 def decision(book: Book, header_id: str, to: State) -> dict[str, Any]:
@@ -252,6 +261,16 @@ def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
     kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
     image = persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
     return None if image is None else image[CONTENT]["M"]
+
+
+def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
+    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later."""
+    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
+    image = persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
+    if image is None or int(image[EXPIRES]["N"]) <= runtime.current.time_ms() // 1000:
+        return None
+    content: Mapping[str, Any] = image[CONTENT]["M"]
+    return content
 
 
 def delete_row(book: Book, row_id: str) -> None:

@@ -36,7 +36,7 @@ def intent_of(entry: Entry) -> tuple[str, Image, list[str]]:
     if write.operation is DELETE:
         return "delete", {}, []
     if isinstance(entry.base, Unread) and write.operation is not SAVE:
-        entry.load()
+        entry.look()
     is_known = not isinstance(entry.base, Unread)
     base = entry.base if not isinstance(entry.base, Unread) else _least_base(entry)
     try:

@@ -20,7 +20,7 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.transaction import Header, State, keys_in_rows
-from pynamo_locking._io import headers, images, marks, records, runtime
+from pynamo_locking._io import headers, images, locked, marks, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.marking import Marked, Marker, plan_mark
@@ -151,7 +151,7 @@ class LongCommit:
             by=stored.by or "expired",
         )
 
-    def _run(self, jobs: Sequence[Callable[[], None]]) -> None:
+    def _run(self, jobs: Sequence[Callable[[], None]], on_done: Callable[[int], None] | None = None) -> None:
         """Do jobs in parallel; after the first failure no other one begins, and all have ended."""
 
         def guarded(job: Callable[[], None]) -> None:
@@ -161,7 +161,7 @@ class LongCommit:
                 except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
                     self._failure = error
 
-        Pool([partial(guarded, job) for job in jobs], self._workers, self._progress).run()
+        Pool([partial(guarded, job) for job in jobs], self._workers, on_done or self._progress).run()
         if self._failure is not None:
             raise self._failure
 
@@ -189,6 +189,7 @@ class LongCommit:
             resolver=self._marker.resolver(),
         )
         self._assembly.before_commit()
+        self._expect_deletes(expected=True)
         self._is_sent = True
         commit.send()
 
@@ -221,6 +222,7 @@ class LongCommit:
         if stored.state.is_committed:
             return True
         self._assembly.note_refusal(error)
+        self._expect_deletes(expected=False)
         self._drop_marks()
         if stored.by not in ("itself", ""):
             raise self._aborted(stored) from error
@@ -243,8 +245,9 @@ class LongCommit:
         """Take our marks off again; what is left is taken off by whoever meets it."""
         self._failure = None
         try:
-            self._run([partial(marks.drop, one.row, one.mark) for one in self._marked])
+            self._run([partial(marks.drop, one.row, one.mark) for one in self._marked], lambda _: None)
             self._remove_rows()
+            headers.clean(self._book, self._header.id)
         except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
             logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
 
@@ -273,6 +276,14 @@ class LongCommit:
         for one in self._marked:
             if one.is_staged:
                 note_applied(one.entry.final())
+            if one.mark.op == "delete" and one.own is not None:
+                locked.left(one.own, None)
+
+    def _expect_deletes(self, *, expected: bool) -> None:
+        """Note that locks of ours may go with the items that carry them."""
+        for one in self._marked:
+            if one.mark.op == "delete" and one.own is not None:
+                one.own.may_delete = expected
 
 
 def key_size(row: Row) -> int:

@@ -11,7 +11,7 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.queue import Mark
-from pynamo_locking._core.transaction import SPILL_BYTES
+from pynamo_locking._core.transaction import LARGEST_SPILL_BYTES, SPILL_BYTES
 from pynamo_locking._io import attempts, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import Action
 from pynamo_locking._io.intents import intent_of
@@ -20,7 +20,7 @@ from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.writes import DELETE, Operation
-from pynamo_locking.exceptions import TransactionConflict, also
+from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +96,11 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     mark = Mark(header_id, book.table, op, entry.is_absent, set_, tuple(removed))
     if is_staged and _must_spill(entry, mark):
         mark = replace(mark, spill=name)
+        if images.size_of(records.stored_changes(mark)) > LARGEST_SPILL_BYTES:
+            raise ConfigurationError(
+                f"{row.label} has more to change than fits into a row beside it: write it in a transaction of at most "
+                f"99 items, or make it smaller. Nothing was written."
+            )
     return Marked(entry, row, mark, has_document=_has_document(entry))
 
 
@@ -175,7 +180,8 @@ class Marker:
                 raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
         elif image is not None and _is_other_than_thought(one, image, state):
             one.has_document = state.raw is not None
-            one.mark = replace(one.mark, is_ghost=False)
+            if one.mark.is_ghost:
+                one.mark = _of_expired(one, image)
         elif state.entries and one.own is None:
             self._wait_for_lock(one, state)
         else:
@@ -219,7 +225,7 @@ class Marker:
         condition: Condition | None = write.condition
         guard: Condition | None = None
         if one.mark.is_ghost:
-            condition = Path([one.row.hash_name]).does_not_exist()
+            condition = guards.both(one.entry.condition, Path([one.row.hash_name]).does_not_exist())
         else:
             there = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
             guard = guards.unlocked(name) & there
@@ -231,6 +237,16 @@ class Marker:
             write, operation=_MARK, condition=condition, actions=actions, attributes=None, return_values=None
         )
         return mark.kwargs(guard)
+
+
+def _of_expired(one: Marked, image: Image) -> Mark:
+    """Return the mark of an item that replaces an expired one: nothing of that is to remain."""
+    if one.mark.spill:
+        raise ConfigurationError(
+            f"{one.row.label} is too large to replace an expired item in a transaction of this size: delete that first."
+        )
+    kept = {*one.mark.set, *one.row.key, one.row.attribute}
+    return replace(one.mark, is_ghost=False, remove=tuple(sorted(name for name in image if name not in kept)))
 
 
 def _is_other_than_thought(one: Marked, image: Image, state: LockState) -> bool:

@@ -30,6 +30,9 @@ class Reader:
         level: one of `LEVELS`.
         deadline: until when to wait, by the monotonic clock; None for as long as a single write waits.
         priority: of the transaction that reads; None for what is none.
+
+    Attributes:
+        priority: the same.
     """
 
     def __init__(self, level: str, *, deadline: float | None = None, priority: str | None = None) -> None:
@@ -37,7 +40,7 @@ class Reader:
             raise ConfigurationError(f"isolation must be one of {', '.join(LEVELS)}, not {level!r}.")
         self._level = level
         self._deadline = deadline
-        self._priority = priority
+        self.priority = priority
 
     def read(self, model: type[GuardedMixin], key: Image) -> Image | None:
         """Return a stored item, None if there is none.
@@ -46,7 +49,7 @@ class Reader:
             TransactionConflict: a transaction that is alive has it, and there is no time left to wait.
             GetError: DynamoDB refused the request.
         """
-        row, resolver = row_of(model, key), Resolver(deadline=self._deadline, priority=self._priority)
+        row, resolver = row_of(model, key), Resolver(deadline=self._deadline, priority=self.priority)
         while True:
             image = _get(model, key)
             mark = None if row is None else row.state(image).mark

@@ -10,10 +10,10 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._io import expiry, guards, images, versions
+from pynamo_locking._io import expiry, guards, images, transport, versions
 from pynamo_locking._io.items import check_actions
 from pynamo_locking._io.operands import Stored
-from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write
+from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write, refusal
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class Entry:
         """
         if item is self.item:
             return
+        if self.is_deleted and versions.known(item) == Known():
+            versions.hand_over(self.item, item)  # made anew, after it was deleted here
         if versions.known(item) != self.before:
             raise versions.stale(
                 item,
@@ -190,6 +192,7 @@ class Entry:
         """Return the item as the transaction sees it, reading the stored one if need be."""
         if isinstance(self.after, Unread):
             self.load()
+            self.after = self.base
             pending, self._pending = self._pending, []
             if pending:
                 self._evaluate(pending)
@@ -201,15 +204,18 @@ class Entry:
         if isinstance(self.base, Unread):
             base = self._read(self)
             if self.is_checked and not self.before.may_be(versions.known_of(self.model, base or {})):
-                raise versions.stale(self.item, TransactWriteError, "is not the stored one any more. refresh() it.")
+                cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
+                raise refusal(self.final(), TransactWriteError, base, cause)
             self.base = base
-            if isinstance(self.after, Unread):
-                self.after = base
 
     def _show(self, image: Image) -> None:
         """Make the instance show an image, without a new version: it gets that when the transaction is committed."""
-        fresh = self.model.from_raw_data(copy.deepcopy(image))
-        self.item.attribute_values = fresh.attribute_values
+        fresh = self.model.from_raw_data(copy.deepcopy(image)).attribute_values
+        name = str(self.item._version_attribute_name)
+        fresh.pop(name, None)
+        if name in self.item.attribute_values:
+            fresh[name] = self.item.attribute_values[name]
+        self.item.attribute_values = fresh
 
     def delete(self, condition: Condition | None, *, checks: bool) -> None:
         """Delete the item."""
@@ -222,9 +228,11 @@ class Entry:
             writer = self._new_writer()
             self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
 
-    def touch(self, condition: Condition | None, *, checks: bool) -> None:
+    def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
         """Count the version up."""
         self.require(condition)
+        if not creates:
+            self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
         self.is_checked = self.is_checked or self.is_read or checks
         if self.write is None:
             self.write = self._new_writer().plan_update([_nothing()], self.condition, checks_version=self.is_checked)
@@ -254,7 +262,9 @@ class Entry:
             part.before = self.before
             known = expiry.for_save(self.model, part.condition())
             return Write(self.item, CHECK, part, guards.both(self.condition, self._strict(known, part.is_checked)))
-        return replace(write, condition=self._strict(write.condition, write.part.is_checked))
+        is_shown = self.is_checked and not isinstance(self.after, Unread)
+        condition = self._strict(write.condition, write.part.is_checked)
+        return replace(write, condition=condition, is_shown=is_shown, is_strict=True)
 
     def pin(self) -> None:
         """Make a write without a check one of the item as it is stored now, which is what a mark can say."""
@@ -262,7 +272,13 @@ class Entry:
         versions.pin(self.item, self.base)
         self.before = versions.known(self.item)
         self.is_checked = True
+        if not self.is_deleted and not self._is_saved:
+            self.look()
         self._plan_again()
+
+    @property
+    def _is_saved(self) -> bool:
+        return self.write is not None and self.write.operation is SAVE
 
     def _plan_again(self) -> None:
         """Plan the same write with a check of what is known."""
@@ -273,7 +289,8 @@ class Entry:
         elif operation is DELETE:
             self.write = writer.plan_delete(self.condition, checks_version=True)
         else:
-            actions = self._pending or self._changes()
+            is_unknown = isinstance(self.after, Unread)
+            actions = self._pending or ([_nothing()] if is_unknown else self._changes())
             self.write = writer.plan_update(actions, self.condition, checks_version=True)
 
     def _strict(self, condition: Condition | None, is_checked: bool) -> Condition | None:  # noqa: FBT001

@@ -40,10 +40,15 @@ def validate(entries: Sequence[Entry], resolver: Resolver, pulse: Callable[[], N
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
             f"{MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
-    ordered = [*absent, *(entry for entry in entries if not entry.is_absent)]
+    ordered = in_order(entries)
     for start in range(0, len(ordered), MOST_ACTIONS):
         pulse()
         _validate_chunk(ordered[start : start + MOST_ACTIONS], resolver)
+
+
+def in_order(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the items in the order in which they are checked: the absent ones first."""
+    return sorted(entries, key=lambda entry: not entry.is_absent)
 
 
 def _validate_chunk(entries: Sequence[Entry], resolver: Resolver) -> None:

@@ -143,6 +143,14 @@ def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
         _set_write_id(item, write_id)
 
 
+def hand_over(source: Model, target: Model) -> None:
+    """Make an instance one of the stored item that another one is of, whatever attributes it has."""
+    name = source._version_attribute_name
+    if name is not None:
+        setattr(target, name, getattr(source, name))
+    copy_knowledge(source, target)
+
+
 def pin(item: Model, image: Mapping[str, Any] | None) -> None:
     """Make an instance one of the item that is stored, whatever it was loaded from."""
     name, stored = item._version_attribute_name, known_of(type(item), image or {})

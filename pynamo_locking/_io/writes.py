@@ -61,6 +61,8 @@ class Write:
         creates: whether it would be accepted where there is no item.
         kind: what it does to our entry in the lock's queue.
         return_values: what DynamoDB is asked for.
+        is_shown: whether the instance has the values already that an update will have stored.
+        is_strict: whether an item without a write id must not be taken for one that has one.
     """
 
     item: Model
@@ -73,6 +75,8 @@ class Write:
     creates: bool = False
     kind: Kind = Kind.KEEP
     return_values: str | None = None
+    is_shown: bool = False
+    is_strict: bool = False
 
     @property
     def label(self) -> str:
@@ -184,7 +188,8 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
-    if write.part.is_checked and not before.may_be(seen):
+    is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
+    if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
             f"the {write.operation.verb} of {write.label} was refused and nothing changed: it was read in version "
             f"{before.version}, and {_found(before.version, seen.version, image)}. Start again from the error's "

@@ -14,6 +14,7 @@ from pynamo_locking import (
     LockAttribute,
     LockSettings,
     NamedLock,
+    TransactionTable,
     VersionAttribute,
     VersionedMixin,
 )
@@ -172,10 +173,44 @@ class Purse(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-ALL: Final = (Account, Document, Names, Device, Note, Vault, Session, Voucher, Register, LockedRegister, Purse)
+class Headers(TransactionTable):
+    """What transactions of many items keep beside them."""
+
+    class Meta(_Meta):
+        table_name = "headers"
+
+
+class Coin(LockableModel):
+    """The lock in the item, a version, and a place among the items of long transactions."""
+
+    class Meta(_Meta):
+        table_name = "coin"
+        transaction_table = Headers
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+ALL: Final = (
+    Account,
+    Document,
+    Names,
+    Device,
+    Note,
+    Vault,
+    Session,
+    Voucher,
+    Register,
+    LockedRegister,
+    Purse,
+    Headers,
+    Coin,
+)
 
 #: Tables whose items have no lock.
-WITHOUT_LOCK: Final = frozenset(model.Meta.table_name for model in (Note, Session, Register, Purse))
+WITHOUT_LOCK: Final = frozenset(model.Meta.table_name for model in (Note, Session, Register, Purse, Headers))
 
 
 def has_lock(model: Any) -> bool:

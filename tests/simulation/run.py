@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking import locks
-from pynamo_locking._io import heartbeat, local, locked, runtime
+from pynamo_locking._core import transaction
+from pynamo_locking._io import heartbeat, local, locked, runtime, validation
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -90,7 +91,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with _own_globals(self.world), self.network:
+        with _own_globals(self.world, self.workload.most_actions), self.network:
             try:
                 self._play()
             except NotTheSame:
@@ -113,11 +114,14 @@ class Run:
 
     def _play(self) -> None:
         used = {model for model, _ in self.workload.items}
-        used |= {model.Meta.lock_table for model in used if hasattr(model.Meta, "lock_table")}
+        for name in ("lock_table", "transaction_table"):
+            used |= {getattr(model.Meta, name) for model in used if hasattr(model.Meta, name)}
         for model in ALL:
             if model in used:  # to make all tables takes as long as two parties
                 model.create_table()
         self.workload.prepare()
+        if self.workload.most_actions is not None:
+            self.network.take_steps(self.choices)
         self._start_parties()
         self.scheduler.run()
         self._require_calm()
@@ -156,6 +160,7 @@ class Run:
         janitor = self._process("janitor")
 
         def clean() -> None:
+            self.workload.clean_up()
             for lock in self.workload.locks():
                 with lock:
                     pass
@@ -231,7 +236,7 @@ class _OfProcess:
 
 
 @contextlib.contextmanager
-def _own_globals(world: World) -> Iterator[None]:
+def _own_globals(world: World, most_actions: int | None) -> Iterator[None]:
     """Install the world, and give each simulated process what a real one has of its own."""
     heart = _OfProcess(world, "heart", heartbeat.Heart)
     replaced: list[tuple[Any, str, Any]] = [
@@ -239,6 +244,8 @@ def _own_globals(world: World) -> Iterator[None]:
         (local, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
         *((module, "heart", heart) for module in (heartbeat, locks, locked)),
     ]
+    if most_actions is not None:
+        replaced += [(module, "MOST_ACTIONS", most_actions) for module in (transaction, validation)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     logger = logging.getLogger("pynamo_locking")
     was_disabled, logger.disabled = logger.disabled, True

@@ -287,3 +287,18 @@ def test_a_transaction_of_many_items_goes_in_few_steps(items: int, steps: int) -
     bench.play()
     assert sum(bench.count(f"k{number}") for number in range(items)) == items
     assert bench.scheduler.steps == 2 + steps
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({"prepares": 1}, {(0, 0), (0, 1), (1, 0), (1, 1)}),
+        ({"applies": 1}, {(0, 0), (0, 1), (1, 1)}),
+        ({"prepares": 1, "applies": 1}, {(0, 0), (0, 1), (1, 1)}),
+    ],
+)
+def test_fewer_steps_make_fewer_schedules(options: dict[str, Any], seen: set[Any]) -> None:
+    """Prepared at once, a transaction is still seen half applied; applied at once, it is not."""
+    runs = list(every(_writer_and(_read_both), **options))
+    assert len(runs) < len(list(every(_writer_and(_read_both))))
+    assert {run.heard["other"][0] for run in runs} == seen

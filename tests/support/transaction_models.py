@@ -213,11 +213,14 @@ def stored(model: type[Model], hash_key: Any, range_key: Any = None) -> dict[str
 def rows_of(model: type[Model]) -> list[dict[str, Any]]:
     """All rows of a table as DynamoDB has them."""
     connection = model._get_connection()
-    answer: dict[str, Any] = connection.connection.dispatch(
-        "Scan", {"TableName": connection.table_name, "ConsistentRead": True}
-    )
-    items: list[dict[str, Any]] = answer["Items"]
-    return items
+    kwargs: dict[str, Any] = {"TableName": connection.table_name, "ConsistentRead": True}
+    items: list[dict[str, Any]] = []
+    while True:
+        answer = connection.connection.dispatch("Scan", kwargs)
+        items += answer["Items"]
+        if "LastEvaluatedKey" not in answer:
+            return items
+        kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
 def marked_rows(model: type[Model], lock: str = "lock") -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
 from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
+from tests.simulation.checkers.transactions import NothingLeft, Serializable, Together
 from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
 
 __all__ = [
@@ -23,14 +24,17 @@ __all__ = [
     "Linearizable",
     "Lives",
     "NoEarlyEviction",
+    "NothingLeft",
     "NothingLost",
     "OneHolder",
     "OneOrder",
     "Progress",
     "Quiet",
     "RealTime",
+    "Serializable",
     "Silence",
     "SoundQueue",
+    "Together",
     "ToldLoss",
     "Truth",
     "Versions",
@@ -57,6 +61,9 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Linearizable,
     Bank,
     OneOrder,
+    Serializable,
+    Together,
+    NothingLeft,
     Expiry,
     Progress,
     Quiet,

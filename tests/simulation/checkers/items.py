@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _ALLOWED = {Told.APPLIED: {1}, Told.REFUSED: {0}, Told.UNKNOWN: {0, 1}, Told.NOTHING: {0, 1}}
 
 #: Operations that write nothing of their own.
-READS = frozenset({"read", "look", "count", "look at lock", "break lock", "ttl", "touch", "batch"})
+READS = frozenset(
+    {"read", "look", "count", "look at lock", "break lock", "ttl", "touch", "batch", "together", "removal"}
+)
 
 
 class Truth(Checker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.simulation.checkers.base import content_of, log_of
+from tests.simulation.checkers.base import content_of, is_ghost, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Lives:
 
     def note(self, request: Request, changes: list[Change], step: int) -> None:
         """Note what an accepted write has changed."""
-        for change in changes:
+        for change in map(_without_ghosts, changes):
             if content_of(change.before) == content_of(change.after):
                 continue
             self.first.setdefault(change.place, None if change.before is None else tuple(log_of(change.before)))
@@ -71,6 +71,12 @@ class Lives:
         events = self.events[place]
         starts = [float("-inf"), *(event.step for event in events)]
         yield from zip(starts, [*starts[1:], float("inf")], self.states(place), strict=True)
+
+
+def _without_ghosts(change: Change) -> Change:
+    """Return a change in which the placeholder of a transaction is what it means: no item."""
+    before, after = (None if is_ghost(image) else image for image in (change.before, change.after))
+    return change._replace(before=before, after=after)
 
 
 def _event(request: Request, change: Change, step: int) -> Event:

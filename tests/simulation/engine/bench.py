@@ -37,15 +37,18 @@ class Bench:
         choices: decide; without, everything is dull.
         fault: strikes the first transaction.
         steps: whether transactions go step by step.
+        more: options of the steps.
     """
 
-    def __init__(self, choices: Choices | None = None, fault: Fault | None = None, *, steps: bool = True) -> None:
+    def __init__(
+        self, choices: Choices | None = None, fault: Fault | None = None, *, steps: bool = True, **more: Any
+    ) -> None:
         recorded = Recorded(choices or Listed([]))
         self.scheduler = Scheduler(recorded, None, 10_000.0, lambda: None, is_fine=False)
         self.faults = _FaultsOf(Recorded(Listed([1])), {} if fault is None else {fault: 1})
         self.network = Network(self.scheduler, self.faults, pause_s=9.0)
         if steps:
-            self.network.take_steps(recorded)
+            self.network.take_steps(recorded, **more)
         create_table(self.network)
         self.processes = [Process(f"p{number}", ClockView(self.scheduler)) for number in range(3)]
         self.heard: dict[str, list[Any]] = {}
@@ -112,10 +115,12 @@ def create_table(network: Network) -> None:
     network.handle("CreateTable", {**kwargs, "BillingMode": "PAY_PER_REQUEST"})
 
 
-def every(build: Callable[[Bench], None], fault: Fault | None = None, *, steps: bool = True) -> Iterator[Bench]:
+def every(
+    build: Callable[[Bench], None], fault: Fault | None = None, *, steps: bool = True, **more: Any
+) -> Iterator[Bench]:
     """Yield one run for each list of choices."""
     for choices in every_branch():
-        bench = Bench(choices, fault, steps=steps)
+        bench = Bench(choices, fault, steps=steps, **more)
         build(bench)
         yield bench.play()
 

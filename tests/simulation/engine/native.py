@@ -119,14 +119,16 @@ class Native:
     Args:
         store: the tables.
         choices: decide in which order items are applied.
-        parts: a transaction of more items than that prepares and applies several in one step.
+        prepares: in how many steps the items of a transaction are prepared, at most.
+        applies: in how many steps they are applied, at most.
         listener: hears of what happens.
     """
 
-    def __init__(self, store: Store, choices: Recorded, parts: int, listener: Listener) -> None:
+    def __init__(self, store: Store, choices: Recorded, prepares: int, applies: int, listener: Listener) -> None:
         self._store = store
         self._choices = choices
-        self._parts = parts
+        self._prepares = prepares
+        self._applies = applies
         self._listener = listener
         self.pending: dict[Place, Transaction] = {}
         self.running: list[Transaction] = []
@@ -184,8 +186,8 @@ class Native:
                 check_same(fingerprint(other.request.kwargs["TransactItems"]), kwargs)
                 message = "The transaction with the given request token is already in progress."
                 raise Refusal("TransactionInProgressException", message, Message=message)
-        transaction.unprepared = _dealt(len(transaction.writes), self._parts)
-        transaction.unapplied = list(transaction.unprepared)
+        transaction.unprepared = _dealt(len(transaction.writes), self._prepares)
+        transaction.unapplied = _dealt(len(transaction.writes), self._applies)
 
     def step(self, transaction: Transaction, now_ms: int) -> None:
         """Take the next step of a transaction that is not over."""

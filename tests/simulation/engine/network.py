@@ -83,14 +83,15 @@ class Network(MemoryDynamoDB):
         self._tokens += 1
         return f"request-{self._tokens}"
 
-    def take_steps(self, choices: Recorded, parts: int = 4) -> None:
+    def take_steps(self, choices: Recorded, *, prepares: int = 4, applies: int = 4) -> None:
         """Serve each TransactWriteItems in steps, between which others can look; see `native`.
 
         Args:
             choices: decide in which order the items are applied.
-            parts: one of more items than that prepares and applies several in one step.
+            prepares: in how many steps items are prepared, at most; 1 for fewer schedules, without crossing prepares.
+            applies: in how many steps they are applied, at most; with 1, others see all or nothing of it.
         """
-        native = Native(self._store, choices, parts, self)
+        native = Native(self._store, choices, prepares, applies, self)
         self._steps = Steps(native, self._scheduler, self._faults, self._heard)
 
     def expire(self, table: str, attribute: str = "expires_s", most: int | None = None) -> None:
@@ -283,6 +284,10 @@ class Network(MemoryDynamoDB):
 
     def _record(self, place: Place) -> Any:
         return self._store.table(place.table).primary.get(place.key)
+
+    def images(self, table: str) -> list[Image]:
+        """Return all items of a table as they are stored."""
+        return [record.item for record in self._store.table(table).primary.scan(None, 0, 1)]
 
     def image(self, place: Place) -> Image | None:
         """Return an item as it is stored."""

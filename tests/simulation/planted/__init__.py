@@ -2,12 +2,12 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `waiting` and `outcomes`.
+bugs themselves are in `guards`, `queue`, `waiting`, `outcomes` and `transactions`.
 """
 
 from __future__ import annotations
 
-from tests.simulation.planted import guards, outcomes, queue, waiting
+from tests.simulation.planted import guards, outcomes, queue, transactions, waiting
 from tests.simulation.planted.machinery import (
     BUGS,
     OPEN,
@@ -31,5 +31,6 @@ __all__ = [
     "queue",
     "runs_until_found",
     "search",
+    "transactions",
     "waiting",
 ]

@@ -30,6 +30,7 @@ class Workload:
         trusts_clocks: whether any of its locks believes wall clocks.
         registers: the items whose `value` is overwritten, which must be linearizable.
         purses: the items whose sum of balances never changes.
+        most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
     """
 
     name: ClassVar[str]
@@ -38,6 +39,7 @@ class Workload:
     trusts_clocks: ClassVar[bool] = True
     registers: ClassVar[tuple[tuple[Any, str], ...]] = ()
     purses: ClassVar[tuple[tuple[Any, str], ...]] = ()
+    most_actions: ClassVar[int | None] = None
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -47,6 +49,9 @@ class Workload:
         for model, key in self.items:
             if model is not Names:
                 model(key).save()
+
+    def clean_up(self) -> None:
+        """Do what somebody who comes by later does about what the dead have left."""
 
     def party(self, index: int, turn: int) -> None:
         """Do one turn of one party."""

@@ -1,0 +1,141 @@
+"""What transactions of any size cost, and how they behave under kills and contention.
+
+    python -m benchmarks.transactions counts                 # requests and units, on dynoxide
+    python -m benchmarks.transactions kills --seconds 60     # 8 processes, killed again and again, on both engines
+    python -m benchmarks.transactions contention             # 16 workers over 10 hot accounts
+    python -m benchmarks.transactions unblock                # waiting for a transaction whose process is dead
+    python -m benchmarks.transactions all
+
+Each prints its tables as Markdown. With ``--json FILE`` the figures are written there as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import rich
+from rich.progress import track
+
+from benchmarks import transaction_contention, transaction_counts, transaction_unblock
+from tests.engines.engine import running
+from tests.engines.servers import Servers
+from tests.support.bank_audit import run_bank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BOTH: Final = ("dynoxide", "dynamodb-local")
+
+
+def counts(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Count requests and units, which do not depend on the machine."""
+    sizes = [size for size in transaction_counts.SIZES if size <= options.largest]
+    wanted = [(kind, size) for kind in transaction_counts.KINDS for size in sizes]
+    with running("dynoxide", servers) as engine:
+        engine.bind(transaction_counts.Transactions, transaction_counts.Record)
+        done = [transaction_counts.count(*each) for each in track(wanted, "counts", transient=True)]
+    show("Requests and units", transaction_counts.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
+def kills(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Let processes be killed, and check everything."""
+    done = []
+    for name in BOTH:
+        with running(name, servers) as engine:
+            run = run_bank(engine, options.seconds, options.seed)
+        done.append({"engine": name, **asdict(run)})
+    show("Kills", as_columns(done))
+    return done
+
+
+def as_columns(runs: list[dict[str, Any]]) -> str:
+    """Return a table with one column for each engine, and one row for each figure."""
+    flat = [_flat(run) for run in runs]
+    names = list(dict.fromkeys(name for run in flat for name in run))
+    rows = [[name, *(str(run.get(name, 0)) for run in flat)] for name in names]
+    rows.insert(1, ["---", *("---:" for _ in runs)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _flat(run: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in run.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}: {part}": figure for part, figure in sorted(value.items())}
+        else:
+            flat[name] = f"{value:.0f}" if isinstance(value, float) else value
+    return flat
+
+
+def contention(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Let the contenders take turns."""
+    with running("dynoxide", servers) as engine:
+        shape = (options.workers, options.transfers, options.rounds)
+        races = list(transaction_contention.compare(engine, *shape))
+    show("Contention", transaction_contention.as_markdown(races))
+    return [race.as_dict() for race in races]
+
+
+def unblock(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure how long the dead keep the living waiting."""
+    with running("dynoxide", servers) as engine:
+        total = options.samples * len(transaction_unblock.CASES)
+        measured = transaction_unblock.measure(engine, options.samples, options.seed)
+        samples = list(track(measured, "unblock", total=total, transient=True))
+    show("Time until a blocked writer proceeds", transaction_unblock.as_markdown(samples))
+    return [sample.as_dict() for sample in samples]
+
+
+def show(title: str, table: str) -> None:
+    """Print a table as Markdown, whatever the width of the terminal."""
+    rich.print(f"\n[bold]{title}[/bold]\n")
+    sys.stdout.write(f"{table}\n")
+    sys.stdout.flush()
+
+
+PARTS: Final[dict[str, Callable[[Servers, argparse.Namespace], list[dict[str, Any]]]]] = {
+    "counts": counts,
+    "kills": kills,
+    "contention": contention,
+    "unblock": unblock,
+}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.transactions")
+    parser.add_argument("part", choices=[*PARTS, "all"])
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--seed", default="1", help="of kills and their moments")
+    parser.add_argument("--largest", type=int, default=5_000, help="counts: items of the largest transaction")
+    parser.add_argument("--seconds", type=float, default=60.0, help="kills: on each engine")
+    parser.add_argument("--workers", type=int, default=16, help="contention: threads")
+    parser.add_argument("--transfers", type=int, default=10, help="contention: of each worker, each round")
+    parser.add_argument("--rounds", type=int, default=3, help="contention: how often the contenders take turns")
+    parser.add_argument("--samples", type=int, default=10, help="unblock: of each case")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    options, servers = _options(), Servers()
+    figures: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, Python {platform.python_version()}"}
+    try:
+        for name, measure in PARTS.items():
+            if options.part in (name, "all"):
+                figures[name] = measure(servers, options)
+    finally:
+        servers.close()
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Processes that move money in transactions of any size are killed at random moments: everything stays true.
+
+What is watched and checked stands in `tests.support.bank_audit`. ``KILLS_S=60`` makes each run a minute long.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Final
+
+from tests.support.bank_audit import run_bank
+
+SECONDS: Final = float(os.environ.get("KILLS_S", "8"))
+
+
+def test_killed_processes_lose_no_money_and_show_nothing_uncommitted(real_engine):
+    """Snapshots are right while 8 processes are killed, plain readers see committed values only, a sweep ends it."""
+    run = run_bank(real_engine, SECONDS, seed=str(random.random()))
+    assert run.swept.failed == {}
+    assert run.swept.pending == 0
+    print(run)  # noqa: T201 - shown by pytest -s

@@ -1,0 +1,78 @@
+"""What must be true of transactions of many items."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pynamo_locking._io import headers
+from tests.simulation.checkers.base import Checker, log_of, queue_of
+from tests.simulation.checkers.cycles import Outcome, Transaction, anomalies
+from tests.simulation.history import Told
+from tests.simulation.models import Headers
+
+if TYPE_CHECKING:
+    from tests.simulation.history import Operation
+
+_OUTCOMES = {
+    Told.APPLIED: Outcome.COMMITTED,
+    Told.REFUSED: Outcome.ABORTED,
+    Told.UNKNOWN: Outcome.UNKNOWN,
+    Told.NOTHING: Outcome.UNKNOWN,
+}
+
+
+class Serializable(Checker):
+    """Transactions that read lists and append to them have none of the anomalies that have a name."""
+
+    def at_end(self) -> None:
+        """Look for the first one."""
+        seen = [done for done in self.run.history.operations if isinstance(done.seen, dict)]
+        if not seen or any(done.kind not in {"transaction", "snapshot"} for done in self.run.history.operations):
+            return  # who writes without a transaction says nothing of what he read
+        told = [_of(done) for done in self.run.history.operations]
+        places = {place for done in seen for place in done.seen}
+        found = anomalies(told, {place: log_of(self.run.network.image(place)) for place in places})
+        self.require(not found, "; ".join(map(str, found[:3])))
+
+
+def _of(done: Operation) -> Transaction:
+    outcome = _OUTCOMES[done.told]
+    return Transaction(
+        id=done.number,
+        begin=done.called,
+        end=done.returned if outcome is not Outcome.UNKNOWN else None,
+        outcome=outcome,
+        reads=done.seen if outcome is Outcome.COMMITTED and isinstance(done.seen, dict) else {},
+        appends=dict.fromkeys(done.places, (done.number,)),
+    )
+
+
+class Together(Checker):
+    """Items that are always written together are the same for whoever reads them together."""
+
+    def at_end(self) -> None:
+        """Look at what readers have seen."""
+        for done in self.run.history.operations:
+            if done.kind == "together" and done.told is Told.APPLIED:
+                self.require(all(each == done.value[0] for each in done.value), f"{done} saw {done.value}")
+            if done.kind == "removal" and done.told is Told.APPLIED and done.value is None:
+                for place in done.places:
+                    # What is decided may be done only later, by somebody else.
+                    was_absent = self.run.lives.was_absent(place, done.called, sys.maxsize)
+                    self.require(was_absent, f"{done} did not remove {place}")
+
+
+class NothingLeft(Checker):
+    """After a sweep no item has the mark of a transaction, and none is open."""
+
+    def at_end(self) -> None:
+        """Look at all items, and all headers."""
+        if self.run.workload.most_actions is None:
+            return
+        for image in self.run.network.images("coin"):
+            self.require(queue_of(image).mark is None, f"an item has a mark still: {image}")
+        for image in self.run.network.images(Headers.Meta.table_name):
+            header = headers.header_in(image)
+            is_open = header is not None and not (header.state.is_final and (header.by == "" or headers.CLEAN in image))
+            self.require(not is_open, f"a transaction is open still: {header}")

@@ -1,0 +1,210 @@
+"""Bugs in transactions of many items: one for each rule of the protocol, R1 to R12."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._core import transaction
+from pynamo_locking._core.transaction import Fate
+from pynamo_locking._core.transaction import Plan as Paths
+from pynamo_locking._io import attempts, guards, headers, long_path, marks, requests, resolving, validation, versions
+from pynamo_locking._io.commit import Commit
+from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io.long_path import LongCommit
+from pynamo_locking._io.marking import Marker
+from pynamo_locking._io.resolving import Resolver
+from pynamo_locking._io.versions import VersionPart
+from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+_WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
+
+
+def _always(_: str) -> Any:
+    return Path(["pynamo_locking_nothing"]).does_not_exist()
+
+
+@plants(Plan("creations", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
+def r1_numbers_instead_of_stamps() -> Patches:
+    """An item is known by its version alone: one that was deleted and created again is taken for the old one."""
+    checked = VersionPart.condition
+
+    def condition(self: Any) -> Any:
+        known, self.before = self.before, self.before.__class__(self.before.version)
+        try:
+            return checked(self)
+        finally:
+            self.before = known
+
+    may_be = versions.Known.may_be
+    return [
+        (VersionPart, "condition", condition),
+        (versions.Known, "may_be", lambda self, other: self.version == other.version and bool(may_be)),
+    ]
+
+
+@plants(Plan("crowd", parties=3, processes=3), *_WRITE_CHECKS, limit=400)
+def r2_writers_do_not_look_for_marks() -> Patches:
+    """A write does not ask whether a transaction has the item, so what that has decided is written over."""
+    return [(guards, "unmarked", _always)]
+
+
+@plants(Plan("long transactions"), *_WRITE_CHECKS, limit=400)
+def r3_marks_before_the_header() -> Patches:
+    """The header is written after the marks: whoever meets one of them takes it for an orphan."""
+    begin, decide = headers.begin, LongCommit._decide
+
+    def later(self: Any) -> None:
+        begin(self._book, self._header)
+        decide(self)
+
+    return [(long_path.headers, "begin", lambda book, header: None), (LongCommit, "_decide", later)]
+
+
+@plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600)
+def r4_marks_dropped_while_pending() -> Patches:
+    """A mark that is in the way for too long is removed, and the transaction is not aborted."""
+
+    def resolve(self: Any, row: Any, mark: Any) -> None:
+        book = Book(row.connection, mark.table)
+        header = persistently(lambda: headers.read(book, mark.id))
+        what = resolving.fate(header)
+        if what is Fate.WAIT:
+            try:
+                self._wait_or_abort(book, header)
+            except _Dropped:
+                marks.drop(row, mark)
+        else:
+            (marks.finish if what is Fate.FINISH else marks.drop)(row, mark)
+
+    def abort(*_: Any, **__: Any) -> Any:
+        raise _Dropped
+
+    return [(Resolver, "resolve", resolve), (resolving, "headers", SimpleNamespace(read=headers.read, abort=abort))]
+
+
+class _Dropped(Exception):  # noqa: N818 - a signal
+    pass
+
+
+@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000)
+def r5_plain_reads_validate() -> Patches:
+    """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
+
+    def read_together(entries: Any) -> list[Any]:
+        return [_plain_read(entry) for entry in entries]
+
+    return [(validation, "read_together", read_together)]
+
+
+def _plain_read(entry: Any) -> Any:
+    kwargs = {"TableName": entry.table, "Key": entry.key, "ConsistentRead": True}
+    connection = entry.item._get_connection().connection
+    return persistently(lambda: requests.ask(connection, "GetItem", kwargs)).get("Item")
+
+
+@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
+def r6_validation_before_everything_is_marked() -> Patches:
+    """Reads are validated while some items that will be written are not marked yet: write skew."""
+    return [(Paths, "marked", property(lambda self: self.staged))]
+
+
+@plants(Plan("either", parties=3, processes=3, rounds=2), "Together", limit=3000)
+def r7_absence_is_checked_last() -> Patches:
+    """An item that was absent is checked after others: it may have come and gone in between."""
+    ordered = validation.in_order
+    return [(validation, "in_order", lambda entries: ordered(entries)[::-1])]
+
+
+@plants(
+    Plan("creations", parties=3, processes=3, rounds=2, faults={Fault.LATE: 2, Fault.CRASH_BEFORE: 1}),
+    *_WRITE_CHECKS,
+    "NothingLeft",
+    limit=20_000,
+)
+def r8_placeholders_without_token() -> Patches:
+    """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
+    send = Marker._send
+
+    def plain(self: Any, one: Any) -> None:
+        if one.mark.is_ghost:
+            requests.ask(one.row.connection, "UpdateItem", self._kwargs(one))
+        else:
+            send(self, one)
+
+    return [(Marker, "_send", plain)]
+
+
+@plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400)
+def r9_finished_before_all_items_are() -> Patches:
+    """The header says finished before the items are: whoever meets a mark then drops it."""
+    finish = LongCommit._finish
+
+    def early(self: Any) -> None:
+        headers.finish(self._book, self._header.id)
+        finish(self)
+
+    return [(LongCommit, "_finish", early)]
+
+
+@plants(Plan("mixed transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=1000)
+def r10_headers_are_forgotten_at_once() -> Patches:
+    """A final header is gone before everybody who may ask for it has: missing means aborted."""
+    read = headers.header_in
+
+    def forgetful(image: Any) -> Any:
+        header = read(image)
+        return None if header is not None and header.state is transaction.State.FINISHED else header
+
+    return [(headers, "header_in", forgetful)]
+
+
+@plants(Plan("long transactions", faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}), "Truth", limit=600)
+def r11_silence_is_taken_for_failure() -> Patches:
+    """No answer to the decision is told as a failure, and the header is not asked."""
+
+    def give_up(self: Any, error: Any) -> bool:
+        if isinstance(error, OutcomeUnknown):
+            raise TransactionConflict("no answer")
+        return False
+
+    return [(LongCommit, "_give_up", give_up)]
+
+
+def _settle_without_images(settle: Any) -> Any:
+    def refused(self: Any, reasons: Any, error: Any, *, in_doubt: bool) -> Any:
+        return settle(self, reasons, error, in_doubt=in_doubt and False)
+
+    return refused
+
+
+@plants(Plan("native transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=600)
+def r11_another_token_for_each_attempt() -> Patches:
+    """A native transaction is sent again under another token, so DynamoDB does not know it again."""
+    send = attempts.dispatch
+
+    def renamed(connection: Any, operation: str, kwargs: dict[str, Any]) -> Any:
+        if operation == "TransactWriteItems":
+            from pynamo_locking._io import runtime
+
+            kwargs = {**kwargs, "ClientRequestToken": runtime.current.token()}
+        return send(connection, operation, kwargs)
+
+    return [(attempts, "dispatch", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
+
+
+@plants(
+    Plan("creations", parties=2, faults={Fault.CRASH_BEFORE: 1}), "Together", "NothingLeft", *_WRITE_CHECKS, limit=600
+)
+def r12_placeholders_are_left_as_items() -> Patches:
+    """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
+
+    def drop(row: Any, mark: Any) -> None:
+        marks._send(row, "UpdateItem", mark, marks.replace(mark, set={}, remove=()))
+
+    return [(marks, "drop", drop)]

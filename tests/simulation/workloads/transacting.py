@@ -1,0 +1,198 @@
+"""Transactions of any size. A native one holds two or three actions here, so that few items make a long one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pynamodb.exceptions import DoesNotExist
+
+from pynamo_locking import Transaction, sweep
+from tests.simulation.history import Told
+from tests.simulation.models import Coin, Headers
+from tests.simulation.workloads.base import Workload, place
+
+#: Leases of transactions are as long as those of locks here.
+LEASE_S = 6.0
+
+
+class Transacting(Workload):
+    """What all workloads of transactions have."""
+
+    items: ClassVar[tuple[tuple[Any, str], ...]] = ((Coin, "a"), (Coin, "b"), (Coin, "c"))
+    is_contended = True
+
+    def clean_up(self) -> None:
+        """Sweep; nothing is left then."""
+        report = sweep(Headers)
+        assert not report.failed, report
+
+    def begin(self, **options: Any) -> Transaction:
+        """Return a transaction."""
+        return Transaction(lease=LEASE_S, workers=1, wait=100, **options)
+
+    def transact(self, reads: str, writes: str, *, kind: str = "transaction", **options: Any) -> Told:
+        """Read some coins, and append to others; note what was seen of all."""
+        with self.history.operation(kind, *(place(Coin, key) for key in writes)) as done:
+            seen = {}
+            with self.begin(**options) as tx:
+                for key in dict.fromkeys(reads + writes):
+                    coin = tx.get(Coin, key)
+                    seen[place(Coin, key)] = list(coin.log)
+                    if key in writes:
+                        self.append(coin, done.number)
+                        tx.save(coin)
+            done.seen = seen
+        return done.told
+
+    def repeatedly(self, reads: str, writes: str, **options: Any) -> None:
+        """Transact until it is not refused, three times at most."""
+        for _ in range(3):
+            if self.transact(reads, writes, **options) is not Told.REFUSED:
+                return
+
+
+class LongTransactions(Transacting):
+    """All coins at once: marked, decided, finished."""
+
+    name = "long transactions"
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        """Write all, and look at all."""
+        self.repeatedly("", "abc" if index % 2 else "cba")
+        self.transact("abc", "", kind="snapshot")
+
+
+class MixedTransactions(Transacting):
+    """Long and native ones, such that read what others write."""
+
+    name = "mixed transactions"
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        """One of each path, in turns."""
+        reads, writes = (("", "abc"), ("a", "b"), ("ab", "c"), ("c", "a"), ("b", "ac"), ("bc", ""))[
+            (index * 2 + turn) % 6
+        ]
+        self.repeatedly(reads, writes)
+        reads, writes = (("b", "a"), ("abc", ""), ("", "bc"))[(index + turn) % 3]
+        self.repeatedly(reads, writes)
+
+
+class NativeTransactions(Transacting):
+    """One native transaction each, whose reads are checked by it."""
+
+    name = "native transactions"
+    most_actions = 4
+
+    def party(self, index: int, turn: int) -> None:
+        """Write what depends on another coin: write skew if the read were not checked."""
+        self.repeatedly(*(("a", "b"), ("b", "a"), ("ab", "c"))[(index + turn) % 3])
+        self.transact("abc", "", kind="snapshot")
+
+
+class Crowd(Transacting):
+    """A long transaction among single writes, locks and native transactions of the same coins."""
+
+    name = "crowd"
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        """Write in the way of the party."""
+        way = (index + turn) % 4
+        if way == 0:
+            self.repeatedly("", "abc")
+        elif way == 1:
+            with self.history.operation("save", place(Coin, "a")) as done:
+                coin = Coin.get("a", consistent_read=True)
+                self.append(coin, done.number)
+                coin.save()
+        elif way == 2:
+            self.saves(Coin.lock("b"), 0)
+        else:
+            with self.history.operation("update", place(Coin, "c")) as done:
+                coin = Coin.get("c", consistent_read=True)
+                coin.update(actions=[Coin.log.set(Coin.log.append([done.number]))], add_version_condition=False)
+        self.transact("abc", "", kind="snapshot")
+
+
+class Creations(Transacting):
+    """Three coins that exist together or not at all: created, appended to, deleted together."""
+
+    name = "creations"
+    items: ClassVar[tuple[tuple[Any, str], ...]] = ((Coin, "a"),)
+    most_actions = 2
+    keys = "xyz"
+
+    def party(self, index: int, turn: int) -> None:
+        """Create or append; delete; look."""
+        for _ in range(2):
+            if self.write(delete=bool((index + turn) % 2)) is not Told.REFUSED:
+                break
+        self.look()
+
+    def write(self, *, delete: bool) -> Told:
+        """Create all three if they are absent; else append to them, or delete them."""
+        places = [place(Coin, key) for key in self.keys]
+        with self.history.operation("removal" if delete else "transaction", *places) as done, self.begin() as tx:
+            coins = [tx.get_or_none(Coin, key) for key in self.keys]
+            if delete and not any(coins):
+                tx.rollback()
+                done.value = "nothing"
+            for key, coin in zip(self.keys, coins, strict=True):
+                if delete and coin is not None:
+                    tx.delete(coin)
+                elif not delete:
+                    new = coin or Coin(key)
+                    self.append(new, done.number)
+                    tx.save(new)
+        return done.told
+
+    def look(self) -> None:
+        """Look at two of them at one moment: they are the same."""
+        with self.history.operation("together") as done:
+            with self.begin(isolation="snapshot") as tx:
+                found = [tx.get_or_none(Coin, key) for key in self.keys[:2]]
+            done.value = [None if coin is None else list(coin.log) for coin in found]
+
+    def exists(self, model: Any, key: str) -> bool:  # type: ignore[override]
+        """Tell whether a coin is there."""
+        try:
+            return super().exists(model, key)
+        except DoesNotExist:
+            return False
+
+
+class Either(Transacting):
+    """One coin is there whenever the log of another has an odd length: who reads both, sees that."""
+
+    name = "either"
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        """Change both, or look at both."""
+        if index % 2 == 0:
+            self.look()
+            return
+        for _ in range(2):
+            self.flip()
+
+    def flip(self) -> None:
+        """Create the coin, or delete it, and note that in the other."""
+        with self.history.operation("flip", place(Coin, "a")) as done, self.begin() as tx:
+            counted, coin = tx.get(Coin, "a"), tx.get_or_none(Coin, "x")
+            self.append(counted, done.number)
+            tx.save(counted)
+            if coin is None:
+                tx.save(Coin("x"))
+            else:
+                tx.delete(coin)
+
+    def look(self) -> None:
+        """Look at both at one moment, and at a third, so that one read cannot check all of them."""
+        with self.history.operation("together") as done:
+            with self.begin(isolation="snapshot") as tx:
+                is_there = tx.get_or_none(Coin, "x") is not None
+                count = len(tx.get(Coin, "a").log)
+                tx.get(Coin, "b")
+            done.value = [is_there, count % 2 == 1]

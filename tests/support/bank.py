@@ -1,0 +1,292 @@
+"""A bank whose clerks are killed: processes that move money in transactions of any size, and all that must stay true.
+
+Each transfer adds its label to the history of every account that it touches, and the label says how many those
+are. So whoever sees all accounts of one moment can tell whether each transfer is there whole, once, or not at all;
+and whoever sees one account can tell later whether what he saw was ever committed: it must be the beginning of what
+is there at the end. Some transfers are built to fail at the last moment, with a balance that nobody may ever see.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    OutcomeUnknown,
+    Transaction,
+    TransactionTable,
+    VersionAttribute,
+    transaction,
+    transactional,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.engines.engine import Engine
+
+BANK: Final = "b"
+ACCOUNTS: Final = 300
+FIRST_BALANCE: Final = 1_000
+#: What a transaction that cannot succeed writes.
+POISON: Final = -777_777
+#: Larger transfers read their accounts with one query, smaller ones one by one.
+_QUERIED_FROM: Final = 10
+#: How many receipts are filed together: some of them are more than the deciding transaction holds.
+RECEIPTS: Final = 110
+#: Short, so that those who wait for a killed process go on soon. In seconds.
+LEASE_S: Final = 3.0
+
+
+class Transactions(TransactionTable):
+    """The headers."""
+
+    class Meta:
+        table_name = "bank-transactions"
+
+
+class Account(LockableModel):
+    """An account; all of the bank can be queried at once."""
+
+    class Meta:
+        table_name = "bank-accounts"
+        transaction_table = Transactions
+        guard_queries = True
+
+    bank = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    balance = NumberAttribute(default=FIRST_BALANCE)
+    history = UnicodeAttribute(default=":")
+    checksum = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Receipt(LockableModel):
+    """One of many that are filed and torn up together."""
+
+    class Meta:
+        table_name = "bank-receipts"
+        transaction_table = Transactions
+
+    label = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    amount = NumberAttribute()
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class PlainAccount(Model):
+    """An account as PynamoDB's own model sees it, which knows nothing of versions, locks and marks."""
+
+    class Meta:
+        table_name = "unbound"
+
+    bank = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    balance = NumberAttribute()
+    history = UnicodeAttribute()
+    checksum = NumberAttribute()
+
+
+MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Transactions, Account, Receipt)}
+
+
+def checksum_of(account: Any) -> int:
+    """What belongs to an account's balance and history."""
+    return zlib.crc32(f"{account.number}/{account.balance}/{account.history}".encode())
+
+
+def open_bank(engine: Engine) -> None:
+    """Make the tables and the accounts."""
+    engine.bind(*MODELS.values())
+    names = ("table_name", "host", "region", *engine.credentials)
+    for name in names:
+        setattr(PlainAccount.Meta, name, getattr(Account.Meta, name))
+    PlainAccount._connection = None
+    for start in range(0, ACCOUNTS, 90):
+        with transaction() as tx:
+            for number in range(start, min(start + 90, ACCOUNTS)):
+                account = Account(BANK, number)
+                account.checksum = checksum_of(account)
+                tx.save(account)
+
+
+# Labels
+
+
+_LABEL: Final = re.compile(r"(\d+\.\d+)([mftp])(\d+)")
+
+
+def is_long(label: str) -> bool:
+    """Whether a transfer is too large for one native transaction."""
+    return kind_of(label) in "ft" or accounts_of(label) > 100
+
+
+def kind_of(label: str) -> str:
+    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison."""
+    match = _LABEL.fullmatch(label)
+    assert match is not None, label
+    return match[2]
+
+
+def accounts_of(label: str) -> int:
+    """How many accounts a transfer touches."""
+    match = _LABEL.fullmatch(label)
+    assert match is not None, label
+    return int(match[3])
+
+
+# The clerk's side
+
+
+class Stopped(Exception):  # noqa: N818 - the end of the working day
+    """The bank closes."""
+
+
+class Clerk:
+    """One process that moves money for as long as a file is there.
+
+    Args:
+        number: of the clerk.
+        seed: of the run.
+        folder: where the file is, and the clerk's log.
+    """
+
+    def __init__(self, number: int, seed: str, folder: Path) -> None:
+        self._number = number
+        self._chooser = random.Random(f"{seed}/{number}")
+        self._go_on = folder / "go-on"
+        # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
+        self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._filed: list[str] = []
+        self._count = 0
+        self.kinds: list[tuple[int, Callable[[], None]]] = [
+            (20, lambda: self._move(2, 10)),
+            (2, lambda: self._move(11, 100)),
+            (2, lambda: self._move(101, 250)),
+            (1, self._file),
+            (1, self._tear_up),
+            (1, lambda: self._fail(2, 10)),
+            (1, lambda: self._fail(101, 250)),
+        ]
+
+    def work(self) -> None:
+        """Until the bank closes."""
+        weights, kinds = zip(*self.kinds, strict=True)
+        while self._go_on.exists():
+            self._count += 1
+            self._chooser.choices(kinds, weights)[0]()
+
+    def note(self, event: str, label: str) -> None:
+        """Write a line of the log."""
+        os.write(self._log, f"{event} {label}\n".encode())
+
+    def _commit(self, label: str, act: Callable[[Transaction], None]) -> bool:
+        """Make one transaction, again and again until it is committed; tell whether it is."""
+
+        @transactional(attempts=1_000, lease=LEASE_S)
+        def run(tx: Transaction) -> None:
+            if not self._go_on.exists():
+                raise Stopped
+            act(tx)
+
+        self.note("begin", label)
+        try:
+            run()
+        except OutcomeUnknown:
+            self.note("unknown", label)
+        except (Stopped, LockingError, PynamoDBException):
+            self.note("refused", label)
+        else:
+            self.note("committed", label)
+            return True
+        return False
+
+    def _move(self, least: int, most: int) -> None:
+        count = self._chooser.randint(least, most)
+        amounts = self._amounts(count)
+        label = f"{self._number}.{self._count}m{count}"
+        if count > _QUERIED_FROM:
+            first = self._chooser.randint(0, ACCOUNTS - count)
+            self._commit(label, lambda tx: _book(_query(tx, first, count), tx, label, amounts))
+        else:
+            chosen = self._chooser.sample(range(ACCOUNTS), count)
+            self._commit(label, lambda tx: _book(_get(tx, chosen), tx, label, amounts))
+
+    def _amounts(self, count: int) -> list[int]:
+        """Amounts that are nothing together."""
+        amounts = [self._chooser.randint(-9, 9) for _ in range(count - 1)]
+        return [*amounts, -sum(amounts)]
+
+    def _two(self, label: str) -> Callable[[Transaction], None]:
+        chosen = self._chooser.sample(range(ACCOUNTS), 2)
+        return lambda tx: _book(_get(tx, chosen), tx, label, [5, -5])
+
+    def _file(self) -> None:
+        label = f"{self._number}.{self._count}f2"
+        move = self._two(label)
+
+        def act(tx: Transaction) -> None:
+            move(tx)
+            for number in range(RECEIPTS):
+                tx.save(Receipt(label, number, amount=5))
+
+        if self._commit(label, act):
+            self._filed.append(label)
+
+    def _tear_up(self) -> None:
+        if not self._filed:
+            return
+        filed = self._filed.pop()
+        label = filed.replace("f", "t")
+        move = self._two(label)
+
+        def act(tx: Transaction) -> None:
+            move(tx)
+            for number in range(RECEIPTS):
+                tx.delete(tx.get(Receipt, filed, number))
+
+        self._commit(label, act)
+
+    def _fail(self, least: int, most: int) -> None:
+        """Write what nobody may see, together with a condition that is never true."""
+        count = self._chooser.randint(least, most)
+        first = self._chooser.randint(0, ACCOUNTS - count - 1)
+        label = f"{self._number}.{self._count}p{count}"
+
+        def act(tx: Transaction) -> None:
+            checked, *accounts = _query(tx, first, count + 1)
+            for account in accounts:
+                account.balance, account.history = POISON, f"{account.history} {label}"
+                tx.save(account)
+            tx.check(checked, Account.history == "never")
+
+        assert not self._commit(label, act), f"{label} was committed against its condition"
+
+
+def _get(tx: Transaction, numbers: list[int]) -> list[Account]:
+    return [tx.get(Account, BANK, number) for number in numbers]
+
+
+def _query(tx: Transaction, first: int, count: int) -> list[Account]:
+    return tx.query(Account, BANK, Account.number.between(first, first + count - 1))
+
+
+def _book(accounts: list[Account], tx: Transaction, label: str, amounts: list[int]) -> None:
+    for account, amount in zip(accounts, amounts, strict=True):
+        account.balance += amount
+        account.history += f" {label}"
+        account.checksum = checksum_of(account)
+        tx.save(account)

@@ -1,0 +1,270 @@
+"""Who watches the bank of `tests.support.bank` while its clerks are killed, and what must be true at the end."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking import StaleVersion, SweepReport, TransactionConflict, sweep, transaction
+from tests.support.bank import (
+    ACCOUNTS,
+    BANK,
+    FIRST_BALANCE,
+    POISON,
+    RECEIPTS,
+    Account,
+    PlainAccount,
+    Receipt,
+    Transactions,
+    accounts_of,
+    checksum_of,
+    kind_of,
+    open_bank,
+)
+from tests.support.bank_crew import Crew, Ledger
+from tests.support.workers import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tests.engines.engine import Engine
+
+CLERKS: Final = 8
+#: The longest time between two kills, in seconds. What is killed keeps others waiting for a lease.
+KILL_EVERY_S: Final = 2.0
+
+
+def labels_of(account: Any) -> list[str]:
+    """The transfers that an account has seen, oldest first."""
+    labels: list[str] = account.history.split()[1:]
+    return labels
+
+
+def check_moment(accounts: Sequence[Any]) -> None:
+    """All accounts as they were at one moment: no money lost, and each transfer whole, once, or not at all."""
+    assert len(accounts) == ACCOUNTS, f"{len(accounts)} accounts"
+    total = sum(account.balance for account in accounts)
+    assert total == ACCOUNTS * FIRST_BALANCE, f"{total} is in the bank"
+    for account in accounts:
+        check_account(account)
+    for label, times in Counter(label for account in accounts for label in labels_of(account)).items():
+        assert times == accounts_of(label), f"{label} is in {times} accounts"
+
+
+def check_account(account: Any) -> None:
+    """One account: nothing of a transaction that failed, and all of one write."""
+    assert account.balance != POISON, f"account {account.number} shows what was never committed"
+    assert account.checksum == checksum_of(account), f"account {account.number} is of two writes"
+
+
+# While the clerks work
+
+
+class Watch(threading.Thread):
+    """Looks again and again until it is stopped, in a thread of its own."""
+
+    def __init__(self, look: Callable[[], object], pause_s: float) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self._look = look
+        self._pause_s = pause_s
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Look until it is stopped, or finds something wrong."""
+        try:
+            while not self._stopped.wait(self._pause_s):
+                self._look()
+                self.count += 1
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the test
+            self._error = error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has found something wrong."""
+        return self._error is not None
+
+    def stop(self) -> None:
+        """End it, and raise what it has found."""
+        self._stopped.set()
+        self.join(PATIENCE)
+        assert not self.is_alive(), "it hangs"
+        if self._error is not None:
+            raise self._error
+
+
+class Snapshots:
+    """Takes snapshots of all accounts. One that met a writer is counted as a conflict."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.conflicts = 0
+
+    def __call__(self) -> None:
+        """Try once."""
+        try:
+            with transaction(Transactions, isolation="snapshot", wait=PATIENCE) as tx:
+                accounts = tx.query(Account, BANK)
+        except (StaleVersion, TransactionConflict):
+            self.conflicts += 1
+            return
+        check_moment(accounts)
+        self.taken += 1
+
+
+class PlainLooks:
+    """Reads all accounts with PynamoDB's own model, one after the other, and remembers what it has seen."""
+
+    def __init__(self) -> None:
+        self.seen: dict[float, str] = {}
+
+    def __call__(self) -> None:
+        """Look once: what was seen of an account before is still there."""
+        for account in PlainAccount.query(BANK, consistent_read=True):
+            check_account(account)
+            before = self.seen.get(account.number, "")
+            assert account.history.startswith(before), f"account {account.number} showed what was not committed"
+            self.seen[account.number] = account.history
+
+
+class Marks:
+    """Counts the marks that a low-level reader can see on items, to show that there was something to hide."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.hidden = 0
+
+    def __call__(self) -> None:
+        """Look once."""
+        for image in marked(Account):
+            self.seen += 1
+            self.hidden += str(POISON) in repr(image["lock"])
+
+
+def marked(model: Any) -> Iterable[dict[str, Any]]:
+    """Return the stored items that carry a mark."""
+    return _scan(model, FilterExpression="attribute_exists(#lock.tx)", ExpressionAttributeNames={"#lock": "lock"})
+
+
+def _scan(model: Any, **options: Any) -> Iterable[dict[str, Any]]:
+    connection = model._get_connection()
+    pages = connection.connection.client.get_paginator("scan")
+    for page in pages.paginate(TableName=connection.table_name, ConsistentRead=True, **options):
+        yield from page["Items"]
+
+
+# The whole run
+
+
+@dataclass
+class Run:
+    """What became of a run.
+
+    Attributes:
+        seconds: how long the clerks worked.
+        kills: how many of them were killed.
+        outcomes: transfers by outcome, short and long ones.
+        snapshots: how many snapshots were taken, and found right.
+        conflicts: how many more met a writer.
+        plain_looks: how often a plain reader has read all accounts.
+        marks: marks that were to be seen meanwhile.
+        poison: how many of those were of transactions that must fail.
+        aborted_by: why transactions were aborted, from their headers.
+        swept: what the sweep at the end has found.
+    """
+
+    seconds: float = 0.0
+    kills: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    snapshots: int = 0
+    conflicts: int = 0
+    plain_looks: int = 0
+    marks: int = 0
+    poison: int = 0
+    aborted_by: Counter[str] = field(default_factory=Counter)
+    swept: SweepReport = field(default_factory=SweepReport)
+
+
+def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
+    """Let clerks work and be killed for so long, watched; check everything, and return what there was."""
+    open_bank(engine)
+    chooser, snapshots, plain, marks = random.Random(seed), Snapshots(), PlainLooks(), Marks()
+    run, start = Run(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
+        watches = [Watch(snapshots, 0.05), Watch(plain, 0.02), Watch(marks, 0.05)]
+        while not _is_enough(run, start, seconds, crew, marks) and not any(watch.has_failed for watch in watches):
+            time.sleep(chooser.uniform(0.0, KILL_EVERY_S))
+            assert time.monotonic() - start < seconds + PATIENCE, (run, crew.ledger().count(), vars(snapshots))
+            crew.kill(chooser)
+            run.kills += 1
+        crew.finish()
+        for watch in watches:
+            watch.stop()
+        ledger = crew.ledger()
+    while not snapshots.taken:  # marks of the dead are in its way, but nobody writes any more
+        snapshots()
+    run.seconds, run.outcomes = time.monotonic() - start, ledger.count()
+    run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
+    run.marks, run.poison = marks.seen, marks.hidden
+    run.swept = sweep(Transactions, segments=2)
+    run.aborted_by = check_end(ledger, plain)
+    return run
+
+
+def _is_enough(run: Run, start: float, seconds: float, crew: Crew, marks: Marks) -> bool:
+    """Whether the time is over, and what is to be shown has happened at least once."""
+    if time.monotonic() - start < seconds or not (run.kills and marks.hidden):
+        return False
+    outcomes = crew.ledger().count()
+    return outcomes["committed short"] > 0 and outcomes["committed long"] > 0
+
+
+def check_end(ledger: Ledger, plain: PlainLooks) -> Counter[str]:
+    """All is right after a sweep; return why transactions were aborted."""
+    accounts = list(PlainAccount.query(BANK, consistent_read=True))
+    check_moment(accounts)
+    for account in accounts:
+        assert account.history.startswith(plain.seen.get(account.number, "")), f"{account.number}: never committed"
+    present = {label for account in accounts for label in labels_of(account)}
+    for label, outcome in ledger.outcomes.items():
+        assert label in present or outcome != "committed", f"{label} is lost"
+        assert label not in present or outcome != "refused", f"{label} was said to be refused"
+        assert label not in present or kind_of(label) != "p", f"{label} has a condition that is never true"
+    _check_receipts(present)
+    for model in (Account, Receipt):
+        left = list(marked(model))
+        assert not left, f"marks are left: {left[:3]}"
+    return _check_headers()
+
+
+def _check_receipts(present: set[str]) -> None:
+    """Receipts are there together, if they were filed and not torn up; no placeholder is left."""
+    stored = Counter[str]()
+    for image in _scan(Receipt):
+        assert "amount" in image, f"a placeholder is left: {image}"
+        stored[image["label"]["S"]] += 1
+    filed = {label for label in present if kind_of(label) == "f" and label.replace("f", "t") not in present}
+    assert stored == dict.fromkeys(filed, RECEIPTS), f"{stored} is stored, and {filed} are filed"
+
+
+def _check_headers() -> Counter[str]:
+    """No transaction is undecided or unfinished; a second sweep finds nothing."""
+    states, reasons = Counter[str](), Counter[str]()
+    for image in _scan(Transactions):
+        if "state" in image:
+            states[image["state"]["S"]] += 1
+            if image["state"]["S"] == "aborted":
+                reasons[image.get("by", {"S": "?"})["S"]] += 1
+    assert not states.keys() - {"finished", "aborted"}, states
+    examined = sweep(Transactions).examined
+    assert examined == 0, f"a second sweep has found {examined}"
+    return reasons
