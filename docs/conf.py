@@ -40,6 +40,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
     # Private names, and type variables.
     (r"py:.*", r"pynamo_locking\.(_|contexts|guarded).*|(pynamo_locking\.locks\.)?M|Duration"),
+    (r"py:.*", r"(pynamo_locking\.(transactions|running)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path"),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.
@@ -55,6 +56,9 @@ NOT_CALLED = {
         "LockableModel",
         "LockState",
         "NamedLock",
+        "Plan",
+        "SweepReport",
+        "TransactionTable",
         "VersionedMixin",
     )
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.models import Model
 
 from pynamo_locking._io import guards, images
+from pynamo_locking.guarded import GuardedMixin
+from pynamo_locking.terms import check_model, check_query, is_guarding
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
@@ -14,8 +16,55 @@ if TYPE_CHECKING:
     from pynamo_locking._io.unit import Entry
     from pynamo_locking.members import Members
 
+_M = TypeVar("_M", bound=GuardedMixin)
 
-def find(
+
+class QueryingMixin:
+    """What a transaction can be asked for besides single items."""
+
+    _members: Members
+    _isolation: str
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def query(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        **options: Any,
+    ) -> list[_M]:
+        """Return the items of a hash key as the transaction sees them, each read as by `get`.
+
+        The items that are found take part like those of `get`. That no other one *appears* until the commit is
+        guaranteed only for models with ``Meta.guard_queries = True``, whose items are created and deleted by
+        transactions alone: each of those then counts a row of its hash key in the `TransactionTable`, and a
+        query checks that.
+
+        Args:
+            model: the model.
+            hash_key: the hash key.
+            range_key_condition: on the range key.
+            filter_condition: on what is stored; items that the transaction has changed are judged as it sees them.
+            **options: those of PynamoDB's `Model.query`, except the index: an index is eventually consistent.
+
+        Raises:
+            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
+                its queries.
+
+        Cost: that of the query, and 1 read for each item that another transaction has; with guarded queries 1 more.
+        """
+        self._check_open()
+        check_model(model)
+        check_query(model, self._isolation, options)
+        if is_guarding(model):
+            self._members.guard(model, hash_key).is_read = True
+        return _find(self._members, model, hash_key, range_key_condition, filter_condition, options)
+
+
+def _find(
     members: Members,
     model: type[Any],
     hash_key: Any,

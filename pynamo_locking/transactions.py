@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Self
@@ -15,8 +16,8 @@ from pynamo_locking._io.unit import Savepoint
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.members import Members
-from pynamo_locking.querying import find
-from pynamo_locking.terms import check_model, check_options, check_query, checked_lease, is_guarding
+from pynamo_locking.querying import QueryingMixin
+from pynamo_locking.terms import check_options, checked_lease, is_guarding
 from pynamo_locking.transaction_table import book_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
-class Transaction:
+class Transaction(QueryingMixin):
     """A unit of work: collects reads and writes of any number of items, and commits them all or none.
 
     Made by `transaction`, or by hand with `commit` and `rollback`. Only what is called on it takes part:
@@ -91,14 +92,18 @@ class Transaction:
         self.is_repeated = False
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
-        self._wait = seconds(wait, "wait")
-        self._lease = checked_lease(lease)
-        self._idempotency_key = idempotency_key
-        self._owner = owner or runtime.current.owner()
-        self._workers = workers
-        self._on_progress = on_progress
-        self._priority = f"{runtime.current.time_ms():015}-{self.id}"
-        self._deadline = runtime.current.monotonic() + self._wait
+        deadline = runtime.current.monotonic() + seconds(wait, "wait")
+        priority = f"{runtime.current.time_ms():015}-{self.id}"
+        self._terms = Terms(
+            id=self.id,
+            priority=priority,
+            owner=owner or runtime.current.owner(),
+            lease=checked_lease(lease),
+            deadline=deadline,
+            workers=workers,
+            idempotency_key=idempotency_key,
+            on_progress=on_progress,
+        )
         self._state = "open"
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
@@ -106,8 +111,8 @@ class Transaction:
         self._members = Members(
             self.id,
             table,
-            Reader(level, deadline=self._deadline, priority=self._priority),
-            self._deadline,
+            Reader(level, deadline=deadline, priority=priority),
+            deadline,
             relies_on_reads=level == "serializable",
         )
 
@@ -141,46 +146,11 @@ class Transaction:
     def get_or_none(
         self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
     ) -> _M | None:
-        """Return an item as `get` does, or None if there is none. That it is absent is then checked as well."""
+        """Return an item, or None if there is none; that it is absent is then checked as well. See `get`."""
         try:
             return self.get(model, hash_key, range_key, for_update=for_update)
         except model.DoesNotExist:
             return None
-
-    def query(
-        self,
-        model: type[_M],
-        hash_key: Any,
-        range_key_condition: Condition | None = None,
-        filter_condition: Condition | None = None,
-        **options: Any,
-    ) -> list[_M]:
-        """Return the items of a hash key as the transaction sees them, each read as by `get`.
-
-        The items that are found take part like those of `get`. That no other one *appears* until the commit is
-        guaranteed only for models with ``Meta.guard_queries = True``, whose items are created and deleted by
-        transactions alone: each of those then counts a row of its hash key in the `TransactionTable`, and a
-        query checks that.
-
-        Args:
-            model: the model.
-            hash_key: the hash key.
-            range_key_condition: on the range key.
-            filter_condition: on what is stored; items that the transaction has changed are judged as it sees them.
-            **options: those of PynamoDB's `Model.query`, except the index: an index is eventually consistent.
-
-        Raises:
-            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
-                its queries.
-
-        Cost: that of the query, and 1 read for each item that another transaction has; with guarded queries 1 more.
-        """
-        self._check_open()
-        check_model(model)
-        check_query(model, self._isolation, options)
-        if is_guarding(model):
-            self._members.guard(model, hash_key).is_read = True
-        return find(self._members, model, hash_key, range_key_condition, filter_condition, options)
 
     # Writing
 
@@ -220,7 +190,7 @@ class Transaction:
 
         Raises:
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
-            ConfigurationError, StaleVersion: as `save`.
+            ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
 
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction.
         """
@@ -231,7 +201,7 @@ class Transaction:
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Delete an item. Arguments and errors are those of `save`."""
+        """Delete an item. See `save` for the arguments, of which `condition` may be left out, and the errors."""
         entry = self._entry_of(item)
         entry.delete(condition, checks=add_version_condition)
         self._count_in_guard(entry)
@@ -252,7 +222,7 @@ class Transaction:
     def touch(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Count an item's version up, so that everybody who has read it must read it again."""
+        """Count an item's version up, so that everybody who has read it must read it again. See `save`."""
         self._entry_of(item).touch(condition, checks=add_version_condition)
 
     def _count_in_guard(self, entry: Entry) -> None:
@@ -283,18 +253,7 @@ class Transaction:
             book: Book | None = book_of(self._members.table())
         except ConfigurationError:
             book = None
-        terms = Terms(
-            self.id,
-            self._priority,
-            self._owner,
-            self._lease,
-            self._deadline,
-            self._workers,
-            book,
-            self._idempotency_key,
-            self._on_progress,
-        )
-        return Committing(list(self._members.entries.values()), terms)
+        return Committing(list(self._members.entries.values()), replace(self._terms, book=book))
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction is over then, whatever happens.
@@ -357,7 +316,8 @@ class Transaction:
 
     def again(self, successor: Transaction) -> Transaction:
         """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
-        successor._priority = successor._members.reader.priority = self._priority
+        successor._terms = replace(successor._terms, priority=self._terms.priority)
+        successor._members.reader.priority = self._terms.priority
         return successor
 
     def __enter__(self) -> Self:

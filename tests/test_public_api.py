@@ -132,7 +132,7 @@ def test_every_public_method_is_documented(function, name):
         return  # PynamoDB calls these, not users
     arguments = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
     unnamed = [p for p in arguments if not re.search(rf"\b{p}\b", text)]
-    refers = re.search(r"[Ss]ee\b|[Tt]he same as|arguments are those of|PynamoDB", text)
+    refers = re.search(r"[Ss]ee\b|[Tt]he same as|[Aa]rguments( and errors)? are those of|PynamoDB", text)
 
     assert not unnamed or refers or len(arguments) == 1, f"{name} does not document {unnamed}"
 

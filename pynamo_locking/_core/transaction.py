@@ -322,8 +322,8 @@ _MARK_BYTES: Final = 150
 
 
 def _mark_units(member: Member, *, is_staged: bool) -> int:
-    is_ghost = is_staged and member.is_absent  # made by a native transaction of its own, which costs twice
-    return _finish_units(member) * (2 if is_ghost else 1) if is_staged else _kb(member.before_size + _MARK_BYTES)
+    units = _finish_units(member) if is_staged else _kb(member.before_size + _MARK_BYTES)
+    return units * (2 if member.is_absent else 1)  # a placeholder is made by a native transaction of its own
 
 
 def _finish_units(member: Member) -> int:

@@ -44,9 +44,9 @@ class Terms:
         lease: how long it lives without a renewal, in seconds.
         deadline: until when to wait for others, by the monotonic clock.
         workers: how many requests at once.
-        book: the table of transactions; None if there is none.
         idempotency_key: names what it does.
         on_progress: called with the number of items done and of all.
+        book: the table of transactions; None if there is none.
     """
 
     id: str
@@ -55,9 +55,9 @@ class Terms:
     lease: float
     deadline: float
     workers: int
-    book: Book | None
-    idempotency_key: str | None
-    on_progress: Callable[[int, int], object] | None
+    idempotency_key: str | None = None
+    on_progress: Callable[[int, int], object] | None = None
+    book: Book | None = None
 
 
 class Committing:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import requests, runtime
+from pynamo_locking._io import requests, runtime, transport
 from pynamo_locking._io.records import number
 from pynamo_locking._io.requests import Refused, Unavailable
+from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,6 +77,22 @@ def persistently(call: Callable[[], _T]) -> _T:
     raise AssertionError("the last attempt returns or raises")
 
 
+def _ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return requests.ask(book.connection, operation, kwargs)
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        code, message = transport.code_of(error), transport.message_of(error)
+        if code == "ResourceNotFoundException":
+            raise ConfigurationError(
+                f"there is no table of transactions {book.table!r}: create it (its create_table()), or correct "
+                f"Meta.table_name, Meta.region or Meta.host of the TransactionTable.",
+                cause=error,
+            ) from error
+        raise LockingError(
+            f"DynamoDB refused a request to the table of transactions {book.table!r}: {code}: {message}", cause=error
+        ) from error
+
+
 def begin(book: Book, header: Header) -> None:
     """Create a header, pending. Acknowledged before any mark names it, or a mark could seem to be an orphan."""
     item = {
@@ -98,7 +115,7 @@ def begin(book: Book, header: Header) -> None:
 
     def send() -> None:
         with contextlib.suppress(Refused):  # an earlier copy of ours: ids are never used twice
-            requests.ask(book.connection, "PutItem", kwargs)
+            _ask(book, "PutItem", kwargs)
 
     persistently(send)
 
@@ -106,7 +123,7 @@ def begin(book: Book, header: Header) -> None:
 def read(book: Book, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
     kwargs = {"TableName": book.table, "Key": book.key(header_id), "ConsistentRead": True}
-    return header_in(requests.ask(book.connection, "GetItem", kwargs).get("Item"))
+    return header_in(_ask(book, "GetItem", kwargs).get("Item"))
 
 
 def header_in(image: Mapping[str, Any] | None) -> Header | None:
@@ -222,7 +239,7 @@ def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: St
 
     def send() -> Header:
         try:
-            image = requests.ask(book.connection, "UpdateItem", kwargs).get("Attributes")
+            image = _ask(book, "UpdateItem", kwargs).get("Attributes")
         except Refused as refused:
             image = refused.image
         # A header that is missing was final long ago, or never was: no mark of it may be finished.
@@ -239,7 +256,7 @@ def put_row(book: Book, row_id: str, content: Mapping[str, Any], *, expires: boo
     item = {**book.key(row_id), CONTENT: {"M": dict(content)}}
     if expires:
         item[EXPIRES] = number(runtime.current.time_ms() // 1000 + _ROW_TTL_S)
-    persistently(lambda: requests.ask(book.connection, "PutItem", {"TableName": book.table, "Item": item}))
+    persistently(lambda: _ask(book, "PutItem", {"TableName": book.table, "Item": item}))
 
 
 def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
@@ -259,14 +276,14 @@ def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dic
 def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
     """Return what was kept beside a header."""
     kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
-    image = persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
+    image = persistently(lambda: _ask(book, "GetItem", kwargs)).get("Item")
     return None if image is None else image[CONTENT]["M"]
 
 
 def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
     """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later."""
     kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
-    image = persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
+    image = persistently(lambda: _ask(book, "GetItem", kwargs)).get("Item")
     if image is None or int(image[EXPIRES]["N"]) <= runtime.current.time_ms() // 1000:
         return None
     content: Mapping[str, Any] = image[CONTENT]["M"]
@@ -276,7 +293,7 @@ def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
 def delete_row(book: Book, row_id: str) -> None:
     """Remove what was kept beside a header, once nobody needs it."""
     kwargs = {"TableName": book.table, "Key": book.key(row_id)}
-    persistently(lambda: requests.ask(book.connection, "DeleteItem", kwargs))
+    persistently(lambda: _ask(book, "DeleteItem", kwargs))
 
 
 def row_of_participants(header_id: str, index: int) -> str:

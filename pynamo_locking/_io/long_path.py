@@ -95,14 +95,16 @@ class LongCommit:
         self._marked = self._plan_marks()
         self._header = replace(self._header, items=len(self._marked), rows=self._plan.rows)
         self._renewed = runtime.current.monotonic()
-        headers.begin(self._book, self._header)
         try:
+            headers.begin(self._book, self._header)
             self._write_rows()
             self._run([partial(self._marker.mark, one) for one in self._marked])
             validate([self._entries[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
+                if isinstance(error, Unavailable):
+                    raise self._no_answer(error) from error
                 raise
         self._finish()
         self._note_commit()
@@ -121,6 +123,7 @@ class LongCommit:
         """Keep what is needed to find the marks, and what did not fit into them, before the first mark."""
         for one in self._marked:
             if one.mark.spill:
+                self.pulse()
                 headers.put_row(self._book, one.mark.spill, records.stored_changes(one.mark), expires=False)
         stored = [_participant(one) for one in self._marked]
         for number, keys in enumerate(keys_in_rows([key_size(one.row) for one in self._marked])):
@@ -227,11 +230,14 @@ class LongCommit:
         if stored.by not in ("itself", ""):
             raise self._aborted(stored) from error
         if isinstance(error, OutcomeUnknown):
-            raise also(TransactionConflict, TransactWriteError)(
-                f"no answer came for the decision of the transaction {self._header.id}, so it was aborted; nothing "
-                f"was written, and trying again is safe."
-            ) from error
+            raise self._no_answer(error) from error
         return False
+
+    def _no_answer(self, error: Exception) -> TransactionConflict:
+        return also(TransactionConflict, TransactWriteError)(
+            f"no answer came for the transaction {self._header.id}, so it was given up: {error}. Nothing was written, "
+            f"and trying again is safe."
+        )
 
     def _unknown(self, silence: Unavailable) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
