@@ -66,6 +66,15 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
     assert sum(1 for _ in Exhaustive(plan, PART).results()) > 0
 
 
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=_name)
+@pytest.mark.parametrize("workload", ["long transactions", "mixed transactions", "creations"])
+def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> None:
+    """Before and after each request of a transaction, and in the middle of each native one: all or nothing of it."""
+    plan = Plan(workload, 1, 1, faults={fault: 1})
+    runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
+    assert runs < LARGEST, "the space has grown: say so, or raise the limit"
+
+
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_seeds(workload: str, first: int) -> None:

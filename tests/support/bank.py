@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
@@ -41,6 +42,8 @@ ACCOUNTS: Final = 300
 FIRST_BALANCE: Final = 1_000
 #: What a transaction that cannot succeed writes.
 POISON: Final = -777_777
+#: The longest pause between two transfers, so that a snapshot finds a moment in which nobody writes. In seconds.
+THINK_S: Final = 0.3
 #: Larger transfers read their accounts with one query, smaller ones one by one.
 _QUERIED_FROM: Final = 10
 #: How many receipts are filed together: some of them are more than the deciding transaction holds.
@@ -151,23 +154,18 @@ def accounts_of(label: str) -> int:
 # The clerk's side
 
 
-class Stopped(Exception):  # noqa: N818 - the end of the working day
-    """The bank closes."""
-
-
 class Clerk:
-    """One process that moves money for as long as a file is there.
+    """One process that moves money until it is killed.
 
     Args:
         number: of the clerk.
         seed: of the run.
-        folder: where the file is, and the clerk's log.
+        folder: for the clerk's log.
     """
 
     def __init__(self, number: int, seed: str, folder: Path) -> None:
         self._number = number
         self._chooser = random.Random(f"{seed}/{number}")
-        self._go_on = folder / "go-on"
         # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
         self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._filed: list[str] = []
@@ -182,12 +180,13 @@ class Clerk:
             (1, lambda: self._fail(101, 250)),
         ]
 
-    def work(self) -> None:
-        """Until the bank closes."""
+    def work(self) -> NoReturn:
+        """For ever."""
         weights, kinds = zip(*self.kinds, strict=True)
-        while self._go_on.exists():
+        while True:
             self._count += 1
             self._chooser.choices(kinds, weights)[0]()
+            time.sleep(self._chooser.uniform(0, THINK_S))
 
     def note(self, event: str, label: str) -> None:
         """Write a line of the log."""
@@ -196,18 +195,12 @@ class Clerk:
     def _commit(self, label: str, act: Callable[[Transaction], None]) -> bool:
         """Make one transaction, again and again until it is committed; tell whether it is."""
 
-        @transactional(attempts=1_000, lease=LEASE_S)
-        def run(tx: Transaction) -> None:
-            if not self._go_on.exists():
-                raise Stopped
-            act(tx)
-
         self.note("begin", label)
         try:
-            run()
+            transactional(attempts=1_000, lease=LEASE_S)(act)()
         except OutcomeUnknown:
             self.note("unknown", label)
-        except (Stopped, LockingError, PynamoDBException):
+        except (LockingError, PynamoDBException):
             self.note("refused", label)
         else:
             self.note("committed", label)

@@ -29,7 +29,7 @@ from tests.support.bank import (
     open_bank,
 )
 from tests.support.bank_crew import Crew, Ledger
-from tests.support.workers import PATIENCE
+from tests.support.workers import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 CLERKS: Final = 8
-#: The longest time between two kills, in seconds. What is killed keeps others waiting for a lease.
-KILL_EVERY_S: Final = 2.0
+#: How much the clerks write into their logs between two kills, in bytes: 1 to 40 transfers. What is killed keeps
+#: others waiting for a lease, so on a slow machine it has to be rarer.
+KILL_AFTER: Final = (30, 1_200)
 
 
 def labels_of(account: Any) -> list[str]:
@@ -202,21 +203,23 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     with tempfile.TemporaryDirectory() as folder, closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
         watches = [Watch(snapshots, 0.05), Watch(plain, 0.02), Watch(marks, 0.05)]
         while not _is_enough(run, start, seconds, crew, marks) and not any(watch.has_failed for watch in watches):
-            time.sleep(chooser.uniform(0.0, KILL_EVERY_S))
+            wanted = crew.written() + chooser.randint(*KILL_AFTER)
+            until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
+            time.sleep(chooser.uniform(0.0, 0.1))
             assert time.monotonic() - start < seconds + PATIENCE, (run, crew.ledger().count(), vars(snapshots))
             crew.kill(chooser)
             run.kills += 1
-        crew.finish()
         for watch in watches:
             watch.stop()
+        crew.kill_all()  # nobody but the sweep completes what they have begun
+        run.kills += CLERKS
         ledger = crew.ledger()
-    while not snapshots.taken:  # marks of the dead are in its way, but nobody writes any more
-        snapshots()
     run.seconds, run.outcomes = time.monotonic() - start, ledger.count()
-    run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
     run.marks, run.poison = marks.seen, marks.hidden
     run.swept = sweep(Transactions, segments=2)
     run.aborted_by = check_end(ledger, plain)
+    snapshots()  # nobody writes any more: this one cannot meet a conflict
+    run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
     return run
 
 

@@ -38,8 +38,7 @@ def serve() -> None:
         if command == "start":
             answer = _fork_clerk(int(number), job)
         else:
-            if command == "kill":
-                os.kill(int(number), signal.SIGKILL)
+            os.kill(int(number), signal.SIGKILL)
             _, answer = os.waitpid(int(number), 0)
         print(answer, flush=True)  # noqa: T201 - the answer
 
@@ -49,16 +48,14 @@ def _fork_clerk(number: int, job: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    code = 1
     try:
         _die_with(parent)
         Clerk(number, job["seed"], Path(job["folder"])).work()
-        code = 0
     except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(1)
 
 
 class Crew:
@@ -74,8 +71,6 @@ class Crew:
     def __init__(self, folder: Path, engine: Engine, seed: str, size: int) -> None:
         self.killed: set[int] = set()
         self.folder = folder
-        self._go_on = folder / "go-on"
-        self._go_on.touch()
         self._said = folder / "stderr"
         names = ("table_name", "host", "region", *engine.credentials)
         meta = {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()}
@@ -107,19 +102,24 @@ class Crew:
         number = len(self._pids) + len(self.killed)
         self._pids[number] = self._ask("start", number)
 
+    def written(self) -> int:
+        """How many bytes all of them have written into their logs: some 15 for each line."""
+        return sum(path.stat().st_size for path in self.folder.glob("*.log"))
+
     def kill(self, chooser: random.Random) -> None:
         """Kill one of them, whatever it is doing, and let another one take its place."""
-        number = chooser.choice(list(self._pids))
+        self._kill(chooser.choice(list(self._pids)))
+        self._start()
+
+    def kill_all(self) -> None:
+        """Kill all of them."""
+        for number in list(self._pids):
+            self._kill(number)
+
+    def _kill(self, number: int) -> None:
         status = self._ask("kill", self._pids.pop(number))
         assert status == signal.SIGKILL, self._said.read_text()[-4000:]
         self.killed.add(number)
-        self._start()
-
-    def finish(self) -> None:
-        """Close the bank, and wait until all clerks have gone home."""
-        self._go_on.unlink()
-        for pid in self._pids.values():
-            assert self._ask("wait", pid) == 0, self._said.read_text()[-4000:]
 
     def close(self) -> None:
         """End all of them, whatever they are doing: they die with the process that they were forked from."""

@@ -39,6 +39,7 @@ class Bug:
         limit: after so many runs it must have been found.
         is_exhaustive: whether all runs of the plan are made, one after the other, instead of random ones.
         patches: what is replaced in the library.
+        first_seed: where `make test` begins to search, for a bug that takes long to find from elsewhere.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Bug:
     limit: int
     is_exhaustive: bool
     patches: Patches
+    first_seed: int = 0
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
@@ -69,13 +71,13 @@ OPEN: Final[list[Bug]] = []
 
 
 def plants(
-    plan: Plan, *found_by: str, limit: int = 100, exhaustive: bool = False
+    plan: Plan, *found_by: str, limit: int = 100, exhaustive: bool = False, first_seed: int = 0
 ) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks."""
 
     def add(function: Callable[[], Patches]) -> Callable[[], Patches]:
         name = function.__name__.replace("_", " ").strip()
-        bug = Bug(name, function.__doc__ or "", plan, found_by, limit, exhaustive, function())
+        bug = Bug(name, function.__doc__ or "", plan, found_by, limit, exhaustive, function(), first_seed)
         (BUGS if found_by else OPEN).append(bug)
         return function
 

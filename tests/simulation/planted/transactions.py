@@ -92,7 +92,7 @@ class _Dropped(Exception):  # noqa: N818 - a signal
     pass
 
 
-@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000)
+@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=530)
 def r5_plain_reads_validate() -> Patches:
     """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
 
@@ -114,7 +114,7 @@ def r6_validation_before_everything_is_marked() -> Patches:
     return [(Paths, "marked", property(lambda self: self.staged))]
 
 
-@plants(Plan("either", parties=3, processes=3, rounds=2), "Together", limit=3000)
+@plants(Plan("either", parties=3, processes=3, rounds=2), "Together", limit=1000)
 def r7_absence_is_checked_last() -> Patches:
     """An item that was absent is checked after others: it may have come and gone in between."""
     ordered = validation.in_order
@@ -126,6 +126,7 @@ def r7_absence_is_checked_last() -> Patches:
     *_WRITE_CHECKS,
     "NothingLeft",
     limit=20_000,
+    first_seed=640,
 )
 def r8_placeholders_without_token() -> Patches:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
