@@ -1,4 +1,7 @@
-"""Versions, locks and expiry for PynamoDB models, enforced by DynamoDB itself."""
+"""Versions, locks, expiry and transactions for PynamoDB models, enforced by DynamoDB itself."""
+
+import importlib as _importlib
+import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
@@ -25,12 +28,14 @@ from pynamo_locking.expiring import ExpiringMixin
 from pynamo_locking.locks import Lock
 from pynamo_locking.models import LockableMixin, LockableModel
 from pynamo_locking.named import NamedLock
-from pynamo_locking.recovery import SweepReport, outcome, recover, sweep
-from pynamo_locking.running import current_transaction, transaction, transactional
 from pynamo_locking.transact_write import TransactWrite
 from pynamo_locking.transaction_table import TransactionTable
-from pynamo_locking.transactions import Transaction
 from pynamo_locking.versioned import VersionedMixin
+
+if _typing.TYPE_CHECKING:
+    from pynamo_locking.recovery import SweepReport, outcome, recover, sweep
+    from pynamo_locking.running import current_transaction, transaction, transactional
+    from pynamo_locking.transactions import Transaction
 
 __all__ = [
     "BatchError",
@@ -72,3 +77,22 @@ __all__ = [
     "transaction",
     "transactional",
 ]
+
+#: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, and most programs need none.
+_LATER = {
+    **dict.fromkeys(("SweepReport", "outcome", "recover", "sweep"), "recovery"),
+    **dict.fromkeys(("current_transaction", "transaction", "transactional"), "running"),
+    "Transaction": "transactions",
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamodb.expressions.operand import Path
 from typing_extensions import Self, override
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.pagination import ResultIterator
+
+_R = TypeVar("_R", bound="ReadingMixin")
 
 _LEVELS: Final = ("read_committed", "read_uncommitted")
 
@@ -67,7 +69,7 @@ class ReadingMixin(PlacedMixin):
                 hash_key, range_key, consistent_read or target is not None, cls._with_lock(attributes_to_get)
             )
         if is_ghost(item):
-            raise cls.DoesNotExist
+            raise cls.DoesNotExist("There is no such item.")
         return item
 
     @classmethod
@@ -78,7 +80,7 @@ class ReadingMixin(PlacedMixin):
             )
         image = Reader(isolation).read(cls, rows.key_of(cls, hash_key, range_key))  # type: ignore[arg-type]
         if image is None:
-            raise cls.DoesNotExist
+            raise cls.DoesNotExist("There is no such item.")
         return cls.from_raw_data(image)
 
     @classmethod
@@ -102,7 +104,7 @@ class ReadingMixin(PlacedMixin):
     @override
     @classmethod
     def query(
-        cls,
+        cls: type[_R],
         hash_key: Any,
         range_key_condition: Condition | None = None,
         filter_condition: Condition | None = None,
@@ -115,7 +117,7 @@ class ReadingMixin(PlacedMixin):
         page_size: int | None = None,
         rate_limit: float | None = None,
         **options: Any,
-    ) -> ResultIterator[Self]:
+    ) -> ResultIterator[_R]:
         """Query items. See PynamoDB's `Model.query`."""
         return super().query(
             hash_key,
@@ -135,7 +137,7 @@ class ReadingMixin(PlacedMixin):
     @override
     @classmethod
     def scan(
-        cls,
+        cls: type[_R],
         filter_condition: Condition | None = None,
         segment: int | None = None,
         total_segments: int | None = None,
@@ -147,7 +149,7 @@ class ReadingMixin(PlacedMixin):
         rate_limit: float | None = None,
         attributes_to_get: Sequence[str] | None = None,
         **options: Any,
-    ) -> ResultIterator[Self]:
+    ) -> ResultIterator[_R]:
         """Scan items. See PynamoDB's `Model.scan`."""
         return super().scan(
             cls._no_ghosts(filter_condition),
@@ -205,7 +207,7 @@ class ReadingMixin(PlacedMixin):
         if is_ghost(self):
             vars(self).clear()
             vars(self).update(before)
-            raise self.DoesNotExist
+            raise self.DoesNotExist("There is no such item.")
 
 
 def is_ghost(item: PlacedMixin) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core.lease import Duration, seconds
@@ -140,7 +141,7 @@ class Transaction(QueryingMixin):
         self._check_open()
         entry = self._members.read(model, hash_key, range_key, for_update=for_update)
         if entry.look() is None:
-            raise model.DoesNotExist
+            raise model.DoesNotExist("There is no such item.")
         return cast("_M", entry.item)
 
     def get_or_none(
@@ -149,7 +150,7 @@ class Transaction(QueryingMixin):
         """Return an item, or None if there is none; that it is absent is then checked as well. See `get`."""
         try:
             return self.get(model, hash_key, range_key, for_update=for_update)
-        except model.DoesNotExist:
+        except DoesNotExist:
             return None
 
     # Writing

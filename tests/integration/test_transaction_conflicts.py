@@ -19,6 +19,7 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
+from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
 from tests.engines.engine import running
 from tests.support.parties import held_elsewhere, in_thread
@@ -182,7 +183,6 @@ def test_others_notice_what_a_transaction_has_written(
     with pytest.raises(StaleVersion):
         old.save()
     with pytest.raises(StaleVersion):
-        Purse.get("p0", consistent_read=True)
         old.delete()
     in_thread(lambda: party("p0"))
     assert item_balance(stored(Purse, "p0")) == 1101
@@ -392,7 +392,6 @@ def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) 
             with transaction() as tx:
                 tx.touch(lock.item)
                 add_fillers(tx, path)
-            assert lock.is_held if hasattr(lock, "is_held") else True
             with transaction() as tx:
                 tx.touch(tx.get(model, "a"))
                 add_fillers(tx, path)
@@ -445,7 +444,7 @@ def test_somebody_comes_between_any_two_requests(
     memory.bind(Purse, Transactions)
     make_long_from(monkeypatch)
     results = set()
-    for at in range(12):
+    for at in range(10):  # header, participants, 3 marks, the decision, 3 finishes, the header
         for i in range(6):
             Purse(f"p{i}", balance=100).save(add_version_condition=False)
         results.add(commit_with(monkeypatch, at, lambda: again_if_stale(party, key)))
@@ -467,6 +466,26 @@ def again_if_stale(party: Callable[[str], None], key: str) -> None:
     raise AssertionError("three times stale")
 
 
+def in_other_thread(call: Callable[[], None]) -> None:
+    """As `in_thread`, and wait by the clock of the package: time passes while the other one waits."""
+    done, errors = runtime.current.event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    done.wait()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
 def commit_with(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[], None]) -> str:
     """Commit a long transaction; before its request of that number somebody else does something."""
     tx = Transaction(workers=1)
@@ -479,7 +498,7 @@ def commit_with(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[]
             count[0] += 1
             if count[0] == at + 1:
                 busy[0] = True
-                in_thread(meanwhile)
+                in_other_thread(meanwhile)
                 busy[0] = False
         return original(connection, operation, kwargs, *args)
 
@@ -561,7 +580,7 @@ def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pyt
 
     in_parallel(
         [
-            lambda: [move(by) for by in (5, 7)] and None,
+            lambda: (move(5), move(7))[0],
             lambda: totals.extend(total() for _ in range(4)),
         ]
     )

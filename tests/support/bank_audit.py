@@ -201,7 +201,7 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     chooser, snapshots, plain, marks = random.Random(seed), Snapshots(), PlainLooks(), Marks()
     run, start = Run(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder, closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
-        watches = [Watch(snapshots, 0.05), Watch(plain, 0.02), Watch(marks, 0.05)]
+        watches = [Watch(snapshots, 0.05), Watch(plain, 0.1), Watch(marks, 0.2)]
         while not _is_enough(run, start, seconds, crew, marks) and not any(watch.has_failed for watch in watches):
             wanted = crew.written() + chooser.randint(*KILL_AFTER)
             until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
