@@ -103,7 +103,7 @@ class ReadingMixin(PlacedMixin):
 
     @override
     @classmethod
-    def query(
+    def query(  # noqa: PYI019 - as in PynamoDB: subclasses override it
         cls: type[_R],
         hash_key: Any,
         range_key_condition: Condition | None = None,
@@ -136,7 +136,7 @@ class ReadingMixin(PlacedMixin):
 
     @override
     @classmethod
-    def scan(
+    def scan(  # noqa: PYI019 - as in PynamoDB: subclasses override it
         cls: type[_R],
         filter_condition: Condition | None = None,
         segment: int | None = None,

@@ -184,5 +184,5 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             if attempt == attempts:
                 raise
         runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        begun = begun.again(Transaction(**options))
+        begun = begun._again(Transaction(**options))
     raise AssertionError("the last attempt returns or raises")

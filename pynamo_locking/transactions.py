@@ -315,7 +315,7 @@ class Transaction(QueryingMixin):
         if self._state != "open":
             raise ConfigurationError("this transaction is over: begin a new one.")
 
-    def again(self, successor: Transaction) -> Transaction:
+    def _again(self, successor: Transaction) -> Transaction:
         """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
         successor._terms = replace(successor._terms, priority=self._terms.priority)
         successor._members.reader.priority = self._terms.priority

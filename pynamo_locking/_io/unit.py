@@ -161,9 +161,9 @@ class Entry:
             self.write = writer.plan_update(self._pending, self.condition, checks_version=self.is_checked)
             return
         self._evaluate(actions)
-        if is_first and not self.is_absent:
+        if is_first:
             self.write = writer.plan_update(list(actions), self.condition, checks_version=self.is_checked)
-        elif before is not None and before.operation is UPDATE and not self.is_absent:
+        elif before is not None and before.operation is UPDATE:
             self.write = writer.plan_update(self._changes(), self.condition, checks_version=self.is_checked)
         else:
             self._plan_save(checks=self.is_checked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -105,9 +105,7 @@ def start_over() -> None:
         connection = model._get_connection()
         for row in rows_of(model):
             name = "purse_id" if model is Purse else "id"
-            connection.connection.dispatch(
-                "DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}}
-            )
+            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
     for key in (*OLD, *GONE):
         Purse(key, balance=100).save()
 
@@ -450,9 +448,7 @@ def test_an_item_that_is_locked_by_its_copy(clock: VirtualClock, monkeypatch: py
 
 @pytest.mark.parametrize("is_answer_lost", [False, True], ids=["not sent", "answer lost"])
 @pytest.mark.parametrize("force", [False, True])
-def test_recover(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, force: bool, is_answer_lost: bool
-) -> None:
+def test_recover(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, force: bool, is_answer_lost: bool) -> None:
     """recover() brings every state to all or nothing; by force it needs no time; again it changes nothing."""
     for k in (*steps(), None):
         left = leave(monkeypatch, k, is_answer_lost=is_answer_lost)
@@ -510,7 +506,7 @@ def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.
             )
             clock.sleep(2)
 
-    import threading  # noqa: PLC0415 - used here alone
+    import threading
 
     thread = threading.Thread(target=renew)
     thread.start()
@@ -522,9 +518,7 @@ def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.
     assert outcome(Transactions, left.tx.id) == "pending"
 
 
-def test_an_aborted_transaction_that_could_not_clean_up(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks of an aborted transaction, whose process died while it took them off, are gone after recover()."""
     for k in range(1, ALL + 2):
         start_over()
@@ -540,10 +534,8 @@ def test_an_aborted_transaction_that_could_not_clean_up(
 
 
 def survive_conflict(tx: Transaction) -> None:
-    try:
+    with suppress(Conflict):
         survive(tx.commit)
-    except Conflict:
-        pass
 
 
 # Wound-wait
@@ -551,7 +543,7 @@ def survive_conflict(tx: Transaction) -> None:
 
 @contextmanager
 def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
-    """A transaction that has all its marks, and is not decided. Who began before is older, who begins now is younger."""
+    """A transaction with all its marks, not decided. Whoever began before is older, whoever begins now is younger."""
     clock.jump(0.01)
     left = leave(monkeypatch, PREPARED)
     clock.jump(0.01)

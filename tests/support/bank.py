@@ -42,8 +42,10 @@ ACCOUNTS: Final = 300
 FIRST_BALANCE: Final = 1_000
 #: What a transaction that cannot succeed writes.
 POISON: Final = -777_777
-#: The longest pause between two transfers, so that a snapshot finds a moment in which nobody writes. In seconds.
+#: The longest pause of a clerk between two transfers, in seconds.
 THINK_S: Final = 0.3
+#: While there is a file of this name in the folder of the logs, clerks begin no other transfer.
+BREAK: Final = "break"
 #: Larger transfers read their accounts with one query, smaller ones one by one.
 _QUERIED_FROM: Final = 10
 #: How many receipts are filed together: some of them are more than the deciding transaction holds.
@@ -166,6 +168,7 @@ class Clerk:
     def __init__(self, number: int, seed: str, folder: Path) -> None:
         self._number = number
         self._chooser = random.Random(f"{seed}/{number}")
+        self._break = folder / BREAK
         # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
         self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._filed: list[str] = []
@@ -187,6 +190,8 @@ class Clerk:
             self._count += 1
             self._chooser.choices(kinds, weights)[0]()
             time.sleep(self._chooser.uniform(0, THINK_S))
+            while self._break.exists():
+                time.sleep(0.05)
 
     def note(self, event: str, label: str) -> None:
         """Write a line of the log."""

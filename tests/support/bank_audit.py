@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import StaleVersion, SweepReport, TransactionConflict, sweep, transaction
+from pynamo_locking import SweepReport, sweep, transactional
 from tests.support.bank import (
     ACCOUNTS,
     BANK,
+    BREAK,
     FIRST_BALANCE,
     POISON,
     RECEIPTS,
@@ -34,12 +35,13 @@ from tests.support.workers import PATIENCE, until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pynamo_locking import Transaction
     from tests.engines.engine import Engine
 
 CLERKS: Final = 8
-#: How much the clerks write into their logs between two kills, in bytes: 1 to 40 transfers. What is killed keeps
+#: How much the clerks write into their logs between two kills, in bytes: 1 to 20 transfers. What is killed keeps
 #: others waiting for a lease, so on a slow machine it has to be rarer.
-KILL_AFTER: Final = (30, 1_200)
+KILL_AFTER: Final = (30, 600)
 
 
 def labels_of(account: Any) -> list[str]:
@@ -104,22 +106,38 @@ class Watch(threading.Thread):
 
 
 class Snapshots:
-    """Takes snapshots of all accounts. One that met a writer is counted as a conflict."""
+    """Takes snapshots of all accounts. An attempt that met a writer is counted as a conflict, and made again.
 
-    def __init__(self) -> None:
+    A snapshot has to begin again whenever one of the accounts is written. So after the first conflict the clerks
+    take a break: they end what they have begun, and what was begun by the dead stays.
+
+    Args:
+        break_: the file that lets the clerks take a break.
+    """
+
+    def __init__(self, break_: Path) -> None:
         self.taken = 0
         self.conflicts = 0
+        self._break = break_
+        self._is_again = False
 
     def __call__(self) -> None:
-        """Try once."""
+        """Take one, which makes younger transactions make way as it grows older."""
+        self._is_again = False
         try:
-            with transaction(Transactions, isolation="snapshot", wait=PATIENCE) as tx:
-                accounts = tx.query(Account, BANK)
-        except (StaleVersion, TransactionConflict):
-            self.conflicts += 1
-            return
-        check_moment(accounts)
+            accounts = transactional(attempts=100, isolation="snapshot", wait=PATIENCE)(self._take)()
+        finally:
+            self._break.unlink(missing_ok=True)
+        self.conflicts -= 1
         self.taken += 1
+        check_moment(accounts)
+
+    def _take(self, tx: Transaction) -> list[Account]:
+        self.conflicts += 1  # unless it turns out to be the last attempt
+        if self._is_again:
+            self._break.touch()
+        self._is_again = True
+        return tx.query(Account, BANK)
 
 
 class PlainLooks:
@@ -198,11 +216,14 @@ class Run:
 def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     """Let clerks work and be killed for so long, watched; check everything, and return what there was."""
     open_bank(engine)
-    chooser, snapshots, plain, marks = random.Random(seed), Snapshots(), PlainLooks(), Marks()
+    chooser, plain, marks = random.Random(seed), PlainLooks(), Marks()
     run, start = Run(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder, closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
-        watches = [Watch(snapshots, 0.05), Watch(plain, 0.1), Watch(marks, 0.2)]
-        while not _is_enough(run, start, seconds, crew, marks) and not any(watch.has_failed for watch in watches):
+        snapshots = Snapshots(crew.folder / BREAK)
+        watches = [Watch(snapshots, 1.0), Watch(plain, 0.1), Watch(marks, 0.2)]
+        while not (
+            any(watch.has_failed for watch in watches) or _is_enough(run, start, seconds, crew, snapshots, marks)
+        ):
             wanted = crew.written() + chooser.randint(*KILL_AFTER)
             until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
             time.sleep(chooser.uniform(0.0, 0.1))
@@ -211,6 +232,7 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
             run.kills += 1
         for watch in watches:
             watch.stop()
+        until(lambda: any(True for _ in marked(Account)), "a transaction that is not ended")
         crew.kill_all()  # nobody but the sweep completes what they have begun
         run.kills += CLERKS
         ledger = crew.ledger()
@@ -218,14 +240,13 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     run.marks, run.poison = marks.seen, marks.hidden
     run.swept = sweep(Transactions, segments=2)
     run.aborted_by = check_end(ledger, plain)
-    snapshots()  # nobody writes any more: this one cannot meet a conflict
     run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
     return run
 
 
-def _is_enough(run: Run, start: float, seconds: float, crew: Crew, marks: Marks) -> bool:
+def _is_enough(run: Run, start: float, seconds: float, crew: Crew, snapshots: Snapshots, marks: Marks) -> bool:
     """Whether the time is over, and what is to be shown has happened at least once."""
-    if time.monotonic() - start < seconds or not (run.kills and marks.hidden):
+    if time.monotonic() - start < seconds or not (run.kills and snapshots.taken and marks.hidden):
         return False
     outcomes = crew.ledger().count()
     return outcomes["committed short"] > 0 and outcomes["committed long"] > 0

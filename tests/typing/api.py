@@ -40,13 +40,24 @@ from pynamo_locking import (
     LockTimeout,
     NamedLock,
     OutcomeUnknown,
+    Plan,
     StaleVersion,
+    SweepReport,
+    Transaction,
+    TransactionAborted,
     TransactionConflict,
+    TransactionTable,
     TransactWrite,
     TTLAttribute,
     VersionAttribute,
     VersionedMixin,
+    current_transaction,
     locked_all,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+    transactional,
 )
 
 
@@ -363,3 +374,40 @@ def handle_timeout(error: TimeoutError) -> None: ...
 
 
 def handle_value_error(error: ValueError) -> None: ...
+
+
+class Transactions(TransactionTable):
+    class Meta:
+        table_name = "transactions"
+
+
+def use_transactions(account: Account) -> None:
+    with transaction(Transactions, isolation="serializable", wait=timedelta(seconds=5), on_progress=print) as tx:
+        assert_type(tx, Transaction)
+        assert_type(tx.get(Account, "a-1", for_update=True), Account)
+        assert_type(tx.get_or_none(Account, "a-1"), "Account | None")
+        assert_type(tx.query(Account, "a-1"), list[Account])
+        tx.save(account, Account.balance >= 0)
+        tx.update(account, [Account.balance.add(1)])
+        tx.delete(account, add_version_condition=False)
+        tx.check(account)
+        tx.touch(account)
+        tx.savepoint().rollback()
+        tx.after_commit(lambda: None)
+        assert_type(tx.plan(), Plan)
+        assert_type(tx.plan().requests, int)
+
+    @transactional(attempts=3, idempotency_key="k")
+    def move(tx: Transaction, source: str, amount: int) -> bool:
+        return bool(amount and tx.get(Account, source))
+
+    assert_type(move("a-1", amount=10), bool)
+    assert_type(current_transaction(), "Transaction | None")
+    assert_type(outcome(Transactions, "id"), "str | None")
+    assert_type(recover(Transactions, "id", force=True), "str | None")
+    assert_type(sweep(Transactions, segments=2, dry_run=True), SweepReport)
+    assert_type(Account.get("a-1", isolation="read_committed"), Account)
+    try:
+        move("a-1", 10)
+    except TransactionAborted as error:
+        assert_type(error.by, str)

@@ -208,9 +208,9 @@ def test_what_cannot_be_marked_is_direct() -> None:
     [
         writes(100, can_be_marked=False) + writes(1),
         writes(99, can_be_marked=False, size=50_000) + writes(2),
-        writes(1, can_be_marked=False) + reads(60) + writes(60),
+        writes(40, can_be_marked=False) + reads(60) + writes(60),
     ],
-    ids=["too many", "too large", "reads are validated outside"],
+    ids=["too many", "too large", "beside too many reads"],
 )
 def test_what_cannot_be_staged_is_refused(members: list[Member]) -> None:
     """A transaction in which an item must be staged that cannot be is refused."""
@@ -225,6 +225,8 @@ def test_reads_inside_or_outside() -> None:
     assert (len(outside.checked), len(outside.validated)) == (0, 50)
     assert outside.marked == tuple(range(80))
     assert outside.staged == ()
+    beside = choose(writes(39, can_be_marked=False) + reads(60) + writes(60))
+    assert (len(beside.checked), len(beside.validated)) == (60, 0)
 
 
 def test_costs_of_a_long_plan() -> None:

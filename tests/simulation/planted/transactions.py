@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core import transaction
-from pynamo_locking._core.transaction import Fate
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._core.transaction import Fate, fate
 from pynamo_locking._core.transaction import Plan as Paths
-from pynamo_locking._io import attempts, guards, headers, long_path, marks, requests, resolving, validation, versions
+from pynamo_locking._io import attempts, guards, headers, marks, requests, resolving, validation
 from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.headers import Book, persistently
 from pynamo_locking._io.long_path import LongCommit
@@ -35,16 +37,15 @@ def r1_numbers_instead_of_stamps() -> Patches:
     checked = VersionPart.condition
 
     def condition(self: Any) -> Any:
-        known, self.before = self.before, self.before.__class__(self.before.version)
+        known, self.before = self.before, Known(self.before.version)
         try:
             return checked(self)
         finally:
             self.before = known
 
-    may_be = versions.Known.may_be
     return [
         (VersionPart, "condition", condition),
-        (versions.Known, "may_be", lambda self, other: self.version == other.version and bool(may_be)),
+        (Known, "may_be", lambda self, other: self.version == other.version),
     ]
 
 
@@ -63,7 +64,7 @@ def r3_marks_before_the_header() -> Patches:
         begin(self._book, self._header)
         decide(self)
 
-    return [(long_path.headers, "begin", lambda book, header: None), (LongCommit, "_decide", later)]
+    return [(headers, "begin", lambda book, header: None), (LongCommit, "_decide", later)]
 
 
 @plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600)
@@ -73,7 +74,7 @@ def r4_marks_dropped_while_pending() -> Patches:
     def resolve(self: Any, row: Any, mark: Any) -> None:
         book = Book(row.connection, mark.table)
         header = persistently(lambda: headers.read(book, mark.id))
-        what = resolving.fate(header)
+        what = fate(header)
         if what is Fate.WAIT:
             try:
                 self._wait_or_abort(book, header)
@@ -206,6 +207,6 @@ def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
     def drop(row: Any, mark: Any) -> None:
-        marks._send(row, "UpdateItem", mark, marks.replace(mark, set={}, remove=()))
+        marks._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
 
     return [(marks, "drop", drop)]
