@@ -249,7 +249,7 @@ def choose(members: Sequence[Member], *, extra: int = 0) -> Plan:
         return _read_path(members, reads)
     if len(writes) == 1 and not reads and not extra:
         return Plan(Path.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
-    fits = sum(members[i].size for i in writes) <= MOST_BYTES
+    fits = sum(member.size for member in members) <= MOST_BYTES
     if len(members) + extra <= MOST_ACTIONS and fits:
         units = sum(2 * _units(member) for member in members) + 2 * extra
         return Plan(Path.NATIVE, 1, units, direct=tuple(writes), checked=tuple(reads))
@@ -260,7 +260,13 @@ def _read_path(members: Sequence[Member], reads: Sequence[int]) -> Plan:
     if not reads:
         return Plan(Path.NOTHING)
     units = sum(2 * -(-max(1, members[i].size) // (4 * _KB)) for i in reads)
-    return Plan(Path.READ, -(-len(reads) // MOST_ACTIONS), read_units=units, validated=tuple(reads))
+    sizes = [members[i].size for i in sorted(reads, key=lambda i: not members[i].is_absent)]
+    return Plan(Path.READ, len(chunks(sizes)), read_units=units, validated=tuple(reads))
+
+
+def chunks(sizes: Sequence[int]) -> list[range]:
+    """Return which items are read together, by their sizes in bytes: as DynamoDB limits a native transaction."""
+    return _packed(sizes, MOST_BYTES, MOST_ACTIONS)
 
 
 def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
@@ -268,8 +274,11 @@ def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence
     # Reads are checked by the decision while most of its places are left to writes, each of which saves a request;
     # and wherever there are items without a place for a mark, which must not wait for a check before it.
     without_mark = sum(not members[i].can_be_marked for i in writes)
-    is_checked_inside = len(reads) <= (room - without_mark if without_mark else room // 2)
-    direct = _direct(members, writes, room - len(reads) if is_checked_inside else room)
+    size = sum(members[i].size for i in reads)
+    is_checked_inside = len(reads) <= (room - without_mark if without_mark else room // 2) and size <= MOST_BYTES // 2
+    direct = _direct(
+        members, writes, *((room - len(reads), MOST_BYTES - size) if is_checked_inside else (room, MOST_BYTES))
+    )
     staged = [i for i in writes if i not in set(direct)]
     stuck = [i for i in ([*staged] if is_checked_inside else writes) if not members[i].can_be_marked]
     if stuck:
@@ -279,7 +288,7 @@ def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence
     return _with_costs(Plan(Path.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated), members, extra)
 
 
-def _direct(members: Sequence[Member], writes: Sequence[int], room: int) -> list[int]:
+def _direct(members: Sequence[Member], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
     """Choose the items that are written by the decision itself: first those that have no other way."""
 
     def rank(i: int) -> tuple[bool, bool, bool, int]:
@@ -289,7 +298,7 @@ def _direct(members: Sequence[Member], writes: Sequence[int], room: int) -> list
 
     chosen, total = list[int](), 0
     for i in sorted(writes, key=rank):
-        if len(chosen) < room and total + members[i].size <= MOST_BYTES:
+        if len(chosen) < room and total + members[i].size <= most_bytes:
             chosen.append(i)
             total += members[i].size
     return sorted(chosen)
@@ -336,12 +345,17 @@ def _kb(size: int) -> int:
 
 def keys_in_rows(sizes: Sequence[int]) -> list[range]:
     """Return which keys go into which participant row, given their sizes in bytes."""
-    rows, start, total = list[range](), 0, 0
+    return _packed(sizes, ROW_BYTES, len(sizes))
+
+
+def _packed(sizes: Sequence[int], most_bytes: int, most: int) -> list[range]:
+    """Divide a sequence into parts of at most so many bytes, and so many elements."""
+    parts, start, total = list[range](), 0, 0
     for i, size in enumerate(sizes):
-        if total + size > ROW_BYTES and i > start:
-            rows.append(range(start, i))
+        if i > start and (total + size > most_bytes or i - start >= most):
+            parts.append(range(start, i))
             start, total = i, 0
         total += size
     if sizes:
-        rows.append(range(start, len(sizes)))
-    return rows
+        parts.append(range(start, len(sizes)))
+    return parts

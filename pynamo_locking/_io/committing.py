@@ -17,7 +17,7 @@ from pynamo_locking._io.long_path import LongCommit, key_size
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unit import Unread
-from pynamo_locking._io.validation import validate
+from pynamo_locking._io.validation import item_size, validate
 from pynamo_locking._io.writes import DELETE
 from pynamo_locking.exceptions import ConfigurationError, Conflict, OutcomeUnknown, TransactionConflict, also
 
@@ -236,7 +236,7 @@ def _member(entry: Entry, *, is_long: bool) -> Member:
         is_absent=entry.is_absent,
         can_be_marked=row is not None and (not entry.is_absent or _hides_ghosts(entry)),
         wants_direct=after > rules.LARGE_BYTES,
-        size=after if entry.write is not None else before,
+        size=after if entry.write is not None else item_size(entry),
         before_size=before,
         intent_size=_intent_size(entry) if is_long and entry.write is not None else 0,
         key_size=0 if row is None else key_size(row),

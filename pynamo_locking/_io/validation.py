@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core.transaction import MOST_ACTIONS
+from pynamo_locking._core import transaction as rules
 from pynamo_locking._io import attempts, images, transport
 from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
@@ -35,15 +35,15 @@ def validate(entries: Sequence[Entry], resolver: Resolver, pulse: Callable[[], N
         StillPending: a transaction that is alive has one of them.
     """
     absent = [entry for entry in entries if entry.is_absent]
-    if len(absent) > MOST_ACTIONS:
+    if len(absent) > rules.MOST_ACTIONS:
         raise ConfigurationError(
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
-            f"{MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
+            f"{rules.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
     ordered = in_order(entries)
-    for start in range(0, len(ordered), MOST_ACTIONS):
+    for chunk in rules.chunks([item_size(entry) for entry in ordered]):
         pulse()
-        _validate_chunk(ordered[start : start + MOST_ACTIONS], resolver)
+        _validate_chunk([ordered[i] for i in chunk], resolver)
 
 
 def in_order(entries: Sequence[Entry]) -> list[Entry]:
@@ -71,6 +71,13 @@ def _check(entry: Entry, image: Image | None) -> None:
     if not images.holds(image, write.kwargs()):
         cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
         raise refusal(write, TransactWriteError, image, cause)
+
+
+def item_size(entry: Entry) -> int:
+    """Return about how large an item is, in bytes."""
+    if entry.is_absent:
+        return 0
+    return images.size_of(entry.base if isinstance(entry.base, dict) else entry.item.serialize(null_check=False))
 
 
 def read_together(entries: Sequence[Entry]) -> list[Image | None]:

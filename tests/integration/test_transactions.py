@@ -291,7 +291,6 @@ def test_an_item_is_deleted_and_made_again_by_another_instance(engine: Engine, p
     assert (found.balance, found.note) == (1, None)
 
 
-@pytest.mark.xfail(strict=True, reason="the second update stores the whole instance, with the defaults of the model")
 def test_updates_of_an_absent_item_store_no_defaults(memory: Engine, path: str) -> None:
     """Two updates that create an item store what they set, and no defaults of the model, as by themselves."""
     memory.bind(Purse, Transactions)
