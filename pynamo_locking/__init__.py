@@ -5,8 +5,8 @@ import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
+from pynamo_locking._core.paths import Plan
 from pynamo_locking._core.queue import Entry, LockState
-from pynamo_locking._core.transaction import Plan
 from pynamo_locking.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking.batches import GuardedBatch
 from pynamo_locking.contexts import locked_all

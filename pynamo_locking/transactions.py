@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.transaction import Plan
+    from pynamo_locking._core.paths import Plan
     from pynamo_locking._io.headers import Book
     from pynamo_locking._io.unit import Entry
     from pynamo_locking.transaction_table import TransactionTable

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import transaction as rules
-from pynamo_locking._core.transaction import CannotBeStaged, Header, Member, Path, Plan, State, choose
+from pynamo_locking._core import paths as rules
+from pynamo_locking._core.paths import CannotBeStaged, Member, Path, Plan, choose
+from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers, images, runtime
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.lease import next_renewal
-from pynamo_locking._core.transaction import Header, State, keys_in_rows
+from pynamo_locking._core.paths import keys_in_rows
+from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers, images, locked, marks, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
 from pynamo_locking._io.commit import Action, Commit
@@ -32,7 +33,7 @@ from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted, Transa
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamo_locking._core.transaction import Plan
+    from pynamo_locking._core.paths import Plan
     from pynamo_locking._io.headers import Book
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.unit import Entry

@@ -10,8 +10,8 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES
 from pynamo_locking._core.queue import Mark
-from pynamo_locking._core.transaction import LARGEST_SPILL_BYTES, SPILL_BYTES
 from pynamo_locking._io import attempts, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import Action
 from pynamo_locking._io.intents import intent_of

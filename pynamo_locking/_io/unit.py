@@ -231,7 +231,7 @@ class Entry:
     def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
         """Count the version up."""
         self.require(condition)
-        if not creates:
+        if not creates and self.write is None:
             self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
         self.is_checked = self.is_checked or self.is_read or checks
         if self.write is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import transaction as rules
+from pynamo_locking._core import paths as rules
 from pynamo_locking._io import attempts, images, transport
 from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also

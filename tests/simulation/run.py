@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking import locks
-from pynamo_locking._core import transaction
+from pynamo_locking._core import paths
 from pynamo_locking._io import heartbeat, local, locked, runtime
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
@@ -245,7 +245,7 @@ def _own_globals(world: World, most_actions: int | None) -> Iterator[None]:
         *((module, "heart", heart) for module in (heartbeat, locks, locked)),
     ]
     if most_actions is not None:
-        replaced += [(transaction, "MOST_ACTIONS", most_actions)]
+        replaced += [(paths, "MOST_ACTIONS", most_actions)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     logger = logging.getLogger("pynamo_locking")
     was_disabled, logger.disabled = logger.disabled, True

@@ -232,16 +232,24 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
             run.kills += 1
         for watch in watches:
             watch.stop()
-        until(lambda: any(True for _ in marked(Account)), "a transaction that is not ended")
-        crew.kill_all()  # nobody but the sweep completes what they have begun
-        run.kills += CLERKS
-        ledger = crew.ledger()
+        _kill_all(crew)
+        run.kills, ledger = len(crew.killed), crew.ledger()
     run.seconds, run.outcomes = time.monotonic() - start, ledger.count()
     run.marks, run.poison = marks.seen, marks.hidden
     run.swept = sweep(Transactions, segments=2)
     run.aborted_by = check_end(ledger, plain)
     run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
     return run
+
+
+def _kill_all(crew: Crew) -> None:
+    """Kill all clerks in the middle of something, which nobody but the sweep completes then."""
+    while True:
+        until(lambda: any(True for _ in marked(Account)), "a transaction that is not ended")
+        crew.kill_all()
+        if any(True for _ in marked(Account)):
+            return
+        crew.start(CLERKS)  # they had just ended it
 
 
 def _is_enough(run: Run, start: float, seconds: float, crew: Crew, snapshots: Snapshots, marks: Marks) -> bool:

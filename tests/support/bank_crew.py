@@ -86,8 +86,7 @@ class Crew:
                 text=True,
             )
         self._pids: dict[int, int] = {}
-        for _ in range(size):
-            self._start()
+        self.start(size)
 
     def _ask(self, command: str, number: int) -> int:
         assert self._process.stdin is not None
@@ -98,9 +97,11 @@ class Crew:
         assert answer, self._said.read_text()[-4000:]
         return int(answer)
 
-    def _start(self) -> None:
-        number = len(self._pids) + len(self.killed)
-        self._pids[number] = self._ask("start", number)
+    def start(self, count: int) -> None:
+        """Let so many more begin."""
+        for _ in range(count):
+            number = len(self._pids) + len(self.killed)
+            self._pids[number] = self._ask("start", number)
 
     def written(self) -> int:
         """How many bytes all of them have written into their logs: some 15 for each line."""
@@ -109,7 +110,7 @@ class Crew:
     def kill(self, chooser: random.Random) -> None:
         """Kill one of them, whatever it is doing, and let another one take its place."""
         self._kill(chooser.choice(list(self._pids)))
-        self._start()
+        self.start(1)
 
     def kill_all(self) -> None:
         """Kill all of them."""

@@ -28,8 +28,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._core import transaction as rules
-from pynamo_locking._io import validation
+from pynamo_locking._core import paths as rules
 from tests.support.models import QUICK
 
 if TYPE_CHECKING:
@@ -187,8 +186,6 @@ class Entry(LockableModel):
 def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW) -> None:
     """Make every transaction of more than so many actions a long one."""
     monkeypatch.setattr(rules, "MOST_ACTIONS", actions)
-    if hasattr(validation, "MOST_ACTIONS"):
-        monkeypatch.setattr(validation, "MOST_ACTIONS", actions)
 
 
 def purses(count: int, prefix: str = "p", **values: Any) -> list[Purse]:

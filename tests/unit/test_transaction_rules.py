@@ -6,24 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.transaction import (
-    GRACE_S,
+from pynamo_locking._core.paths import (
     MOST_ACTIONS,
     MOST_BYTES,
     ROW_BYTES,
     CannotBeStaged,
-    Fate,
-    Header,
     Member,
     Path,
     Plan,
-    State,
     choose,
-    fate,
     keys_in_rows,
-    meet,
-    reason_to_abort,
 )
+from pynamo_locking._core.transaction import GRACE_S, Fate, Header, State, fate, meet, reason_to_abort
 from tests.unit.helpers import steady
 
 LEASE = 10.0

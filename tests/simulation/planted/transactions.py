@@ -10,8 +10,8 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core import transaction
 from pynamo_locking._core.outcome import Known
+from pynamo_locking._core.paths import Plan as Paths
 from pynamo_locking._core.transaction import Fate, fate
-from pynamo_locking._core.transaction import Plan as Paths
 from pynamo_locking._io import attempts, guards, headers, marks, requests, resolving, validation
 from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.headers import Book, persistently
