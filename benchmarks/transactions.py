@@ -52,7 +52,8 @@ def kills(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]
     for name in BOTH:
         with running(name, servers) as engine:
             run = run_bank(engine, options.seconds, options.seed)
-        done.append({"engine": name, **asdict(run)})
+        parts = {"outcomes": dict(run.outcomes), "aborted_by": dict(run.aborted_by), "swept": asdict(run.swept)}
+        done.append({"engine": name} | vars(run) | parts)
     show("Kills", as_columns(done))
     return done
 

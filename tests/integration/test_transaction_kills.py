@@ -9,11 +9,14 @@ import os
 import random
 from typing import Final
 
+import pytest
+
 from tests.support.bank_audit import run_bank
 
 SECONDS: Final = float(os.environ.get("KILLS_S", "8"))
 
 
+@pytest.mark.timeout(SECONDS + 240)
 def test_killed_processes_lose_no_money_and_show_nothing_uncommitted(real_engine):
     """Snapshots are right while 8 processes are killed, plain readers see committed values only, a sweep ends it."""
     run = run_bank(real_engine, SECONDS, seed=str(random.random()))
