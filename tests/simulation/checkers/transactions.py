@@ -56,6 +56,10 @@ class Together(Checker):
         for done in self.run.history.operations:
             if done.kind == "together" and done.told is Told.APPLIED:
                 self.require(all(each == done.value[0] for each in done.value), f"{done} saw {done.value}")
+            if done.kind == "last delete" and done.told is Told.APPLIED and done.returned is not None:
+                [place] = done.places
+                back = [event for event in self.run.lives.events[place] if event.creates and event.step > done.returned]
+                self.require(not back, f"{place} came back after {done}")
             if done.kind == "removal" and done.told is Told.APPLIED and done.value is None:
                 for place in done.places:
                     # What is decided may be done only later, by somebody else.

@@ -122,13 +122,7 @@ def r7_absence_is_checked_last() -> Patches:
     return [(validation, "in_order", lambda entries: ordered(entries)[::-1])]
 
 
-@plants(
-    Plan("creations", parties=3, processes=3, rounds=2, faults={Fault.LATE: 2, Fault.CRASH_BEFORE: 1}),
-    *_WRITE_CHECKS,
-    "NothingLeft",
-    limit=20_000,
-    first_seed=640,
-)
+@plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", limit=1000)
 def r8_placeholders_without_token() -> Patches:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
     send = Marker._send

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, ClassVar
 
-from pynamodb.exceptions import DoesNotExist
+from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
 from pynamo_locking import Transaction, sweep
+from pynamo_locking._io import runtime
 from tests.simulation.history import Told
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
@@ -22,9 +24,12 @@ class Transacting(Workload):
     is_contended = True
 
     def clean_up(self) -> None:
-        """Sweep; nothing is left then."""
+        """Sweep, and meet each coin: a late mark of a transaction that is over is an orphan until then."""
         report = sweep(Headers)
         assert not report.failed, report
+        for key in "abcxyz":
+            with contextlib.suppress(DoesNotExist):
+                Coin.get(key, isolation="read_committed")
 
     def begin(self, **options: Any) -> Transaction:
         """Return a transaction."""
@@ -196,3 +201,32 @@ class Either(Transacting):
                 count = len(tx.get(Coin, "a").log)
                 tx.get(Coin, "b")
             done.value = [is_there, count % 2 == 1]
+
+
+class Resurrection(Transacting):
+    """One creates three coins, the other deletes them: what was deleted last never comes back."""
+
+    name = "resurrection"
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        """Create, or wait until it is there, and delete."""
+        if index % 2 == 0:
+            with self.history.operation("creation"), self.begin() as tx:
+                for key in "xyz":
+                    tx.save(Coin(key))
+            return
+        for key in "xy":
+            self.remove(key)
+
+    def remove(self, key: str) -> None:
+        """Delete a coin as soon as it is there."""
+        for _ in range(3):
+            coin = None
+            with contextlib.suppress(PynamoDBException):  # none is there yet, or no answer comes
+                coin = Coin.get(key, isolation="read_committed")
+            if coin is not None:
+                with self.history.operation("last delete", place(Coin, key)):
+                    coin.delete()
+                return
+            runtime.current.sleep(LEASE_S)
