@@ -9,7 +9,7 @@ from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
 from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
-from tests.simulation.checkers.transactions import NothingLeft, Serializable, Together
+from tests.simulation.checkers.transactions import NothingLeft, PlainReads, Serializable, Together
 from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "NothingLost",
     "OneHolder",
     "OneOrder",
+    "PlainReads",
     "Progress",
     "Quiet",
     "RealTime",
@@ -64,6 +65,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Serializable,
     Together,
     NothingLeft,
+    PlainReads,
     Expiry,
     Progress,
     Quiet,

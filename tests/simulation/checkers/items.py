@@ -22,7 +22,8 @@ _ALLOWED = {Told.APPLIED: {1}, Told.REFUSED: {0}, Told.UNKNOWN: {0, 1}, Told.NOT
 
 #: Operations that write nothing of their own.
 READS = frozenset(
-    {"read", "look", "count", "look at lock", "break lock", "ttl", "touch", "batch", "together", "removal", "creation"}
+    {"read", "look", "count", "look at lock", "break lock", "ttl", "touch", "batch"}
+    | {"snapshot", "together", "removal", "creation", "plain read"}
 )
 
 

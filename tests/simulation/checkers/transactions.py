@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from pynamo_locking._io import headers
 from tests.simulation.checkers.base import Checker, log_of, queue_of
 from tests.simulation.checkers.cycles import Outcome, Transaction, anomalies
+from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads
 from tests.simulation.history import Told
 from tests.simulation.models import Headers
 
 if TYPE_CHECKING:
+    from tests.simulation.engine.network import Place, Request
     from tests.simulation.history import Operation
+    from tests.simulation.run import Run
 
 _OUTCOMES = {
     Told.APPLIED: Outcome.COMMITTED,
@@ -80,3 +83,40 @@ class NothingLeft(Checker):
             header = headers.header_in(image)
             is_open = header is not None and not (header.state.is_final and (header.by == "" or headers.CLEAN in image))
             self.require(not is_open, f"a transaction is open still: {header}")
+
+
+class PlainReads(Checker):
+    """Whoever reads an item without a transaction sees a state that was decided when the answer came."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._decided: dict[int, float] = {}
+        listeners = getattr(run.network, "on_decided", None)
+        if listeners is not None:
+            listeners.append(self._note)
+
+    def _note(self, request: Request) -> None:
+        """Note when a native transaction was decided, which decides the operation that it is part of."""
+        if request.purpose is not None:
+            self._decided.setdefault(request.purpose.number, self.run.scheduler.moment())
+
+    def at_end(self) -> None:
+        """Compare what was seen with all states that there ever were."""
+        reads = [
+            PlainRead(str(done), done.places[0], tuple(done.value), done.returned)
+            for done in self.run.history.operations
+            if done.kind == "plain read" and done.told is Told.APPLIED and done.returned is not None
+        ]
+        places = {done.places[0] for done in self.run.history.operations if done.kind == "plain read"}
+        versions = {place: self._versions(place) for place in places}
+        wrong = list(uncommitted_reads(reads, versions))
+        self.require(not wrong, "; ".join(wrong))
+
+    def _versions(self, place: Place) -> list[Version]:
+        first, *later = self.run.lives.states(place)
+        events = self.run.lives.events[place]
+        versions = [Version(first if first is not None else ())]
+        for event, state in zip(events, later, strict=True):
+            decided = max((self._decided.get(number, event.step) for number in event.numbers), default=event.step)
+            versions.append(Version(state if state is not None else (), decided))
+        return versions

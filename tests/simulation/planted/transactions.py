@@ -204,3 +204,24 @@ def r12_placeholders_are_left_as_items() -> Patches:
         marks._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
 
     return [(marks, "drop", drop)]
+
+
+@plants(Plan("plain readers"), "PlainReads", limit=100)
+def values_beside_the_mark() -> Patches:
+    """A mark stores what it intends in the item itself, before the decision: dirty reads."""
+    send = Marker._send
+
+    def dirty(self: Any, one: Any) -> None:
+        send(self, one)
+        if one.mark.set:
+            changes = list(enumerate(one.mark.set.items()))
+            kwargs = {
+                "TableName": one.row.table,
+                "Key": one.row.key,
+                "UpdateExpression": "SET " + ", ".join(f"#{i} = :{i}" for i, _ in changes),
+                "ExpressionAttributeNames": {f"#{i}": name for i, (name, _) in changes},
+                "ExpressionAttributeValues": {f":{i}": value for i, (_, value) in changes},
+            }
+            requests.ask(one.row.connection, "UpdateItem", kwargs)
+
+    return [(Marker, "_send", dirty)]

@@ -203,6 +203,27 @@ class Either(Transacting):
             done.value = [is_there, count % 2 == 1]
 
 
+class PlainReaders(Transacting):
+    """Long transactions, some of them given up half way; and readers who know nothing of transactions."""
+
+    name = "plain readers"
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        """Write all, or look at each."""
+        if index % 2:
+            for key in "cab":
+                self.look(key)
+            return
+        for _ in range(2):
+            self.repeatedly("", "abc")
+
+    def look(self, key: str) -> None:
+        """Read a coin as anybody does."""
+        with self.history.operation("plain read", place(Coin, key)) as done:
+            done.value = list(Coin.get(key, consistent_read=True).log)
+
+
 class Resurrection(Transacting):
     """One creates three coins, the other deletes them: what was deleted last never comes back."""
 
