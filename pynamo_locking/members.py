@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
@@ -13,7 +14,7 @@ from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
 from pynamo_locking._io.unit import UNREAD, Entry
-from pynamo_locking.exceptions import ConfigurationError, ItemNotFound
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost
 from pynamo_locking.models import LockableMixin
 from pynamo_locking.terms import check_model
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pynamo_locking.guarded import GuardedMixin
     from pynamo_locking.locks import Lock
     from pynamo_locking.transaction_table import TransactionTable
+
+logger = logging.getLogger("pynamo_locking")
 
 
 class Members:
@@ -63,7 +66,8 @@ class Members:
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
         """Return an item that the transaction from now on relies on, reading it if it has not."""
         entry = self._find(model, hash_key, range_key, for_update=for_update)
-        entry.is_read = entry.is_read or self._relies_on_reads
+        if self._relies_on_reads:
+            entry.rely()
         return entry
 
     def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
@@ -92,11 +96,12 @@ class Members:
             current = self._image(model, key) if is_marked else (None if is_expired(model, image) else image)
             item = model.from_raw_data(copy.deepcopy(current or image))
             entry = self.entries[identity] = Entry(item, key, current, self._read_again, self._id)
-        entry.is_read = entry.is_read or self._relies_on_reads
+        if self._relies_on_reads:
+            entry.rely()
         return entry
 
-    def of(self, item: GuardedMixin) -> Entry:
-        """Return what the transaction knows of an instance that somebody hands in."""
+    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Entry:
+        """Return what the transaction knows of an instance that somebody hands in, to write it or to check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
         identity = _identity(type(item), key)
@@ -104,7 +109,10 @@ class Members:
         if entry is None:
             versions.check_current(item, TransactWriteError)
             entry = self.entries[identity] = Entry(item, key, UNREAD, self._read_again, self._id)
-        entry.take(item)
+        if is_write:
+            entry.take(item, replaces=replaces)
+        else:
+            entry.compare(item)
         return entry
 
     def guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
@@ -151,6 +159,14 @@ class Members:
             yield model
         for entry in self.entries.values():
             yield entry.model
+
+
+def give_back(lock: Lock[Any]) -> None:
+    """Release a lock at the end of a transaction, whose outcome does not depend on it any more."""
+    try:
+        lock.release()
+    except LockLost as error:
+        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock.name, error)
 
 
 def _identity(model: type[Any], key: Image) -> Any:

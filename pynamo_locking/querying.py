@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynamodb.models import Model
+from pynamodb.pagination import ResultIterator
 
 from pynamo_locking._io import guards, images
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.terms import check_model, check_query, is_guarding
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pynamodb.expressions.condition import Condition
 
+    from pynamo_locking._io.requests import Image
     from pynamo_locking._io.unit import Entry
     from pynamo_locking.members import Members
 
@@ -60,7 +63,7 @@ class QueryingMixin:
         check_model(model)
         check_query(model, self._isolation, options)
         if is_guarding(model):
-            self._members.guard(model, hash_key).is_read = True
+            self._members.guard(model, hash_key).rely()
         return _find(self._members, model, hash_key, range_key_condition, filter_condition, options)
 
 
@@ -73,13 +76,9 @@ def _find(
     options: dict[str, Any],
 ) -> list[Any]:
     """Return the items of a hash key as a transaction sees them, in the order of their range keys."""
-    options = {**options, "consistent_read": True}
-    limit, backwards = options.pop("limit", None), options.get("scan_index_forward") is False
-    # PynamoDB's own query shows placeholders as well: one of them may be an item that is committed.
-    query: Any = Model.query
-    stored = query.__func__(model, hash_key, range_key_condition, None, **options)
-    stored._map_fn = None  # images instead of instances
-    entries = [members.found(model, image) for image in stored]
+    limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
+    entries = [members.found(model, image) for image in _stored(model, hash_key, range_key_condition, options)]
+    entries = [entry for entry in entries if isinstance(entry.item, model)]
     known = {id(entry) for entry in entries}
     entries += [
         entry
@@ -90,6 +89,18 @@ def _find(
     if model._range_keyname is not None:
         found.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
     return found[:limit]
+
+
+def _stored(
+    model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
+) -> Iterable[Image]:
+    """Query without the filters of models: a placeholder, which has no class yet, may be an item that is committed."""
+    arguments = {"consistent_read": True, "limit": options.get("page_size"), "range_key_condition": range_key_condition}
+    serialized = model._serialize_keys(hash_key)[0]
+    found: Iterable[Image] = ResultIterator(
+        model._get_connection().query, (serialized,), arguments, rate_limit=options.get("rate_limit")
+    )
+    return found
 
 
 def _has_key(entry: Entry, hash_key: Any, range_key_condition: Condition | None) -> bool:

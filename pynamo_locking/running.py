@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
@@ -153,7 +154,7 @@ def transactional(
         StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the last one, after as many attempts.
         Conflict: a condition of the caller's own was not met; there is no other attempt.
         OutcomeUnknown: no answer tells whether it was committed.
-        ConfigurationError: `attempts` is below 1.
+        ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
@@ -161,6 +162,12 @@ def transactional(
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigurationError(
+                f"transactional() would commit before {getattr(function, '__name__', function)} has run: it is a "
+                f"coroutine or a generator. Make it a plain function, and call it in a worker thread."
+            )
+
         @functools.wraps(function)
         def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
             if _current.get() is not None:
@@ -181,7 +188,8 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             with _as_current(begun), begun:
                 return function(begun)
         except worth:
-            if attempt == attempts:
+            # What is raised after the commit, by a callback or the function, is no reason to do it again.
+            if attempt == attempts or begun._is_committed:
                 raise
         runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
         begun = begun._again(Transaction(**options))

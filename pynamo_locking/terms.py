@@ -30,8 +30,18 @@ def check_model(model: Any) -> None:
         )
 
 
+#: What a query of a transaction can be asked for, besides its conditions.
+_QUERY_OPTIONS: Final = frozenset({"scan_index_forward", "limit", "page_size", "rate_limit"})
+
+
 def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
     """Refuse a query that could not keep what its isolation promises."""
+    unknown = sorted(options.keys() - _QUERY_OPTIONS - {"index_name"})
+    if unknown:
+        raise ConfigurationError(
+            f"the query of a transaction reads whole items, consistently, from the first on: it takes "
+            f"{', '.join(sorted(_QUERY_OPTIONS))}, and not {', '.join(unknown)}."
+        )
     if options.get("index_name") is not None:
         raise ConfigurationError(
             "an index is eventually consistent, so a transaction cannot query it: query it outside, and get() "

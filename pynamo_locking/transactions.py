@@ -13,10 +13,10 @@ from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._io import runtime
 from pynamo_locking._io.committing import Committing, Terms
 from pynamo_locking._io.reading import Reader
-from pynamo_locking._io.unit import Savepoint
+from pynamo_locking._io.savepoint import Savepoint
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.members import Members
+from pynamo_locking.members import Members, give_back
 from pynamo_locking.querying import QueryingMixin
 from pynamo_locking.terms import check_options, checked_lease, is_guarding
 from pynamo_locking.transaction_table import book_of
@@ -106,6 +106,7 @@ class Transaction(QueryingMixin):
             on_progress=on_progress,
         )
         self._state = "open"
+        self._is_committed = False
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         level = "serializable" if isolation == "snapshot" else isolation
@@ -172,7 +173,7 @@ class Transaction(QueryingMixin):
 
         Cost: none here.
         """
-        entry = self._entry_of(item)
+        entry = self._entry_of(item, replaces=True)
         entry.save(condition, checks=add_version_condition)
         self._count_in_guard(entry)
 
@@ -227,17 +228,17 @@ class Transaction(QueryingMixin):
         self._entry_of(item).touch(condition, checks=add_version_condition)
 
     def _count_in_guard(self, entry: Entry) -> None:
-        if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted):
+        if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted or not entry.is_checked):
             name = str(entry.model._hash_keyname)
             self._members.guard(entry.model, getattr(entry.item, name)).touch(None, checks=False, creates=True)
 
-    def _entry_of(self, item: Any, *, is_write: bool = True) -> Entry:
+    def _entry_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Entry:
         self._check_open()
         if is_write and self._read_only:
             raise ConfigurationError("this transaction is read only: use another one to write.")
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
-        return self._members.of(item)
+        return self._members.of(item, is_write=is_write, replaces=replaces)
 
     # Ending
 
@@ -265,7 +266,7 @@ class Transaction(QueryingMixin):
             ItemLocked: somebody else holds the lock of an item.
             TransactionConflict: other transactions kept the items busy.
             TransactionAborted: somebody else aborted it.
-            LockLost: a lock of ours is gone.
+            LockLost: the lock of an item that was to be written is gone.
             OutcomeUnknown: no answer tells whether it was committed; after all others nothing was written.
             ConfigurationError: it is over already, or is more than a transaction can be.
 
@@ -274,11 +275,14 @@ class Transaction(QueryingMixin):
         """
         self._check_open()
         self._state = "ended"
+        committing = self._committing()
         try:
-            self.is_repeated = self._committing().run()
-        except BaseException:
-            self._end(self._after_rollback)
+            self.is_repeated = committing.run()
+        except BaseException:  # also an interrupt, which may come after the decision
+            self._is_committed = committing.is_decided
+            self._end(self._after_commit if self._is_committed else self._after_rollback)
             raise
+        self._is_committed = True
         self._end([] if self.is_repeated else self._after_commit)
 
     def rollback(self) -> None:
@@ -288,11 +292,14 @@ class Transaction(QueryingMixin):
             self._end(self._after_rollback)
 
     def _end(self, callbacks: list[Callable[[], object]]) -> None:
+        if self.is_repeated or not self._is_committed:
+            for entry in self._members.entries.values():
+                entry.forsake(is_saved=self.is_repeated)
         with contextlib.ExitStack() as stack:
             for callback in reversed(callbacks):
                 stack.callback(callback)
             for lock in self._members.locks:
-                stack.callback(lock.release)
+                stack.callback(give_back, lock)
 
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""

@@ -83,6 +83,8 @@ def note_applied(write: Write) -> None:
     if write.operation not in (SAVE, UPDATE):
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
+    if write.part.is_checked:
+        versions.assume(write.item, write.part.before)
     versions.promise(write.item, write.part)
     write.item.update_local_version_attribute()
     if not (is_known or write.is_shown):

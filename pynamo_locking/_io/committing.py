@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -73,6 +73,12 @@ class Committing:
         taking_part = [entry for entry in entries if entry.write is not None or entry.is_read]
         self._entries = sorted(taking_part, key=lambda entry: (entry.table, repr(sorted(entry.key.items()))))
         self._terms = terms
+        self._long: LongCommit | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known to be committed, although what came afterwards was interrupted."""
+        return self._long is not None and self._long.is_decided
 
     def plan(self) -> Plan:
         """Return which path it will take.
@@ -88,7 +94,8 @@ class Committing:
             raise ConfigurationError(
                 f"this transaction is too large for one native transaction, and {error}: declare "
                 f"`lock = LockAttribute()` on their models, name the table in their Meta.transaction_table (for new "
-                f"items), or write at most 99 such items in it."
+                f"items), read items that expire in the transaction (a mark needs a day), or write at most 99 such "
+                f"items in it."
             ) from error
         self._check_places()
         if self._terms.book is None and (plan.path is Path.LONG or self._terms.idempotency_key is not None):
@@ -191,7 +198,7 @@ class Committing:
         header = Header(
             terms.id, State.PENDING, terms.priority, terms.owner, lease_ms=lease_ms, until_ms=now_ms + lease_ms
         )
-        LongCommit(
+        self._long = LongCommit(
             self._entries,
             plan,
             terms.book,
@@ -200,7 +207,8 @@ class Committing:
             workers=terms.workers,
             extra=self._key_action(),
             on_progress=terms.on_progress,
-        ).run()
+        )
+        self._long.run()
 
     # Idempotency keys
 
@@ -235,13 +243,24 @@ def _member(entry: Entry, *, is_long: bool) -> Member:
     return Member(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
-        can_be_marked=row is not None and (not entry.is_absent or _hides_ghosts(entry)),
+        can_be_marked=row is not None and (_hides_ghosts(entry) if entry.is_absent else not _may_expire(entry)),
         wants_direct=after > rules.LARGE_BYTES,
         size=after if entry.write is not None else item_size(entry),
         before_size=before,
         intent_size=_intent_size(entry) if is_long and entry.write is not None else 0,
         key_size=0 if row is None else key_size(row),
     )
+
+
+def _may_expire(entry: Entry) -> bool:
+    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
+    ttl: Any = entry.model._ttl_attribute()  # type: ignore[no-untyped-call]
+    if ttl is None:
+        return False
+    if not isinstance(entry.base, dict):
+        return True
+    value = entry.base.get(ttl.attr_name, {}).get("N")
+    return value is not None and float(value) < runtime.current.time_ms() / 1000 + KEY_TTL_S
 
 
 def _hides_ghosts(entry: Entry) -> bool:

@@ -27,6 +27,7 @@ from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.marking import Marked, Marker, plan_mark
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.resolving import StillPending
 from pynamo_locking._io.validation import validate
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted, TransactionConflict, also
 
@@ -53,6 +54,9 @@ class LongCommit:
         workers: how many requests at once.
         extra: more actions of the decision.
         on_progress: called with the number of requests done and of all, for marks and finishes.
+
+    Attributes:
+        is_decided: whether it is known to be committed.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class LongCommit:
         self._failure: BaseException | None = None
         self._marked: list[Marked] = []
         self._is_sent = False
+        self.is_decided = False
         self._assembly = Assembly()
         self._marker = Marker(header, deadline, self.pulse, lambda: self._failure is not None)
 
@@ -96,6 +101,7 @@ class LongCommit:
         self._marked = self._plan_marks()
         self._header = replace(self._header, items=len(self._marked), rows=self._plan.rows)
         self._renewed = runtime.current.monotonic()
+        interrupt: BaseException | None = None
         try:
             headers.begin(self._book, self._header)
             self._write_rows()
@@ -104,11 +110,15 @@ class LongCommit:
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
-                if isinstance(error, Unavailable):
-                    raise self._no_answer(error) from error
+                if isinstance(error, (Unavailable, StillPending)):
+                    raise self._given_up(error) from error
                 raise
-        self._finish()
+            interrupt = None if isinstance(error, Exception) else error
+        self.is_decided = True
         self._note_commit()
+        self._finish()
+        if interrupt is not None:
+            raise interrupt
 
     # Before the decision
 
@@ -231,13 +241,12 @@ class LongCommit:
         if stored.by not in ("itself", ""):
             raise self._aborted(stored) from error
         if isinstance(error, OutcomeUnknown):
-            raise self._no_answer(error) from error
+            raise self._given_up(error) from error
         return False
 
-    def _no_answer(self, error: Exception) -> TransactionConflict:
+    def _given_up(self, error: Exception) -> TransactionConflict:
         return also(TransactionConflict, TransactWriteError)(
-            f"no answer came for the transaction {self._header.id}, so it was given up: {error}. Nothing was written, "
-            f"and trying again is safe."
+            f"the transaction {self._header.id} was given up: {error}. Nothing was written, and trying again is safe."
         )
 
     def _unknown(self, silence: Unavailable) -> OutcomeUnknown:
@@ -283,13 +292,13 @@ class LongCommit:
         for one in self._marked:
             if one.is_staged:
                 note_applied(one.entry.final())
-            if one.mark.op == "delete" and one.own is not None:
+            if one.entry.is_deleted and one.own is not None:
                 locked.left(one.own, None)
 
     def _expect_deletes(self, *, expected: bool) -> None:
         """Note that locks of ours may go with the items that carry them."""
         for one in self._marked:
-            if one.mark.op == "delete" and one.own is not None:
+            if one.entry.is_deleted and one.own is not None:
                 one.own.may_delete = expected
 
 

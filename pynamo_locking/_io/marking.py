@@ -12,7 +12,7 @@ from pynamodb.expressions.operand import Path
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES
 from pynamo_locking._core.queue import Mark
-from pynamo_locking._io import attempts, guards, images, records, requests, runtime, transport, unlocked
+from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import Action
 from pynamo_locking._io.intents import intent_of
 from pynamo_locking._io.items import EmbeddedItem
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 #: Unanswered requests for one mark before the transaction gives up.
 _ATTEMPTS: Final = 8
 
+#: How long a transaction waits for the lock of an item that somebody else holds and renews.
+LOCK_GRACE_S: Final = 2.0
+
 _MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
 
 
@@ -51,6 +54,7 @@ class Marked:
         mark: what it says.
         has_document: whether the item has a lock document, empty or not, as far as is known.
         number: of the write in our entry of the lock's queue, if we hold the lock.
+        waits_until: until when to wait for the lock, by the monotonic clock; 0 if nobody was met yet.
     """
 
     entry: Entry
@@ -58,6 +62,7 @@ class Marked:
     mark: Mark
     has_document: bool
     number: int = 0
+    waits_until: float = 0.0
 
     @property
     def is_staged(self) -> bool:
@@ -112,6 +117,8 @@ def _must_spill(entry: Entry, mark: Mark) -> bool:
 def _has_document(entry: Entry) -> bool:
     lock = entry.model._lock_attribute()
     assert lock is not None  # noqa: S101 - checked when the path was chosen
+    if entry.is_absent:
+        return False
     if isinstance(entry.base, dict):
         return lock.attr_name in entry.base
     return lock.__get__(entry.item, entry.model).raw is not None
@@ -178,22 +185,34 @@ class Marker:
                 resolver.resolve(one.row, state.mark)
             except StillPending as pending:
                 raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
-        elif image is not None and _is_other_than_thought(one, image, state):
+        elif one.mark.is_ghost and expiry.is_expired(one.entry.model, image):
+            self._clear_expired(one, image or {})
+        elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and _is_as_read(one, image):
             one.has_document = state.raw is not None
-            if one.mark.is_ghost:
-                one.mark = _of_expired(one, image)
-        elif state.entries and one.own is None:
+        elif state.entries and one.own is None and _is_as_read(one, image):
             self._wait_for_lock(one, state)
         else:
             cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
             raise Action({}, one.entry.final(), one.row, one.own, one.number).explain(image, cause)
         return False
 
+    def _clear_expired(self, one: Marked, image: Image) -> None:
+        """An expired item counts as absent. It goes first: DynamoDB could delete it at any moment, with our mark."""
+        try:
+            unlocked.clear_expired(one.entry.item, image, guards.unlocked(one.row.attribute))
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            raise TransactWriteError("Failed to remove an expired item", transport.readable(error)) from error
+
     def _wait_for_lock(self, one: Marked, state: LockState) -> None:
-        """Somebody holds the lock of the item, or waits for it. Whoever is dead there is evicted."""
+        """Somebody holds the lock of the item, or waits for it. Whoever is dead there is evicted.
+
+        Not for long: he may be waiting for one of our marks.
+        """
         if unlocked.evict_all(one.row, state, one.entry.model):
             return
-        left = self._deadline - runtime.current.monotonic()
+        now = runtime.current.monotonic()
+        one.waits_until = one.waits_until or min(self._deadline, now + LOCK_GRACE_S)
+        left = one.waits_until - now
         if left <= 0:
             raise unlocked.locked_out(one.row, state, TransactWriteError)
         self._pulse()
@@ -202,7 +221,10 @@ class Marker:
     def _send(self, one: Marked) -> None:
         kwargs, connection = self._kwargs(one), one.row.connection
         if not one.mark.is_ghost:
-            requests.ask(connection, "UpdateItem", kwargs)
+            try:
+                requests.ask(connection, "UpdateItem", kwargs)
+            except transport.BOTOCORE_EXCEPTIONS as error:
+                raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error
             return
         # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
         # DynamoDB knows this token for longer than a copy can be on its way.
@@ -239,18 +261,6 @@ class Marker:
         return mark.kwargs(guard)
 
 
-def _of_expired(one: Marked, image: Image) -> Mark:
-    """Return the mark of an item that replaces an expired one: nothing of that is to remain."""
-    if one.mark.spill:
-        raise ConfigurationError(
-            f"{one.row.label} is too large to replace an expired item in a transaction of this size: delete that first."
-        )
-    kept = {*one.mark.set, *one.row.key, one.row.attribute}
-    return replace(one.mark, is_ghost=False, remove=tuple(sorted(name for name in image if name not in kept)))
-
-
-def _is_other_than_thought(one: Marked, image: Image, state: LockState) -> bool:
-    """Tell whether the item has a lock document, or none, or has expired, unlike what the mark was made for."""
-    if one.mark.is_ghost:  # an expired item counts as absent, and is there
-        return images.holds(image, one.entry.final().kwargs())
-    return (state.raw is not None) != one.has_document
+def _is_as_read(one: Marked, image: Image | None) -> bool:
+    """Tell whether only the lock's part of the condition has failed."""
+    return images.holds(image, one.entry.final().kwargs())

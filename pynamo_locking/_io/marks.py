@@ -5,17 +5,20 @@ Each names the transaction, so a second copy, or somebody else who does the same
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import headers, records, requests
+from pynamo_locking._io import headers, records, requests, transport
 from pynamo_locking._io.headers import Book, persistently
 from pynamo_locking._io.requests import Refused
+from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.requests import Row
+
+logger = logging.getLogger("pynamo_locking")
 
 
 def finish(row: Row, mark: Mark) -> None:
@@ -63,8 +66,16 @@ def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, 
     if changes is not None:
         kwargs["UpdateExpression"] = _expression(changes, names, values)
     kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-    with contextlib.suppress(Refused):  # somebody else has done it
+    try:
         persistently(lambda: requests.ask(row.connection, operation, kwargs))
+    except Refused:
+        logger.debug("the mark of %s in %s was taken off by somebody else", mark.id, row.label)
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        raise LockingError(
+            f"{row.label} carries the mark of the decided transaction {mark.id}, and DynamoDB refused to take it off: "
+            f"{transport.code_of(error)}: {transport.message_of(error)}",
+            cause=error,
+        ) from error
 
 
 def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) -> str:

@@ -55,9 +55,9 @@ class Reader:
             mark = None if row is None else row.state(image).mark
             if row is None or mark is None or image is None:
                 return image
-            if self._level == "read_uncommitted":
-                return _intended(row, image, mark)
             try:
+                if self._level == "read_uncommitted":
+                    return _intended(row, image, mark)
                 if self._level == "read_committed" and _is_undecided(row, mark):
                     return None if mark.is_ghost else image
                 resolver.resolve(row, mark)

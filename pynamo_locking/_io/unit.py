@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
@@ -74,6 +74,7 @@ class Entry:
         self.is_read = False
         self.is_checked = False
         self._pending: list[Action] = []
+        self._has_shown = False
         self._read = read
         self._token = token
 
@@ -103,23 +104,35 @@ class Entry:
         """Whether there is no such item in the eyes of the transaction."""
         return self.after is None
 
-    def take(self, item: GuardedMixin) -> None:
+    def take(self, item: GuardedMixin, *, replaces: bool) -> None:
         """Go on with the instance that somebody hands in, which has to be of the same stored item.
 
+        Args:
+            item: the instance.
+            replaces: whether all of its values are going to be stored, over what was done to another instance.
+
         Raises:
-            StaleVersion: it is another copy than the one that the transaction has, in another version.
+            StaleVersion: it is another copy, and one of them is old.
         """
         if item is self.item:
             return
-        if self.is_deleted and versions.known(item) == Known():
-            versions.hand_over(self.item, item)  # made anew, after it was deleted here
-        if versions.known(item) != self.before:
+        is_made_anew = self.is_deleted and versions.known(item) == Known()
+        if not is_made_anew:
+            self.compare(item, is_old=replaces and self.write is not None)
+        self.item = item
+
+    def compare(self, item: GuardedMixin, *, is_old: bool = False) -> None:
+        """Refuse an instance of another state of the item than the transaction knows.
+
+        Raises:
+            StaleVersion: it is.
+        """
+        if is_old or versions.known(item) != self.before:
             raise versions.stale(
                 item,
                 TransactWriteError,
                 "is in the transaction already, as another copy that differs: one of them is old.",
             )
-        self.item = item
 
     def check(self) -> None:
         """Rely on the item being the one that is known."""
@@ -127,6 +140,21 @@ class Entry:
         if self.write is not None and not self.is_checked:
             self.is_checked = True
             self._plan_again()
+
+    def rely(self) -> None:
+        """Rely on what was read; a write that was to happen whatever is stored is one of that item from now on."""
+        self.is_read = True
+        if self.write is not None and not self.is_checked:
+            self.pin()
+
+    def forsake(self, *, is_saved: bool) -> None:
+        """Note that what was done here does not happen: to save an instance that shows it would do it all the same.
+
+        Args:
+            is_saved: whether that is meant for what the caller has put into the instance himself as well.
+        """
+        if self._has_shown or (is_saved and self.write is not None):
+            versions.outdate(self.item, is_locked=True)
 
     def require(self, condition: Condition | None) -> None:
         """Note a condition of the caller's."""
@@ -142,7 +170,8 @@ class Entry:
     def _plan_save(self, *, checks: bool) -> None:
         self.is_checked = self.is_checked or self.is_read or checks
         writer = self._new_writer()
-        self.write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
+        with versions.posing(self.item, self.before):
+            self.write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
         base = {} if isinstance(self.base, Unread) or self.base is None else self.base
         kept = {name: base[name] for name in base if self.write.attributes is None}
         for attribute in self.item.get_attributes().values():
@@ -158,15 +187,25 @@ class Entry:
         self.is_checked = self.is_checked or self.is_read or checks
         if is_first and isinstance(self.after, Unread):
             self._pending = list(actions)  # evaluated if anybody asks; DynamoDB does it otherwise
-            self.write = writer.plan_update(self._pending, self.condition, checks_version=self.is_checked)
+            self._plan_update(self._pending)
             return
         self._evaluate(actions)
         if is_first:
-            self.write = writer.plan_update(list(actions), self.condition, checks_version=self.is_checked)
+            self._plan_update(list(actions))
         elif before is not None and before.operation is UPDATE:
-            self.write = writer.plan_update(self._changes(), self.condition, checks_version=self.is_checked)
+            self._plan_update(self._changes())
         else:
             self._plan_save(checks=self.is_checked)
+
+    def _plan_update(self, actions: list[Action]) -> None:
+        writer = self._new_writer()
+        with versions.posing(self.item, self.before):
+            self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
+
+    def _plan_delete(self) -> None:
+        writer = self._new_writer()
+        with versions.posing(self.item, self.before):
+            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
 
     def _evaluate(self, actions: Sequence[Action]) -> None:
         """Make the instance, and `after`, what they are after some actions."""
@@ -178,6 +217,7 @@ class Entry:
         except images.Refusal as refusal:
             raise TransactWriteError(f"Failed to update item: {refusal}", refusal) from refusal
         self._show(self.after)
+        self._has_shown = True
 
     def _changes(self) -> list[Action]:
         """Return the actions that make the stored item what the transaction sees."""
@@ -225,8 +265,7 @@ class Entry:
         if self.is_absent and self.is_checked:
             self.write, self.is_read = None, True  # it only has to be absent still
         else:
-            writer = self._new_writer()
-            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
+            self._plan_delete()
 
     def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
         """Count the version up."""
@@ -235,7 +274,7 @@ class Entry:
             self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
         self.is_checked = self.is_checked or self.is_read or checks
         if self.write is None:
-            self.write = self._new_writer().plan_update([_nothing()], self.condition, checks_version=self.is_checked)
+            self._plan_update([_nothing()])
 
     def _new_writer(self) -> FreeItem:
         writer = self.item._writer()
@@ -258,8 +297,8 @@ class Entry:
         """Return what DynamoDB has to do or to check, with the conditions that make it safe."""
         write = self.write
         if write is None:
-            part = versions.part_of(self.item, is_checked=True)
-            part.before = self.before
+            with versions.posing(self.item, self.before):
+                part = versions.part_of(self.item, is_checked=True)
             known = expiry.for_save(self.model, part.condition())
             return Write(self.item, CHECK, part, guards.both(self.condition, self._strict(known, part.is_checked)))
         is_shown = self.is_checked and not isinstance(self.after, Unread)
@@ -267,70 +306,55 @@ class Entry:
         return replace(write, condition=condition, is_shown=is_shown, is_strict=True)
 
     def pin(self) -> None:
-        """Make a write without a check one of the item as it is stored now, which is what a mark can say."""
-        self.base = self._read(self)
-        versions.pin(self.item, self.base)
-        self.before = versions.known(self.item)
+        """Make a write without a check one of the item as it is stored, which is all that a mark can say."""
+        assert self.write is not None  # noqa: S101 - only writes are pinned
+        if isinstance(self.base, Unread) or self.write.operation is not UPDATE:
+            self.base = self._read(self)
+        self.before = versions.known_of(self.model, self.base or {})
         self.is_checked = True
-        if not self.is_deleted and not self._is_saved:
+        if self.write.operation is UPDATE:
             self.look()
         self._plan_again()
-
-    @property
-    def _is_saved(self) -> bool:
-        return self.write is not None and self.write.operation is SAVE
 
     def _plan_again(self) -> None:
         """Plan the same write with a check of what is known."""
         assert self.write is not None  # noqa: S101 - asked for only then
-        writer, operation = self._new_writer(), self.write.operation
-        if operation is SAVE:
-            self._plan_save(checks=True)
-        elif operation is DELETE:
-            self.write = writer.plan_delete(self.condition, checks_version=True)
+        if self.write.operation is SAVE:
+            self.write = self._save_again(self.write)
+        elif self.write.operation is DELETE:
+            self._plan_delete()
         else:
             is_unknown = isinstance(self.after, Unread)
-            actions = self._pending or ([_nothing()] if is_unknown else self._changes())
-            self.write = writer.plan_update(actions, self.condition, checks_version=True)
+            self._plan_update(self._pending or ([_nothing()] if is_unknown else self._changes()))
+
+    def _save_again(self, old: Write) -> Write:
+        """Return a save of the values that were given when it was asked for."""
+        with versions.posing(self.item, self.before):
+            part = versions.part_of(self.item, is_checked=True, token=self._token)
+        condition = expiry.for_save(self.model, guards.both(self.condition, part.condition()))
+        write = replace(old, part=part, condition=condition, return_values=None)
+        if old.attributes is not None:
+            write.attributes = dict(old.attributes)
+            part.complete_put(write.attributes)
+        else:
+            write.actions = [*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()]
+        return write
 
     def _strict(self, condition: Condition | None, is_checked: bool) -> Condition | None:  # noqa: FBT001
-        """Add what a version alone does not say: an item without a write id, and no item at all."""
+        """Add what a version alone does not say: an item without a write id, or without a version, and no item."""
         shape = versions.shape_of(self.model)
         if not is_checked or shape.write_id is None:
             return condition
         if self.before.version is not None:
             return condition if self.before.write_id else guards.both(condition, shape.write_id.does_not_exist())
-        return condition
+        path = Path([next(iter(self.key))])
+        if isinstance(self.base, dict):
+            return guards.both(condition, path.exists())
+        is_certain = self.base is None and expiry.attribute_name(self.model) is None
+        return guards.both(condition, path.does_not_exist()) if is_certain else condition
 
 
 def _nothing() -> Action:
     """Return an action that changes nothing, of an attribute that no item has."""
     nothing: Action = Path(["pynamo_locking_nothing"]).remove()
     return nothing
-
-
-class Savepoint:
-    """A state of a transaction to go back to.
-
-    Args:
-        entries: those of the transaction.
-    """
-
-    def __init__(self, entries: dict[Any, Entry]) -> None:
-        self._entries = entries
-        self._saved = {
-            key: (copy.copy(entry), copy.deepcopy(entry.item.attribute_values)) for key, entry in entries.items()
-        }
-
-    def rollback(self) -> None:
-        """Make the transaction, and the instances in it, what they were. What was read since stays read."""
-        for key, entry in list(self._entries.items()):
-            if key in self._saved:
-                saved, values = self._saved[key]
-                self._entries[key] = copy.copy(saved)
-                saved.item.attribute_values = copy.deepcopy(values)
-                self._entries[key].is_read = saved.is_read or entry.is_read
-            elif isinstance(entry.base, Unread):
-                del self._entries[key]
-            else:
-                entry.reset()

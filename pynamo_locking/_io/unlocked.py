@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.requests import Image, Row
@@ -135,17 +136,10 @@ class _Sending:
     def _clear(self, image: Image) -> None:
         """Delete what is left of an expired item, so that an update can begin with an absent one."""
         self.may_clear = False
-        item = self.write.item
-        hash_key, range_key = item._get_hash_range_key_serialized_values()
-        connection = item._get_connection()
-        kwargs = connection.get_operation_kwargs(
-            hash_key, range_key=range_key, condition=guards.both(expiry.still(type(item), image), self.guard)
-        )
         try:
-            connection.connection.dispatch("DeleteItem", kwargs)
+            clear_expired(self.write.item, image, self.guard)
         except transport.BOTOCORE_EXCEPTIONS as error:
-            if transport.code_of(error) != transport.CONDITION_FAILED:  # else somebody else was faster
-                raise self.write.failed(error) from error
+            raise self.write.failed(error) from error
 
     def _look(self, error: Exception) -> dict[str, Any]:
         """Find out what became of a write that must not be sent twice."""
@@ -158,6 +152,20 @@ class _Sending:
         if self.write.judge(image, repeated=True) is Outcome.APPLIED:
             return {"Attributes": image}
         raise self.write.unknown(error) from error  # it may have been replaced, or still be on its way
+
+
+def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
+    """Delete what is left of an expired item, if it is still that."""
+    hash_key, range_key = item._get_hash_range_key_serialized_values()
+    connection = item._get_connection()
+    kwargs = connection.get_operation_kwargs(
+        hash_key, range_key=range_key, condition=guards.both(expiry.still(type(item), image), guard)
+    )
+    try:
+        connection.connection.dispatch("DeleteItem", kwargs)
+    except transport.BOTOCORE_EXCEPTIONS as error:
+        if transport.code_of(error) != transport.CONDITION_FAILED:  # else somebody else was faster
+            raise
 
 
 def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:

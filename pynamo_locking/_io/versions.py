@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,7 +17,7 @@ from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pynamodb.attributes import Attribute
     from pynamodb.exceptions import PynamoDBException
@@ -143,20 +144,32 @@ def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
         _set_write_id(item, write_id)
 
 
-def hand_over(source: Model, target: Model) -> None:
-    """Make an instance one of the stored item that another one is of, whatever attributes it has."""
-    name = source._version_attribute_name
+def assume(item: Model, before: Known) -> None:
+    """Make an instance one of a stored item, whatever it was loaded from."""
+    name = item._version_attribute_name
     if name is not None:
-        setattr(target, name, getattr(source, name))
-    copy_knowledge(source, target)
+        setattr(item, name, before.version)
+        _set_write_id(item, before.write_id)
 
 
-def pin(item: Model, image: Mapping[str, Any] | None) -> None:
-    """Make an instance one of the item that is stored, whatever it was loaded from."""
-    name, stored = item._version_attribute_name, known_of(type(item), image or {})
-    if name is not None:
-        setattr(item, name, stored.version)
-        _set_write_id(item, stored.write_id)
+@contextlib.contextmanager
+def posing(item: Model, before: Known) -> Iterator[None]:
+    """Plan the write of an instance as if it had been loaded from that stored item; it is what it was afterwards."""
+    name, state = str(item._version_attribute_name), vars(item)
+    if known(item) == before:
+        yield
+        return
+    values, noted = dict(item.attribute_values), state.get(WRITE_ID)
+    assume(item, before)
+    try:
+        yield
+    finally:
+        item.attribute_values.pop(name, None)
+        if name in values:
+            item.attribute_values[name] = values[name]
+        state.pop(WRITE_ID, None)
+        if noted is not None:
+            state[WRITE_ID] = noted
 
 
 class VersionPart:

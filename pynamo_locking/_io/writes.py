@@ -132,6 +132,8 @@ class Write:
         if self.operation is UPDATE:
             self.item.deserialize(data["Attributes"])
         elif self.operation is SAVE:
+            if self.is_strict and self.part.is_checked:  # of a transaction, perhaps from another instance
+                versions.assume(self.item, self.part.before)
             versions.promise(self.item, self.part)
             self.item.update_local_version_attribute()
             if not self.part.is_checked:

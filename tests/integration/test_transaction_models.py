@@ -144,7 +144,7 @@ def test_items_that_do_not_expire_yet(cheap: Engine, path: str) -> None:
     cheap.bind(Session, Purse, Transactions)
     count = {"single": 1, "native": 2, "long": 6}[path]
     for i in range(count):
-        Session(f"s{i}", user="u", expires_at=timedelta(days=1)).save()
+        Session(f"s{i}", user="u", expires_at=timedelta(days=2)).save()
     with transaction() as tx:
         for i in range(count):
             tx.update(tx.get(Session, f"s{i}"), [Session.note.set("n")])
