@@ -51,7 +51,8 @@ class QueryingMixin:
             hash_key: the hash key.
             range_key_condition: on the range key.
             filter_condition: on what is stored; items that the transaction has changed are judged as it sees them.
-            **options: those of PynamoDB's `Model.query`, except the index: an index is eventually consistent.
+            **options: `scan_index_forward`, `limit`, `page_size` and `rate_limit` of PynamoDB's `Model.query`. Not an
+                index, which is eventually consistent, nor parts of items.
 
         Raises:
             ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
