@@ -83,7 +83,7 @@ def note_applied(write: Write) -> None:
     if write.operation not in (SAVE, UPDATE):
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
-    if write.part.is_checked:
+    if write.is_strict and write.part.is_checked:  # of a transaction, perhaps from another instance
         versions.assume(write.item, write.part.before)
     versions.promise(write.item, write.part)
     write.item.update_local_version_attribute()

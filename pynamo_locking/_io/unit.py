@@ -11,8 +11,8 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import expiry, guards, images, transport, versions
+from pynamo_locking._io.changes import changes, nothing
 from pynamo_locking._io.items import check_actions
-from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write, refusal
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -182,8 +182,7 @@ class Entry:
         """Apply actions to the item as the transaction sees it."""
         self.require(condition)
         before, is_first = self.write, self.write is None
-        writer = self._new_writer()
-        check_actions(self.item, writer.protected, actions)
+        check_actions(self.item, self._new_writer().protected, actions)
         self.is_checked = self.is_checked or self.is_read or checks
         if is_first and isinstance(self.after, Unread):
             self._pending = list(actions)  # evaluated if anybody asks; DynamoDB does it otherwise
@@ -223,10 +222,7 @@ class Entry:
         """Return the actions that make the stored item what the transaction sees."""
         assert not isinstance(self.base, Unread)  # noqa: S101 - it was read to evaluate
         assert not isinstance(self.after, Unread)  # noqa: S101 - as above
-        set_, removed = images.difference(self.base, self.after or {}, keys=self.key)
-        actions: list[Action] = [Path([name]).set(Stored(value)) for name, value in set_.items()]
-        actions += [Path([name]).remove() for name in removed]
-        return actions or [_nothing()]
+        return changes(self.base, self.after or {}, self.key)
 
     def look(self) -> Image | None:
         """Return the item as the transaction sees it, reading the stored one if need be."""
@@ -274,7 +270,7 @@ class Entry:
             self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
         self.is_checked = self.is_checked or self.is_read or checks
         if self.write is None:
-            self._plan_update([_nothing()])
+            self._plan_update([nothing()])
 
     def _new_writer(self) -> FreeItem:
         writer = self.item._writer()
@@ -325,7 +321,7 @@ class Entry:
             self._plan_delete()
         else:
             is_unknown = isinstance(self.after, Unread)
-            self._plan_update(self._pending or ([_nothing()] if is_unknown else self._changes()))
+            self._plan_update(self._pending or ([nothing()] if is_unknown else self._changes()))
 
     def _save_again(self, old: Write) -> Write:
         """Return a save of the values that were given when it was asked for."""
@@ -352,9 +348,3 @@ class Entry:
             return guards.both(condition, path.exists())
         is_certain = self.base is None and expiry.attribute_name(self.model) is None
         return guards.both(condition, path.does_not_exist()) if is_certain else condition
-
-
-def _nothing() -> Action:
-    """Return an action that changes nothing, of an attribute that no item has."""
-    nothing: Action = Path(["pynamo_locking_nothing"]).remove()
-    return nothing

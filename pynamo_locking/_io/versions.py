@@ -148,7 +148,10 @@ def assume(item: Model, before: Known) -> None:
     """Make an instance one of a stored item, whatever it was loaded from."""
     name = item._version_attribute_name
     if name is not None:
-        setattr(item, name, before.version)
+        if before.version is None:
+            item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
+        else:
+            setattr(item, name, before.version)
         _set_write_id(item, before.write_id)
 
 
