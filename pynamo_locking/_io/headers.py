@@ -18,7 +18,7 @@ from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamodb.connection import Connection
 
@@ -246,6 +246,32 @@ def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: St
         return header_in(image) or Header(header_id, State.ABORTED, by="expired")
 
     return persistently(send)
+
+
+def open_headers(book: Book, segment: int, segments: int) -> Iterator[Header]:
+    """Yield the headers of one segment of the table that something may be left to do about."""
+    kwargs: dict[str, Any] = {
+        "TableName": book.table,
+        "ConsistentRead": True,
+        "Segment": segment,
+        "TotalSegments": segments,
+        "FilterExpression": "#state IN (:pending, :committed) OR (#state = :aborted AND attribute_not_exists(#clean))",
+        "ExpressionAttributeNames": {"#state": STATE, "#clean": CLEAN},
+        "ExpressionAttributeValues": {
+            ":pending": {"S": State.PENDING.value},
+            ":committed": {"S": State.COMMITTED.value},
+            ":aborted": {"S": State.ABORTED.value},
+        },
+    }
+    while True:
+        answer = persistently(lambda: _ask(book, "Scan", kwargs))
+        for image in answer["Items"]:
+            header = header_in(image)
+            if header is not None:
+                yield header
+        if "LastEvaluatedKey" not in answer:
+            return
+        kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
 # Rows beside the header

@@ -129,7 +129,6 @@ class Marker:
 
     Args:
         header: of the transaction.
-        book: where it is.
         deadline: until when to wait for others, by the monotonic clock.
         pulse: renews the lease of the header if it is time to; raises if the transaction is not pending any more.
         is_over: tells whether another mark has failed, so that none is needed.

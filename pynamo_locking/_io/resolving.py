@@ -32,6 +32,18 @@ class StillPending(Exception):  # noqa: N818 - an answer, not an error
         self.header = header
 
 
+def reason_now(header: Header, meeting: Meeting, priority: str | None = None) -> str | None:
+    """Return why a pending transaction may be aborted at this moment, None if it may not; see `reason_to_abort`."""
+    return reason_to_abort(
+        header,
+        meeting,
+        now=runtime.current.monotonic(),
+        now_ms=runtime.current.time_ms(),
+        max_clock_skew=LockSettings().max_clock_skew,
+        priority=priority,
+    )
+
+
 class Resolver:
     """Takes marks of other transactions out of the way, for one operation that meets them.
 
@@ -77,14 +89,7 @@ class Resolver:
     def _wait_or_abort(self, book: Book, header: Header) -> None:
         now = runtime.current.monotonic()
         meeting = self._met[header.id] = meet(self._met.get(header.id), header, now)
-        reason = reason_to_abort(
-            header,
-            meeting,
-            now=now,
-            now_ms=runtime.current.time_ms(),
-            max_clock_skew=LockSettings().max_clock_skew,
-            priority=self._priority,
-        )
+        reason = reason_now(header, meeting, self._priority)
         if reason is not None:
             logger.warning("aborting the transaction %s of %s: %s", header.id, header.owner, reason)
             headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)

@@ -45,6 +45,7 @@ class Entry:
         key: the item's key, in DynamoDB's form.
         base: the stored item; None if there is none.
         read: reads the stored item, if it has to be known.
+        token: of the transaction; the write ids come from it.
 
     Attributes:
         before: what is known of the stored item.
@@ -128,11 +129,8 @@ class Entry:
             StaleVersion: it is.
         """
         if is_old or versions.known(item) != self.before:
-            raise versions.stale(
-                item,
-                TransactWriteError,
-                "is in the transaction already, as another copy that differs: one of them is old.",
-            )
+            why = "is in the transaction already, as another copy that differs: one of them is old."
+            raise versions.stale(item, TransactWriteError, why)
 
     def check(self) -> None:
         """Rely on the item being the one that is known."""

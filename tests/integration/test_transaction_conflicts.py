@@ -22,7 +22,6 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
-from tests.engines.engine import running
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.transaction_models import (
     Entry,
@@ -37,32 +36,9 @@ from tests.support.transaction_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.engines.engine import Engine
-    from tests.engines.servers import Servers
-
-
-@pytest.fixture
-def memory(servers: Servers) -> Iterator[Engine]:
-    """The in-memory engine alone."""
-    with running("memory", servers) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["memory", "dynoxide"])
-def cheap(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
-    """The two engines that cost little."""
-    with running(request.param, servers) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["single", "native", "long"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each path that writes, with `add_fillers`."""
-    make_long_from(monkeypatch)
-    name: str = request.param
-    return name
 
 
 def add_fillers(tx: Transaction, path: str, name: str = "filler") -> None:

@@ -22,7 +22,6 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.testing import VirtualClock
-from tests.engines.engine import running
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
-    from tests.engines.servers import Servers
 
 #: All are written by the transaction that dies. The decision itself writes three, new ones first; the last two of
 #: the new ones get placeholders.
@@ -49,13 +47,6 @@ KEYS = [*OLD, *NEW, *GONE]
 #: Header, participants, 8 marks; then the decision, 8 finishes, the header again.
 PREPARED = 10
 ALL = 20
-
-
-@pytest.fixture
-def memory(servers: Servers) -> Iterator[Engine]:
-    """The in-memory engine alone: there are many states, and each needs tables of its own."""
-    with running("memory", servers) as engine:
-        yield engine
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,6 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.testing import VirtualClock
-from tests.engines.engine import running
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
@@ -43,19 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
-    from tests.engines.servers import Servers
 
 #: Two updates, two deletes, five inserts: header, participants, 6 marks, the decision, 6 finishes, the header.
 OLD, GONE, NEW = ["old0", "old1"], ["gone0", "gone1"], [f"new{i}" for i in range(5)]
 REQUESTS = 16
 DECISION = 8
-
-
-@pytest.fixture
-def memory(servers: Servers) -> Iterator[Engine]:
-    """The in-memory engine alone."""
-    with running("memory", servers) as engine:
-        yield engine
 
 
 @pytest.fixture

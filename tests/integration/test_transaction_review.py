@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
 
 from pynamo_locking import ConfigurationError, Conflict, StaleVersion, Transaction, transaction, transactional
+from pynamo_locking.testing._botocore import client_error
 from tests.support.transaction_models import Entry as Ledger
-from tests.support.transaction_models import Purse, Transactions, make_long_from, purses, stored
+from tests.support.transaction_models import (
+    Purse,
+    Robot,
+    RowLocks,
+    Session,
+    Transactions,
+    make_long_from,
+    purses,
+    stored,
+)
 
 if TYPE_CHECKING:
     from tests.engines import Engine
@@ -169,3 +181,56 @@ def test_an_interrupt_after_the_decision_is_told(monkeypatch: pytest.MonkeyPatch
     assert done == ["committed"]
     assert [purse.version for purse in saved] == [1] * 9
     assert {Purse.get(f"n{i}", isolation="read_committed").balance for i in range(9)} == {7}
+
+
+def test_items_that_expire_soon_get_no_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB could delete one together with a mark that is decided: too many of them are refused, unwritten."""
+    memory.bind(Session)
+    make_long_from(monkeypatch)
+    for i in range(6):
+        Session(f"s{i}", user="before", expires_at=timedelta(hours=1)).save()
+    with pytest.raises(ConfigurationError, match="expire"), transaction(Transactions) as tx:
+        for i in range(6):
+            tx.update(tx.get(Session, f"s{i}"), [Session.user.set("after")])
+    assert {session.user for session in Session.scan()} == {"before"}
+
+
+def test_an_upsert_without_a_check_counts_in_the_guard() -> None:
+    """It may create the item, which a query has to notice."""
+    row = Ledger("l", 1)
+    row.save()
+    Ledger.get("l", 1).delete()
+    with pytest.raises(StaleVersion), transaction() as tx:
+        assert tx.query(Ledger, "l") == []
+        tx.save(Purse("noted"))
+        with Transaction() as other:
+            other.update(row, [Ledger.amount.add(5)], add_version_condition=False)
+
+
+def test_a_lock_that_is_lost_without_a_write_does_not_undo_a_commit() -> None:
+    """What was read under it is checked by its write id; the commit says what it has done."""
+    purses(2)
+    with transaction() as tx:
+        tx.get(Purse, "p0", for_update=True)
+        tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
+        [holder] = Purse.lock_state("p0").holders
+        Purse.break_lock("p0", ticket=holder.ticket)
+    assert balance("p1") == 101
+
+
+def test_a_read_beside_a_lock_is_repeated_on_a_conflict(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore does not repeat a TransactGetItems that another transaction has cancelled."""
+    memory.bind(Robot, RowLocks)
+    Robot("r").save()
+    send, left = Connection.dispatch, [True]
+
+    def busy(self: Any, operation: str, kwargs: Any) -> Any:
+        if operation == "TransactGetItems" and left:
+            left.clear()
+            reasons = {"CancellationReasons": [{"Code": "TransactionConflict", "Message": "made up"}]}
+            raise client_error(operation, "TransactionCanceledException", "made up", reasons)
+        return send(self, operation, kwargs)
+
+    monkeypatch.setattr(Connection, "dispatch", busy)
+    with Robot.edit("r"):
+        assert not left
