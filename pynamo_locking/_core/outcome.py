@@ -46,7 +46,7 @@ def judge(state: LockState, entry_id: str, ticket: int, number: int, *, kind: Ki
     """
     mine = state.find(entry_id, ticket)
     if mine is not None:
-        return Outcome.APPLIED if mine.writes == number and repeated else Outcome.REJECTED
+        return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # nobody else writes that number
     if not repeated:
         return Outcome.LOST
     if kind is Kind.DELETE and not state.exists:

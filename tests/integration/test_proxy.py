@@ -476,6 +476,7 @@ class Crowd:
         self.seed = seed
         self.said: dict[Any, Counter[str]] = {model: Counter() for model in self.models}
         self.acknowledged: dict[Any, list[tuple[int, int]]] = {model: [] for model in self.models}
+        self.refusals: list[str] = []
         self.errors: list[BaseException] = []
         self._mutex = threading.Lock()
 
@@ -502,13 +503,14 @@ class Crowd:
         said = say(lambda: way(model, lambda *facts: done.append(facts)))
         with self._mutex:
             self.acknowledged[model] += done
+            self.refusals += [f"{model.__name__} {way.__name__} {said}"] if said.startswith("refused") else []
             # What is applied stays applied, whatever the release says of the lock.
             self.said[model]["applied" if done else said.partition(":")[0]] += 1
 
     def check(self, engine: Engine, model: Any) -> None:
         """No update lost, none made up, and all in the order of their tickets."""
         said, final = self.said[model], value_of(engine, model, "a")
-        assert said["applied"] <= final <= said["applied"] + said["unknown"], (model.__name__, said, final)
+        assert said["applied"] <= final <= said["applied"] + said["unknown"], (model.__name__, said, final, self.refusals)
         served = sorted(self.acknowledged[model])
         values = [value for _, value in served]
         assert values == sorted(set(values))

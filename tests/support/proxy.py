@@ -249,11 +249,14 @@ class Proxy:
             due = self._take_due(request.number)
             if fault is not None:
                 self.injected[fault] += 1
-                if fault.arrives_later:
-                    self._held.append((request.number, request))
         for late in due:
             self.forward(late)
         return request, fault
+
+    def hold(self, request: Request) -> None:
+        """Keep a copy for later. Called once the first one was served, which the copy must not overtake."""
+        with self._mutex:
+            self._held.append((self.total - 1, request))
 
     def _take_due(self, number: int) -> list[Request]:
         if self.late_after is None:
@@ -345,6 +348,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             request, fault = proxy.arrived(self.path, dict(self.headers.items()), body)
             answer = None if fault in _NOT_FORWARDED else proxy.forward(request)
+            if fault is not None and fault.arrives_later:
+                proxy.hold(request)
         except Exception as error:  # noqa: BLE001 - shown by the test
             proxy.failed(error)
             self.close_connection = True
