@@ -510,7 +510,8 @@ class Crowd:
     def check(self, engine: Engine, model: Any) -> None:
         """No update lost, none made up, and all in the order of their tickets."""
         said, final = self.said[model], value_of(engine, model, "a")
-        assert said["applied"] <= final <= said["applied"] + said["unknown"], (model.__name__, said, final, self.refusals)
+        story = (model.__name__, said, final, self.refusals)
+        assert said["applied"] <= final <= said["applied"] + said["unknown"], story
         served = sorted(self.acknowledged[model])
         values = [value for _, value in served]
         assert values == sorted(set(values))
