@@ -13,7 +13,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from pynamo_locking.guarded import GuardedMixin
@@ -93,8 +93,29 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
     limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
-        for lock in sorted(locks, key=lambda lock: repr(lock._target.row.identity)):
+        for lock in sorted(locks, key=_place):
             left = max(0.0, deadline - runtime.current.monotonic())
             lock.acquire(wait=left)
             held.push(lock.__exit__)
         yield locks
+
+
+def _place(lock: Lock[Any]) -> tuple[Any, ...]:
+    """Return what orders locks: by their rows, and ranges of one row so that one that covers another is first."""
+    return repr(lock._target.row.identity), lock._wish.claim.place
+
+
+@contextlib.contextmanager
+def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Iterator[Lock[M] | None]:
+    """Hold the first lock that can be had, or yield None; `skipped` are the reasons to go on to the next one."""
+    with contextlib.ExitStack() as held:
+        yield next((lock for lock in locks if _is_taken(lock, skipped, held)), None)
+
+
+def _is_taken(lock: Lock[Any], skipped: tuple[type[Exception], ...], held: contextlib.ExitStack) -> bool:
+    try:
+        lock.acquire()
+    except skipped:
+        return False
+    held.push(lock.__exit__)
+    return True

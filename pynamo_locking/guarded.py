@@ -17,6 +17,8 @@ from pynamo_locking.reads import ReadingMixin
 _M = TypeVar("_M", bound="GuardedMixin")
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
@@ -55,8 +57,20 @@ class GuardedMixin(ReadingMixin):
 
     def _own_entry_elsewhere(self) -> OwnEntry | None:
         if self._may_be_held_elsewhere():
-            return self._own_entry(self._lock_row_of_item())
+            return self._own_entry(self._lock_row_of_item()) or self._range_entry()
         return None
+
+    def _kept(
+        self,
+        condition: Condition | None,
+        actions: Sequence[Action] | None = None,  # noqa: ARG002 - for those who override it
+    ) -> Condition | None:
+        """Return the condition of a save or an update in a transaction, with what has to stay as it is stored.
+
+        Raises:
+            ConfigurationError: it cannot be written in this way.
+        """
+        return condition
 
     # Guarded writes
 

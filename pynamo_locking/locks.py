@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
-from pynamodb.models import Model
-from typing_extensions import Self, TypeVar
+from typing_extensions import Self
 
+from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._io import expiry, guards, local, runtime
 from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.locked import OWN_ENTRY
+from pynamo_locking._io.locked import OWN_ENTRY, taken_here
 from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.target import M
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, OutcomeUnknown, also
 
@@ -26,34 +27,10 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.target import Target
     from pynamo_locking._io.wish import Wish
 
-M = TypeVar("M", bound=Model, default=Any)
-
 logger = logging.getLogger("pynamo_locking")
-
-
-class Target(Generic[M]):
-    """What a lock protects: the item of a model, and the row that carries the lock.
-
-    Args:
-        model: the model of the item.
-        row: the row with the lock document.
-        carrier: the model of that row, and its key as given by the caller.
-        read: reads the item as it is now.
-    """
-
-    def __init__(self, model: type[M], row: Row, carrier: tuple[type[Model], Any, Any], read: Callable[[], M]) -> None:
-        self.model = model
-        self.row = row
-        self.carrier = carrier
-        self.read = read
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the lock is in another row than the item."""
-        return self.carrier[0] is not self.model
 
 
 class Lock(Generic[M]):
@@ -113,10 +90,10 @@ class Lock(Generic[M]):
 
     def _take_again(self) -> OwnEntry | None:
         """Take the lock that this thread or task holds already, or return None."""
-        own = local.held_in_context(self._target.row)
-        if self._takes and (own is None or own is not self._own or own.party != runtime.current.party()):
+        own = taken_here(self._target.row, self._wish.claim)
+        if self._takes and (own is None or own is not self._own):
             raise self._in_use()
-        if own is None or own.party != runtime.current.party() or own.lost_reason == "forked":
+        if own is None or own.lost_reason == "forked":
             return None
         if own.lost.is_set():
             raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
@@ -239,6 +216,8 @@ class Lock(Generic[M]):
             ConfigurationError: the lock was never taken.
         """
         own = self._last()
+        if self._wish.claim.is_ranged:
+            raise ConfigurationError(f"{self.name} is locked as a range, which has no item: query what is in it.")
         if own.item is None:
             image = None if self._target.is_elsewhere else own.image
             item = self._target.read() if image is None else self._target.model.from_raw_data(image)
@@ -303,6 +282,33 @@ class Lock(Generic[M]):
             raise own.loss()
         if own.remaining < wanted:
             self.renew()
+
+    def downgrade(self) -> None:
+        """Go on as one of the readers: those who wait to share the lock get it now, in their turn.
+
+        From then on writes under the lock are refused, as if it had been taken with ``shared=True``, and no
+        late copy of an earlier write can land any more. The ticket stays. There is no upgrade.
+
+        Raises:
+            LockLost: our entry is gone.
+            OutcomeUnknown: no answer came; it may be shared already, and doing it again is safe.
+            ConfigurationError: this object does not hold the lock, or the lock is a semaphore.
+
+        Cost: 1 write.
+        """
+        own = self._must_have_taken()
+        if own.entry.claim.permits > 1:
+            raise ConfigurationError(f"{self.name} is a semaphore, which has no readers.")
+        if own.entry.claim.mode == SHARED:
+            return
+        try:
+            own.downgrade()
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"no answer to the downgrade of {own}; doing it again is safe.",
+                write_id=own.entry.id,
+                cause=error.cause,
+            ) from error
 
     # Guards for writes of your own
 

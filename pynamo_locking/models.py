@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.models import Model
 from typing_extensions import Self
 
-from pynamo_locking._io import inspection
-from pynamo_locking._io.wish import make_wish
-from pynamo_locking.contexts import Edit
+from pynamo_locking._io import inspection, rows
+from pynamo_locking._io.wish import make_claim, make_wish
+from pynamo_locking.contexts import Edit, first_of
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockTimeout
 from pynamo_locking.locks import Lock
 from pynamo_locking.versioned import VersionedMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
+    from pynamo_locking._core.claims import Claim
     from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.target import Target
     from pynamo_locking.attributes import LockAttribute
 
 
@@ -38,11 +42,12 @@ class LockableMixin(VersionedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"lock", "locked", "edit", "lock_state", "break_lock", "lock_settings"}
+        {"lock", "locked", "locked_range", "locked_first", "try_locked", "edit", "lock_state", "break_lock"}
+        | {"lock_settings"}
     )
 
     @classmethod
-    def locked(
+    def locked(  # noqa: PLR0913 - each stands alone, and they are named
         cls,
         hash_key: Any,
         range_key: Any = None,
@@ -50,14 +55,17 @@ class LockableMixin(VersionedMixin):
         wait: Duration | None = None,
         lease: Duration | None = None,
         heartbeat: bool | None = None,
+        shared: bool = False,
+        permits: int = 1,
         owner: str | None = None,
         on_lost: Callable[[str], object] | None = None,
         settings: LockSettings | None = None,
     ) -> Lock[Self]:
         """Return the lock of one item, to be used in a ``with`` statement.
 
-        First come, first served. Inside, `lock.item` is the item as it was when the lock was taken.
-        What is guaranteed under which fault stands at `Lock`.
+        First come, first served, whatever the modes: readers that come after a waiting writer wait behind it.
+        Inside, `lock.item` is the item as it was when the lock was taken. What is guaranteed under which
+        fault stands at `Lock`.
 
         Args:
             hash_key: the item's hash key.
@@ -68,6 +76,12 @@ class LockableMixin(VersionedMixin):
                 unless set.
             heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or takes
                 one lease that is long enough.
+            shared: hold it together with all others who share it, and never beside one who does not. Writes of
+                the item are refused then, before any request. Who shares a lock cannot upgrade it; who has it
+                alone can `Lock.downgrade`.
+            permits: how many may hold it at once, a semaphore; all who use it at the same time must say the
+                same number. Above 1, writes of the item are refused as for `shared`. The same thread or task
+                asking again gets the same permit.
             owner: label for people; host, process and thread unless given.
             on_lost: called once with the reason, on a thread of its own, when loss is proven.
             settings: instead of ``Meta.lock_settings``.
@@ -78,10 +92,123 @@ class LockableMixin(VersionedMixin):
         Raises:
             ConfigurationError: for arguments that cannot work. No request has been made.
 
-        Cost: none here; 1 write to enter, 1 to leave, no read.
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 1 refused
+        write; shared or with permits 2 writes.
         """
-        wish = make_wish(cls, wait=wait, lease=lease, heartbeat=heartbeat, owner=owner, settings=settings)
-        return Lock(cls._lock_target(hash_key, range_key, wish.settings), wish, on_lost)
+        claim = make_claim(shared=shared, permits=permits)
+        terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
+        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def _make_lock(
+        cls,
+        target: Callable[[LockSettings], Target[Self]],
+        claim: Claim,
+        on_lost: Callable[[str], object] | None,
+        terms: dict[str, Any],
+    ) -> Lock[Self]:
+        wish = make_wish(cls, **terms, claim=claim)
+        return Lock(target(wish.settings), wish, on_lost)
+
+    @classmethod
+    def locked_range(  # noqa: PLR0913 - as for `locked`
+        cls,
+        hash_key: Any,
+        lower: Any,
+        upper: Any,
+        *,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        heartbeat: bool | None = None,
+        shared: bool = False,
+        owner: str | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        settings: LockSettings | None = None,
+    ) -> Lock[Self]:
+        """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
+
+        It conflicts with other ranges of that hash key where they overlap, also where no item is yet; ranges
+        that only touch do not. First come, first served: small ranges that come later wait behind a large
+        one. Inside, writes of items in the range are refused by DynamoDB once the lock is lost, and reads see
+        all that earlier holders wrote. Locks of single items, which `locked` takes, know nothing of ranges;
+        nor do writes of items that carry a `LockAttribute` of their own.
+
+        The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a
+        `NamedLock` it is a range of a name, and the bounds are numbers, strings, bytes or aware datetimes;
+        `locked` of that name is the whole of it.
+
+        Args:
+            hash_key: the hash key; the name, of a `NamedLock`.
+            lower: the first value in the range; None for no lower end.
+            upper: the first value behind the range; None for no upper end.
+            wait: as for `locked`.
+            lease: as for `locked`.
+            heartbeat: as for `locked`.
+            shared: as for `locked`: shared ranges may overlap each other.
+            owner: as for `locked`.
+            on_lost: as for `locked`.
+            settings: as for `locked`. All ranges of a hash key queue in one row: `max_waiters` bounds them
+                together, holders included.
+
+        Returns:
+            The lock, not yet taken. It has no `item`.
+
+        Raises:
+            ConfigurationError: the range is empty, its ends do not fit the range key, a datetime has no time
+                zone, or there is no place for the lock. No request has been made.
+
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 2 writes.
+        """
+        bounds = [rows.free_bound(end) if cls._lock_creates_item else rows.bound_of(cls, end) for end in (lower, upper)]
+        claim = make_claim(shared=shared, lower=bounds[0], upper=bounds[1])
+        terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
+        return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def try_locked(
+        cls, hash_key: Any, range_key: Any = None, **options: Any
+    ) -> AbstractContextManager[Lock[Self] | None]:
+        """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            **options: those of `locked`; `wait` is 0 unless given.
+
+        Returns:
+            A context manager that yields the lock, held, or None if it was not our turn in time.
+
+        Raises:
+            ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
+            LockLost: on leaving, as `Lock.release`.
+
+        Cost: that of the lock; 1 refused write if somebody holds it.
+        """
+        return first_of([cls.locked(hash_key, range_key, **{"wait": 0, **options})], (LockTimeout,))
+
+    @classmethod
+    def locked_first(cls, keys: Iterable[Any], **options: Any) -> AbstractContextManager[Lock[Self] | None]:
+        """Take the first of several locks that is free, skipping those that are not: for work queues.
+
+        Like SQL's ``SKIP LOCKED``: workers that are given the same list take different items. Items that do
+        not exist (any more) are skipped as well. Whether the work is still to be done, `lock.item` says.
+
+        Args:
+            keys: hash keys, or pairs of hash and range key, in the order of preference.
+            **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
+
+        Returns:
+            A context manager that yields the lock, held, or None if none was free.
+
+        Raises:
+            ConfigurationError: on entering, as `Lock.acquire`.
+            LockLost: on leaving, as `Lock.release`.
+
+        Cost: that of the lock, and 1 refused write for each one that was skipped.
+        """
+        pairs = [key if isinstance(key, tuple) else (key, None) for key in keys]
+        locks = [cls.locked(*pair, **{"wait": 0, **options}) for pair in pairs]
+        return first_of(locks, (LockTimeout, ItemNotFound))
 
     if TYPE_CHECKING:
         # Most models call their LockAttribute `lock`; it makes locks as well (see there).
@@ -111,7 +238,10 @@ class LockableMixin(VersionedMixin):
 
         Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
         """
-        return Edit(cls.locked(hash_key, range_key, **options))
+        lock = cls.locked(hash_key, range_key, **options)
+        if not lock._wish.claim.may_write:
+            raise ConfigurationError("edit() writes, so it takes the lock alone: leave out shared and permits.")
+        return Edit(lock)
 
     @classmethod
     def lock_state(cls, hash_key: Any, range_key: Any = None) -> LockState:
@@ -119,7 +249,7 @@ class LockableMixin(VersionedMixin):
 
         Args:
             hash_key: the item's hash key.
-            range_key: the item's range key, if the model has one.
+            range_key: the item's range key, if the model has one. Without it: the ranges of that hash key.
 
         Returns:
             A `LockState`; both tuples are empty when the lock is free, also if there is no such item.
@@ -130,7 +260,13 @@ class LockableMixin(VersionedMixin):
 
         Cost: 1 consistent read.
         """
-        return inspection.state(cls._lock_target(hash_key, range_key, cls.lock_settings()).row)
+        return inspection.state(cls._target_of(hash_key, range_key).row)
+
+    @classmethod
+    def _target_of(cls, hash_key: Any, range_key: Any) -> Target[Self]:
+        if range_key is None and cls._range_keyname is not None:
+            return cls._range_target(hash_key, cls.lock_settings())
+        return cls._lock_target(hash_key, range_key, cls.lock_settings())
 
     @classmethod
     def break_lock(cls, hash_key: Any, range_key: Any = None, *, ticket: int) -> bool:
@@ -142,7 +278,7 @@ class LockableMixin(VersionedMixin):
 
         Args:
             hash_key: the item's hash key.
-            range_key: the item's range key, if the model has one.
+            range_key: the item's range key, if the model has one. Without it: a range of that hash key.
             ticket: of the entry, from `lock_state`.
 
         Returns:
@@ -153,7 +289,7 @@ class LockableMixin(VersionedMixin):
 
         Cost: 1 read and 1 write.
         """
-        return inspection.break_entry(cls._lock_target(hash_key, range_key, cls.lock_settings()).row, ticket)
+        return inspection.break_entry(cls._target_of(hash_key, range_key).row, ticket)
 
 
 class LockableModel(LockableMixin, Model):

@@ -11,13 +11,15 @@ from pynamodb.transactions import TransactGet
 from typing_extensions import Self
 
 from pynamo_locking._io import local, locked, rows
+from pynamo_locking._io.target import Target
 from pynamo_locking._io.wish import checked_settings
 from pynamo_locking._io.writes import Patience
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.locks import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
@@ -88,12 +90,24 @@ class PlacedMixin(_Base):
             row = cls._lock_row(key, attribute, settings, label)
             read = lambda: super(PlacedMixin, cls).get(hash_key, range_key, consistent_read=True)  # noqa: E731
             return Target(cls, row, (cls, hash_key, range_key), read)
+        return cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, range_key))
+
+    @classmethod
+    def _range_target(cls, hash_key: Any, settings: LockSettings) -> Target[Self]:
+        """Return the lock of all items of a hash key; that of a name, for locks on names."""
+        if cls._lock_creates_item:
+            return cls._lock_target(hash_key, None, settings)
+        key = rows.hash_key_of(cls, hash_key)
+        return cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, None))
+
+    @classmethod
+    def _target_elsewhere(cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]) -> Target[Self]:
         table, name = cls._lock_table(), rows.name_of(cls, key)
         lock = table._lock_attribute()
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row({"name": {"S": name}}, lock, settings, name)
         rows.join_places(cls, row)
-        return Target(cls, row, (table, name, None), lambda: cls._read_committed(hash_key, range_key))
+        return Target(cls, row, (table, name, None), read)
 
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
@@ -145,6 +159,14 @@ class PlacedMixin(_Base):
             return None
         return locked.own_entry_of(self, row)
 
+    def _range_entry(self) -> OwnEntry | None:
+        """Return our entry in a range of the hash key that this item lies in, if any."""
+        if self._range_keyname is None or not local.holds_ranges():
+            return None
+        hash_key, range_key = self._key_values()
+        row = self._range_target(hash_key, self.lock_settings()).row
+        return locked.usable(local.held_in_context(row, rows.bound_of(type(self), range_key)))
+
     def _may_be_held_elsewhere(self) -> bool:
         return locked.OWN_ENTRY in self.__dict__ or (not local.holds_nothing() and self._has_lock_place())
 
@@ -159,6 +181,12 @@ class PlacedMixin(_Base):
             return None
         try:
             target = cls._lock_target(hash_key, range_key, cls.lock_settings())
+            if local.held_in_context(target.row) is not None:
+                return target
+            if cls._range_keyname is None or not local.holds_ranges():
+                return None
+            ranges = cls._range_target(hash_key, cls.lock_settings()).row
+            is_held = local.held_in_context(ranges, rows.bound_of(cls, range_key)) is not None
         except ConfigurationError:  # a key that cannot be; let PynamoDB say so
             return None
-        return None if local.held_in_context(target.row) is None else target
+        return target if is_held else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking._core.claims import Claim, blockers, front
 from pynamo_locking._core.lease import is_over_by_hint, is_silent_for_too_long
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pynamo_locking._core.lease import LockSettings
 
@@ -17,8 +18,6 @@ EVICTION_SLOTS: Final = 8
 
 #: The most entries removed by one request; keeps the expression far below DynamoDB's 4 KB.
 EVICT_AT_ONCE: Final = 25
-
-EXCLUSIVE: Final = "exclusive"
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Entry:
         id: the entry's name, never used twice.
         ticket: the place in the queue; also the fencing token.
         owner: label for people: host, process and thread unless given.
-        mode: ``"exclusive"``.
+        claim: what it claims of the lock.
         lease_ms: how long the entry lives without a renewal, in ms.
         beat: number of the last renewal.
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
@@ -63,12 +62,17 @@ class Entry:
     id: str
     ticket: int
     owner: str
-    mode: str
+    claim: Claim
     lease_ms: int
     beat: int
     until_ms: int
     writes: int
     read_ms: int
+
+    @property
+    def mode(self) -> str:
+        """``"exclusive"`` or ``"shared"``."""
+        return self.claim.mode
 
     @property
     def lease(self) -> float:
@@ -103,13 +107,14 @@ class LockState:
 
     @property
     def holders(self) -> tuple[Entry, ...]:
-        """The entries that hold the lock now; empty when it is free."""
-        return self.entries[:1]
+        """The entries that hold the lock now, by ticket; empty when it is free."""
+        return tuple(self.entries[i] for i in front(entry.claim for entry in self.entries))
 
     @property
     def waiters(self) -> tuple[Entry, ...]:
         """The entries that wait, first come first."""
-        return self.entries[1:]
+        holders = {entry.ticket for entry in self.holders}
+        return tuple(entry for entry in self.entries if entry.ticket not in holders)
 
     @property
     def exists(self) -> bool:
@@ -127,11 +132,15 @@ class LockState:
         return None if found is None or (ticket is not None and found.ticket != ticket) else found
 
     def ahead_of(self, entry: Entry) -> tuple[Entry, ...]:
-        """Return the entries that must leave before this one holds the lock: the grant rule."""
-        return tuple(other for other in self.entries if other.ticket < entry.ticket)
+        """Return the entries that must leave before this one holds the lock: the grant rule.
+
+        For a semaphore all but ``permits - 1`` of them must.
+        """
+        before = [other for other in self.entries if other.ticket < entry.ticket]
+        return tuple(before[i] for i in blockers(entry.claim, [other.claim for other in before]))
 
     def was_evicted(self, ticket: int) -> bool | None:
-        """Tell whether that ticket was evicted while it was first. None if the document forgot.
+        """Tell whether that ticket was evicted while it held the lock. None if the document forgot.
 
         A holder's entry leaves the document in three ways: its own release, an eviction, or with the
         whole document. Evictions leave a trace, so the holder of a lost answer can tell them apart.
@@ -143,6 +152,16 @@ class LockState:
 
 
 FREE: Final = LockState()
+
+
+def traces(entries: Sequence[Entry]) -> dict[int, int]:
+    """Return what a document has to remember of an eviction: by slot, the ticket of who may have held the lock.
+
+    Whoever else was ahead may have left meanwhile. The evicted ones were all there until now, so one that
+    another of them blocks was no holder.
+    """
+    holders = [entries[i].ticket for i in front(entry.claim for entry in entries)]
+    return {ticket % EVICTION_SLOTS: ticket for ticket in sorted(holders)}
 
 
 @dataclass(frozen=True)

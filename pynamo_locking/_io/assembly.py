@@ -9,7 +9,7 @@ from pynamo_locking._io import guards, locked, versions
 from pynamo_locking._io.commit import Action
 from pynamo_locking._io.items import EmbeddedItem, GuardedItem, action_of
 from pynamo_locking._io.writes import DELETE, SAVE, UPDATE
-from pynamo_locking.exceptions import OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pynamo_locking._io.items import FreeItem
@@ -47,7 +47,15 @@ class Assembly:
                 self._written_items[writer.own] = write.operation is DELETE
 
     def _guard_row(self, own: OwnEntry) -> None:
-        """Add the check of the lock row."""
+        """Add the check of the lock row, once."""
+        rows = {action.row.identity: action.own for action in self.guards if action.row is not None}
+        if own.row.identity in rows:
+            if rows[own.row.identity] is own:
+                return
+            raise ConfigurationError(
+                f"one transaction cannot write under two ranges of {own.row.label}, which are locked apart: take one "
+                f"range that spans both."
+            )
         number = own.next_write()
         self.guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.claims import WHOLE, front
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from pynamo_locking._core.claims import Bound, Claim
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class Mailbox:
     """Where a waiter sleeps, and where a release in this process leaves the new image for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, claim: Claim = WHOLE) -> None:
+        self.claim = claim
         self.ticket: int | None = None  # of the waiter, once it is in the queue
         self._condition = runtime.current.condition()
         self._image: Image | None = None
@@ -42,9 +44,9 @@ _mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
 _guard = runtime.current.mutex()
 
 
-def open_mailbox(row: Row) -> Mailbox:
+def open_mailbox(row: Row, claim: Claim = WHOLE) -> Mailbox:
     """Return a mailbox in which releases of that lock in this process are heard."""
-    mailbox = Mailbox()
+    mailbox = Mailbox(claim)
     with _guard:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
     return mailbox
@@ -67,38 +69,69 @@ def has_waiters(row: Row) -> bool:
 
 
 def tell_waiters(row: Row, image: Image | None) -> None:
-    """Tell the first waiter of this process, and those who do not know their place yet, that somebody left.
+    """Tell the waiters of this process that may be next, and those who do not know their place yet.
 
-    With the image after it, the next one needs no read at all; without one it looks. The others cannot
-    be next, and waking them all at each release would cost more than the lock.
+    With the image after it, they need no read at all; without one they look. Those behind a waiter who
+    conflicts with them cannot be next, and waking them all at each release would cost more than the lock.
     """
     with _guard:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
-    first = min((mailbox.ticket for mailbox in mailboxes if mailbox.ticket is not None), default=None)
-    for mailbox in mailboxes:
-        if mailbox.ticket in (None, first):
-            mailbox.put(image)
+    placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
+    queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
+    for box in (queue[i] for i in front(box.claim for box in queue)):
+        box.put(image)
+    for box in mailboxes:
+        if box.ticket is None:
+            box.put(image)
 
 
-_held: ContextVar[Mapping[tuple[Any, ...], OwnEntry]] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
+_Held = Mapping[tuple[Any, ...], tuple["OwnEntry", ...]]
+
+_held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 
 def remember(own: OwnEntry) -> None:
     """Note that this context holds a lock."""
-    still_held = {identity: other for identity, other in _held.get().items() if not other.ended}
-    _held.set({**still_held, own.row.identity: own})
+    held = _without(None)
+    _held.set({**held, own.row.identity: (*held.get(own.row.identity, ()), own)})
 
 
 def forget(own: OwnEntry) -> None:
     """Note that this context no longer holds a lock."""
-    if _held.get().get(own.row.identity) is own:
-        _held.set({identity: other for identity, other in _held.get().items() if other is not own})
+    if own in _held.get().get(own.row.identity, ()):
+        _held.set(_without(own))
 
 
-def held_in_context(row: Row) -> OwnEntry | None:
-    """Return our entry in that lock if this context took it and has not given it back."""
-    own = _held.get().get(row.identity)
-    return None if own is None or own.ended else own
+def _without(own: OwnEntry | None) -> _Held:
+    """Return what is held, but for one entry and those that have ended."""
+    left = {
+        identity: tuple(each for each in entries if each is not own and not each.ended)
+        for identity, entries in _held.get().items()
+    }
+    return {identity: entries for identity, entries in left.items() if entries}
+
+
+def all_held_in_context(row: Row) -> tuple[OwnEntry, ...]:
+    """Return our entries in that lock that this context took and has not given back, the last one first."""
+    return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.ended)
+
+
+def held_in_context(row: Row, bound: Bound | None = None) -> OwnEntry | None:
+    """Return our entry in that lock if this context took it and has not given it back.
+
+    Args:
+        row: the lock's row.
+        bound: what the entry has to be about: a value in its range; None for the whole lock.
+    """
+    held = all_held_in_context(row) if _held.get() else ()
+    return next(
+        (own for own in held if (own.entry.claim.contains(bound) if bound else not own.entry.claim.is_ranged)), None
+    )
+
+
+def holds_ranges() -> bool:
+    """Tell whether this context holds a part of any lock."""
+    return any(own.entry.claim.is_ranged for held in _held.get().values() for own in held)
 
 
 def holds_nothing() -> bool:

@@ -13,10 +13,12 @@ from pynamo_locking._core.outcome import Kind, Outcome, judge
 from pynamo_locking._io import attempts, guards, local, runtime, transport
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.writes import Patience
+from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
+    from pynamo_locking._core.claims import Claim
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.writes import Write
@@ -36,11 +38,47 @@ def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
         own = None  # the item got another key since it was read
     if own is None or (own.ended and not own.lost.is_set()):
         own = local.held_in_context(row)
+    return usable(own)
+
+
+def taken_here(row: Row, claim: Claim) -> OwnEntry | None:
+    """Return the entry of this thread or task that covers a claim.
+
+    Raises:
+        ConfigurationError: one is in its way, behind which it would wait for ever.
+    """
+    party = runtime.current.party()
+    mine = [own for own in local.all_held_in_context(row) if own.party == party]
+    found = next((own for own in mine if own.entry.claim.covers(claim)), None)
+    in_the_way = next((own for own in mine if own.entry.claim.conflicts(claim)), None)
+    if found is None and in_the_way is not None and in_the_way.lost_reason != "forked":
+        raise ConfigurationError(
+            f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
+            f"since two who try would wait for each other for ever. Take all of it from the start, or release it, "
+            f"take it anew, and read again."
+        )
+    return found
+
+
+def usable(own: OwnEntry | None) -> OwnEntry | None:
+    """Return an entry that a write may name, None if it has been given back.
+
+    Raises:
+        LockLost: it is known to be gone.
+        ConfigurationError: others hold the lock beside us, so it does not protect writes.
+    """
     if own is None:
         return None
     if own.lost.is_set():
         raise own.loss()
-    return None if own.ended else own
+    if own.ended:
+        return None
+    if not own.entry.claim.may_write:
+        raise ConfigurationError(
+            f"{own.row.label} is held {own.entry.claim} here, so others may hold it too, and nothing may be written "
+            f"under it. Release it, take it exclusively (locked() without shared or permits), and read again."
+        )
+    return own
 
 
 def is_stale_copy(item: Model, own: OwnEntry) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.requests import Refused, Unavailable
@@ -115,6 +117,26 @@ class OwnEntry:
                 self.lose("deleted")
                 raise self.loss() from error
             self.deadline = started + self.entry.lease
+
+    def downgrade(self) -> None:
+        """Share the lock from now on.
+
+        Raises:
+            LockLost: our entry is gone.
+            Unavailable: no answer; it may be shared already, and doing it again is safe.
+        """
+        image: Image | None
+        with self.writing() as number:
+            try:
+                image = requests.downgrade(self.row, self.entry, number)
+            except Refused as refused:
+                state = self.row.state(refused.image)
+                if state.find(self.entry.id, self.entry.ticket) is None:
+                    self.lose_to(state)
+                    raise self.loss() from refused
+                image = refused.image  # our own first copy was here before
+            self.entry = replace(self.entry, claim=replace(self.entry.claim, mode=SHARED))
+        local.tell_waiters(self.row, image)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[int]:

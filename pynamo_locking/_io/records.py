@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.claims import WHOLE, Bound, Claim
 from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
 from pynamo_locking._io import runtime
 
@@ -22,6 +23,9 @@ LEASE = "lease_ms"
 BEAT = "beat"
 UNTIL = "until_ms"
 WRITES = "writes"
+PERMITS = "permits"
+LOWER = "lower"
+UPPER = "upper"
 TX = "tx"
 TX_ID = "id"
 TX_TABLE = "table"
@@ -38,19 +42,38 @@ def number(value: int) -> dict[str, str]:
     return {"N": str(value)}
 
 
-def new_entry(owner: str, mode: str, lease: float, now_ms: int) -> dict[str, Any]:
+def new_entry(owner: str, claim: Claim, lease: float, now_ms: int) -> dict[str, Any]:
     """Return the stored form of a fresh entry."""
     lease_ms = int(lease * 1000)
     return {
         "M": {
             OWNER: {"S": owner},
-            MODE: {"S": mode},
             LEASE: number(lease_ms),
             BEAT: number(0),
             UNTIL: number(now_ms + lease_ms),
             WRITES: number(0),
+            **_stored_claim(claim),
         }
     }
+
+
+def _stored_claim(claim: Claim) -> dict[str, Any]:
+    stored: dict[str, Any] = {MODE: {"S": claim.mode}}
+    if claim.permits != WHOLE.permits:
+        stored[PERMITS] = number(claim.permits)
+    for name, bound in ((LOWER, claim.lower), (UPPER, claim.upper)):
+        if bound is not None:
+            stored[name] = dict([bound])
+    return stored
+
+
+def _claim_in(stored: Mapping[str, Any]) -> Claim:
+    permits = int(stored[PERMITS]["N"]) if PERMITS in stored else WHOLE.permits
+    return Claim(stored[MODE]["S"], permits, _bound_in(stored.get(LOWER)), _bound_in(stored.get(UPPER)))
+
+
+def _bound_in(stored: Mapping[str, Any] | None) -> Bound | None:
+    return None if stored is None else next(iter(stored.items()))
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
@@ -143,7 +166,7 @@ def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> En
         id=name,
         ticket=ticket,
         owner=stored[OWNER]["S"],
-        mode=stored[MODE]["S"],
+        claim=_claim_in(stored),
         lease_ms=int(stored[LEASE]["N"]),
         beat=int(stored[BEAT]["N"]),
         until_ms=int(stored[UNTIL]["N"]),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import row_expiry_s
-from pynamo_locking._core.queue import EVICTION_SLOTS, EXCLUSIVE, Entry, LockState
+from pynamo_locking._core.queue import Entry, LockState, traces
 from pynamo_locking._io import attempts, records, runtime, transport
 from pynamo_locking._io.records import number
 from pynamo_locking.exceptions import ConfigurationError, LockingError
@@ -82,11 +83,11 @@ class NewEntry:
     id: str
     owner: str
     lease: float
-    mode: str = EXCLUSIVE
+    claim: Claim = WHOLE
 
     def stored(self, now_ms: int) -> dict[str, Any]:
         """Return the stored form."""
-        return records.new_entry(self.owner, self.mode, self.lease, now_ms)
+        return records.new_entry(self.owner, self.claim, self.lease, now_ms)
 
 
 def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
@@ -166,25 +167,36 @@ def release(row: Row, entry_id: str, *, want_image: bool) -> Image:
     )
 
 
+def downgrade(row: Row, entry: Entry, write: int) -> Image:
+    """Share from now on what was ours alone. Counts as a write, so that no late copy of an earlier one lands."""
+    return _update(
+        row,
+        set_="#l.#q.#me.#mode = :shared, #l.#q.#me.#w = :write",
+        condition="#l.#t.#me = :ticket AND #l.#q.#me.#w < :write",
+        names={"#me": entry.id, "#mode": records.MODE, "#w": records.WRITES},
+        values={":shared": {"S": SHARED}, ":write": number(write), ":ticket": number(entry.ticket)},
+    )
+
+
 def evict(row: Row, entries: tuple[Entry, ...]) -> Image:
     """Remove dead entries, in ticket order, if none of them was renewed since we looked.
 
-    The document remembers the first: if those ahead of it have left meanwhile, it is the holder. The
-    others were never first, since it stood before them until now.
+    The document remembers those that may have held the lock.
     """
-    names, values = {"#b": records.BEAT}, dict[str, Any]()
-    removed, conditions = list[str](), list[str]()
+    names, values = {"#b": records.BEAT, "#evicted": records.EVICTED}, dict[str, Any]()
+    removed, conditions, remembered = list[str](), list[str](), list[str]()
     for i, entry in enumerate(entries):
         names[f"#e{i}"] = entry.id
         values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
         removed.append(f"#l.#q.#e{i}, #l.#t.#e{i}")
         conditions.append(f"#l.#q.#e{i}.#b = :b{i} AND #l.#t.#e{i} = :t{i}")
-    first = entries[0].ticket
-    names |= {"#evicted": records.EVICTED, "#slot": str(first % EVICTION_SLOTS)}
-    values[":first"] = number(first)
+    for slot, ticket in traces(entries).items():
+        names[f"#s{slot}"] = str(slot)
+        values[f":s{slot}"] = number(ticket)
+        remembered.append(f"#l.#evicted.#s{slot} = :s{slot}")
     return _update(
         row,
-        set_="#l.#evicted.#slot = :first",
+        set_=", ".join(remembered),
         remove=", ".join(removed),
         condition=" AND ".join(conditions),
         names=names,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.attributes import TTLAttribute
+from pynamodb.attributes import TTLAttribute, UTCDateTimeAttribute
 
 from pynamo_locking._core.naming import canonical_number, row_name
 from pynamo_locking._io.requests import Row
@@ -14,6 +16,8 @@ from pynamo_locking.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
+
+    from pynamo_locking._core.claims import Bound
 
 #: DynamoDB's limits for key values.
 _MAX_BYTES: Final = {"hash": 2048, "range": 1024}
@@ -62,6 +66,58 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
     if not 0 < size <= _MAX_BYTES[kind]:
         raise wrong(f"DynamoDB allows 1 to {_MAX_BYTES[kind]} bytes, and it has {size}")
     return {attribute.attr_type: stored}
+
+
+def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
+    """Return the first part of an item's key in DynamoDB's form.
+
+    Raises:
+        ConfigurationError: if the value does not fit, or the model has no range key.
+    """
+    hash_attribute = model._hash_key_attribute()
+    if hash_attribute is None or model._range_key_attribute() is None:
+        raise ConfigurationError(
+            f"{model.__name__} has no range key, so there are no ranges of it to lock. Use locked(), or "
+            f"locked_range() of a NamedLock for a name of your own."
+        )
+    return {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
+
+
+def bound_of(model: type[Model], value: Any) -> Bound | None:
+    """Return a value of the range key as the end of a range; None stays the open end.
+
+    Raises:
+        ConfigurationError: if the value does not fit the range key.
+    """
+    attribute = model._range_key_attribute()
+    if value is None or attribute is None:
+        return None
+    _refuse_naive(value)
+    bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
+    return bound
+
+
+def free_bound(value: Any) -> Bound | None:
+    """Return a number, string, bytes or time as the end of a range of a name; None stays the open end.
+
+    Raises:
+        ConfigurationError: for a value of another kind.
+    """
+    if value is None:
+        return None
+    _refuse_naive(value)
+    if isinstance(value, datetime):
+        return "S", UTCDateTimeAttribute().serialize(value)
+    if isinstance(value, (str, bytes)):
+        return "S" if isinstance(value, str) else "B", value
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+        return "N", canonical_number(str(value))
+    raise ConfigurationError(f"a range of a name goes from and to numbers, strings, bytes or datetimes, not {value!r}.")
+
+
+def _refuse_naive(value: Any) -> None:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise ConfigurationError(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
 
 
 def row_of(

@@ -64,7 +64,7 @@ class Acquisition:
             ItemNotFound: the item does not exist, or was deleted while we waited.
             ConfigurationError: DynamoDB refuses such requests.
         """
-        self._mailbox = local.open_mailbox(self._row)
+        self._mailbox = local.open_mailbox(self._row, self._wish.claim)
         try:
             while True:
                 image = self._enter()
@@ -81,7 +81,7 @@ class Acquisition:
             local.close_mailbox(self._row, self._mailbox)
 
     def _name_entry(self) -> NewEntry:
-        return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease)
+        return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease, self._wish.claim)
 
     # Entering
 
@@ -102,8 +102,7 @@ class Acquisition:
 
     def _enter_once(self) -> Image | None:
         """Return the image with us in it, or None if the queue is full."""
-        capacity = 1 if self._wish.wait == 0 else self._wish.settings.max_waiters + 1
-        image = self._attempt(lambda: requests.enter(self._row, self._new, capacity))
+        image = self._attempt(lambda: requests.enter(self._row, self._new, self._wish.capacity))
         state = self._row.state(image)
         if state.find(self._new.id) is not None:
             return image
@@ -143,6 +142,7 @@ class Acquisition:
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead) is not None:
             return self._enter_once()
+        self._wish.must_fit(state.entries[0], self._row.label)
         if self._wish.wait == 0:
             self._time_out()
         return None
@@ -165,9 +165,10 @@ class Acquisition:
                 if not ahead:
                     image = self._wait_for_transaction()
                     continue
+                self._wish.must_fit(self._state.entries[0], self._row.label)
                 image = evict_dead(self._row, dead) if dead else None
                 if image is None:
-                    image = self._next_image(len(ahead))
+                    image = self._next_image(max(1, len(ahead) - self._wish.claim.permits + 1))
                 attempt = 0
             except Unavailable as error:
                 self._not_answered(error, attempt)

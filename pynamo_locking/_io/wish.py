@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
 from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from pynamodb.models import Model
+
+    from pynamo_locking._core.queue import Entry
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,27 @@ class Wish:
     owner: str
     settings: LockSettings
     not_found: type[Exception]
+    claim: Claim = WHOLE
+
+    @property
+    def capacity(self) -> int:
+        """How many entries the queue may have for us to enter it."""
+        if self.wait == 0 and self.claim.is_alone:
+            return 1  # whoever is in it is in our way
+        return self.settings.max_waiters + self.claim.permits
+
+    def must_fit(self, first: Entry, label: str) -> None:
+        """Refuse to wait in a queue of another kind, as its first entry has it, if that one is alive.
+
+        Raises:
+            ConfigurationError: the lock is used with another number of permits, or other values.
+        """
+        why = disagreement(self.claim, first.claim)
+        if why is not None and first.until_ms > runtime.current.time_ms():
+            raise ConfigurationError(
+                f"cannot lock {label}: {why} by {first.owner} (ticket {first.ticket}). All who use one lock at the "
+                f"same time must agree on that."
+            )
 
 
 def make_wish(
@@ -33,6 +57,7 @@ def make_wish(
     heartbeat: bool | None,
     owner: str | None,
     settings: LockSettings | None,
+    claim: Claim = WHOLE,
 ) -> Wish:
     """Return the arguments of `locked()`, checked, with the model's settings where none is given."""
     settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
@@ -45,7 +70,31 @@ def make_wish(
         owner=runtime.current.owner() if owner is None else str(owner),
         settings=settings,
         not_found=model.DoesNotExist,
+        claim=claim,
     )
+
+
+def make_claim(*, shared: bool, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> Claim:
+    """Return what a lock is to claim.
+
+    Raises:
+        ConfigurationError: nothing could claim that.
+    """
+    if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
+        raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
+    if shared and permits > 1:
+        raise ConfigurationError(
+            f"shared=True and permits={permits} exclude each other: readers share a lock without number; "
+            f"permits limit how many may hold it."
+        )
+    if lower is not None and upper is not None:
+        if lower[0] != upper[0]:
+            raise ConfigurationError(f"lower ({lower[1]!r}) and upper ({upper[1]!r}) must be of one type.")
+        if not order(lower) < order(upper):
+            raise ConfigurationError(
+                f"lower ({lower[1]!r}) must be before upper ({upper[1]!r}): the range would be empty."
+            )
+    return Claim(SHARED if shared else EXCLUSIVE, permits, lower, upper)
 
 
 def checked_settings(*candidates: object) -> LockSettings:

@@ -10,6 +10,7 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
+from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import Entry, LockState
 from pynamo_locking._io.own import OwnEntry
 
@@ -25,7 +26,7 @@ def entry(ticket: int = 1, **facts: Any) -> Entry:
     defaults = {
         "id": f"id{ticket}",
         "owner": f"owner{ticket}",
-        "mode": "exclusive",
+        "claim": WHOLE,
         "lease_ms": 60_000,
         "beat": 0,
         "until_ms": 60_000,

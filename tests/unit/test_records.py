@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking import LockState
+from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._io import records
 from tests.unit.helpers import entry, steady
@@ -76,7 +77,7 @@ def unread(it):
 @given(OWNERS, st.floats(0.6, 10**6), st.integers(0, 10**14), TICKETS)
 def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
     """A document made for an entry reads back as that entry, with the next ticket after it."""
-    fresh = records.new_entry(owner, "exclusive", lease, now_ms)
+    fresh = records.new_entry(owner, WHOLE, lease, now_ms)
     state = records.state_of(records.new_document("me", fresh, ticket)["M"])
     (mine,) = state.entries
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking._core.queue import EXCLUSIVE
+from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._io import records
 from tests.simulation import checkers
 from tests.simulation.checkers import Lives, Violation
@@ -121,7 +121,7 @@ def locked(
     named: str = "e",
 ) -> dict[str, Any]:
     """Return an item with these tickets in the queue of its lock, by requests that were sent at that time."""
-    entry = records.new_entry("owner", EXCLUSIVE, 6.0, int((START_S + sent_s) * 1000))
+    entry = records.new_entry("owner", WHOLE, 6.0, int((START_S + sent_s) * 1000))
     document = {
         "next": {"N": str(next_ticket)},
         "since": {"N": str(since)},

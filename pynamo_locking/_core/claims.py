@@ -1,0 +1,153 @@
+"""What an entry claims of its lock, and which claims stand in each other's way. Pure.
+
+One rule for all modes: an entry holds the lock once nobody ahead of it conflicts with it. Since tickets are
+drawn in the order of arrival and a claim never grows, entries can only leave from ahead of another one.
+Ranges that wait in one queue, first come, first served, are how the kernel's range locks keep a large one from
+being starved by small ones (Lustre's ``range_lock.c``, dm-integrity's "fair range locks").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+EXCLUSIVE: Final = "exclusive"
+SHARED: Final = "shared"
+
+#: DynamoDB's type and the value in DynamoDB's form: ``("N", "12.5")``, ``("S", "a")``, ``("B", b"a")``.
+Bound = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an entry asks of its lock.
+
+    Attributes:
+        mode: ``"exclusive"``, or ``"shared"`` among those who only read.
+        permits: how many may hold the lock together; 1 for all but semaphores.
+        lower: where its range begins; None for an open end.
+        upper: where its range ends, which is no part of it; None for an open end.
+    """
+
+    mode: str = EXCLUSIVE
+    permits: int = 1
+    lower: Bound | None = None
+    upper: Bound | None = None
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether it leaves a part of the lock to others."""
+        return self.lower is not None or self.upper is not None
+
+    @property
+    def may_write(self) -> bool:
+        """Whether nobody else holds what it claims."""
+        return self.mode == EXCLUSIVE and self.permits == 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it conflicts with every other claim."""
+        return self.may_write and not self.is_ranged
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What sorts claims by where they begin, the longer one first, and who is alone before who shares."""
+        return _Start(self.lower), _End(self.upper), self.mode
+
+    def overlaps(self, other: Claim) -> bool:
+        """Tell whether both ranges have something in common; they are half-open."""
+        return _is_before(self.lower, other.upper) and _is_before(other.lower, self.upper)
+
+    def conflicts(self, other: Claim) -> bool:
+        """Tell whether both cannot hold the lock at once (but for the number of permits)."""
+        return not (self.mode == other.mode == SHARED) and self.overlaps(other)
+
+    def covers(self, other: Claim) -> bool:
+        """Tell whether who holds this one holds the other one as well."""
+        return (
+            self.permits == other.permits
+            and (self.mode == EXCLUSIVE or other.mode == SHARED)
+            and (self.lower is None or (other.lower is not None and not _is_before(other.lower, self.lower)))
+            and (self.upper is None or (other.upper is not None and not _is_before(self.upper, other.upper)))
+        )
+
+    def contains(self, bound: Bound) -> bool:
+        """Tell whether a value lies in the range."""
+        return (self.lower is None or not _is_before(bound, self.lower)) and _is_before(bound, self.upper)
+
+    def __str__(self) -> str:
+        parts = [self.mode] if self.permits == 1 else [f"permits={self.permits}"]
+        if self.is_ranged:
+            parts.append(f"[{_text(self.lower)}, {_text(self.upper)})")
+        return " ".join(parts)
+
+
+WHOLE: Final = Claim()
+
+
+def _by_type(bound: Bound) -> tuple[str, Any]:
+    return bound[0], order(bound)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The lower end of a range: the open one is first."""
+
+    bound: Bound | None
+
+    def __lt__(self, other: _Start) -> bool:
+        return other.bound is not None and (self.bound is None or _by_type(self.bound) < _by_type(other.bound))
+
+
+@dataclass(frozen=True)
+class _End:
+    """The upper end of a range: the open one is first, and the larger one of two."""
+
+    bound: Bound | None
+
+    def __lt__(self, other: _End) -> bool:
+        return other.bound is not None and (self.bound is None or _by_type(self.bound) > _by_type(other.bound))
+
+
+def _is_before(bound: Bound | None, other: Bound | None) -> bool:
+    """Tell whether a range that begins at the one reaches below the other. Unlike types are refused elsewhere."""
+    return bound is None or other is None or bound[0] != other[0] or order(bound) < order(other)
+
+
+def order(bound: Bound) -> Any:
+    """Return what sorts as DynamoDB does: numbers by value, strings by UTF-8, which is by code points."""
+    return Decimal(bound[1]) if bound[0] == "N" else bound[1]
+
+
+def _text(bound: Bound | None) -> str:
+    return "..." if bound is None else str(bound[1])
+
+
+def blockers(claim: Claim, ahead: Iterable[Claim]) -> list[int]:
+    """Return which of the claims ahead must leave before this one is granted; for a semaphore, some of them."""
+    found = [(i, other) for i, other in enumerate(ahead) if claim.conflicts(other)]
+    is_blocked = len(found) >= claim.permits or any(disagreement(claim, other) for _, other in found)
+    return [i for i, _ in found] if is_blocked else []
+
+
+def front(claims: Iterable[Claim]) -> Iterator[int]:
+    """Yield the places of those that nobody before them blocks, in a queue of claims."""
+    before: list[Claim] = []
+    for i, claim in enumerate(claims):
+        if not blockers(claim, before):
+            yield i
+        before.append(claim)
+
+
+def disagreement(claim: Claim, first: Claim) -> str | None:
+    """Return why two claims cannot be in one queue, None if they can: the first one in it decides."""
+    if claim.permits != first.permits:
+        return f"permits={claim.permits} was asked for, and the queue is one of permits={first.permits}"
+    kinds = [{bound[0] for bound in (each.lower, each.upper) if bound is not None} for each in (claim, first)]
+    if all(kinds) and kinds[0] != kinds[1]:
+        return f"the range {claim} was asked for, and the queue is one of ranges like {first}: values of another type"
+    return None

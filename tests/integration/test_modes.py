@@ -1,0 +1,568 @@
+"""Shared locks, semaphores, ranges, and taking what is free, on every engine."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemLocked,
+    LockableModel,
+    LockLost,
+    LockTimeout,
+    TransactWrite,
+    locked_all,
+    transaction,
+)
+from tests.support.models import QUICK, Account, Device, Locks
+from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+
+UTC = timezone.utc
+
+
+class Booking(LockableModel):
+    """Ordered by time; the locks in another table."""
+
+    class Meta:
+        table_name = "bookings"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    device_id = UnicodeAttribute(hash_key=True)
+    begin = UTCDateTimeAttribute(range_key=True)
+    note = UnicodeAttribute(null=True)
+
+
+class Reading(LockableModel):
+    """Ordered by number."""
+
+    class Meta:
+        table_name = "readings"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    device_id = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    value = NumberAttribute(default=0)
+
+
+class Chunk(LockableModel):
+    """Ordered by bytes."""
+
+    class Meta:
+        table_name = "chunks"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    file = UnicodeAttribute(hash_key=True)
+    at = BinaryAttribute(range_key=True, legacy_encoding=False)
+
+
+@pytest.fixture
+def account(memory):
+    """An account with 100 in it."""
+    return with_account(memory)
+
+
+@pytest.fixture
+def account_anywhere(engine):
+    """The same on each engine, where its requests are new."""
+    return with_account(engine)
+
+
+def with_account(engine):
+    engine.bind(Account)
+    Account("a", balance=100).save()
+    return Account
+
+
+@pytest.fixture
+def locks(memory):
+    """Locks without items."""
+    memory.bind(Locks)
+    return Locks
+
+
+@pytest.fixture
+def locks_anywhere(engine):
+    """The same on each engine."""
+    engine.bind(Locks)
+    return Locks
+
+
+@pytest.fixture
+def reading(memory):
+    """A device with three readings."""
+    return with_readings(memory)
+
+
+@pytest.fixture
+def reading_anywhere(engine):
+    """The same on each engine."""
+    return with_readings(engine)
+
+
+def with_readings(engine):
+    engine.bind(Reading, Locks)
+    for number in range(3):
+        Reading("d", number).save()
+    return Reading
+
+
+def hour(n):
+    return datetime(2026, 1, 1, n, tzinfo=UTC)
+
+
+def is_free(lock):
+    """Whether another party gets a lock at once."""
+
+    def attempt():
+        try:
+            lock.acquire(wait=0)
+        except LockTimeout:
+            return False
+        lock.release()
+        return True
+
+    return in_thread(attempt)
+
+
+# Shared
+
+
+def test_readers_hold_together_and_writers_alone(account_anywhere):
+    """Any number of readers, none beside a writer, and the item as it was when each came."""
+    with (
+        held_elsewhere(account_anywhere.lock("a", shared=True)),
+        account_anywhere.locked("a", shared=True, wait=0) as lock,
+    ):
+        assert lock.item.balance == 100
+        assert [holder.mode for holder in account_anywhere.lock_state("a").holders] == ["shared", "shared"]
+        assert not is_free(account_anywhere.lock("a"))
+        assert is_free(account_anywhere.lock("a", shared=True))
+    with held_elsewhere(account_anywhere.lock("a")):
+        assert not is_free(account_anywhere.lock("a", shared=True))
+    assert account_anywhere.lock_state("a").entries == ()
+
+
+def test_no_writes_under_a_shared_lock(account):
+    """Refused before any request, with what to do instead; checks of other items may name it."""
+    with account.locked("a", shared=True) as lock:
+        for write in (
+            lock.item.save,
+            lock.item.delete,
+            lambda: lock.item.update([Account.balance.add(1)]),
+            account("a").save,
+        ):
+            with pytest.raises(ConfigurationError, match="take it exclusively"):
+                write()
+        with TransactWrite(connection=Account._get_connection().connection) as transact:
+            lock.check(transact)
+            transact.save(account("b", balance=1))
+    assert (account.get("a").balance, account.get("b").balance) == (100, 1)
+
+
+def test_no_writes_from_outside_while_somebody_reads(account):
+    """A reader is protected like a holder."""
+    with held_elsewhere(account.lock("a", shared=True)), pytest.raises(ItemLocked):
+        account.get("a").update([Account.balance.add(1)])
+
+
+def test_a_transaction_inside_a_shared_lock(memory):
+    """It may read the item and write others, and must not write this one."""
+    memory.bind(Device, Locks)
+    for key in "ab":
+        Device(key).save()
+    with Device.locked("a", shared=True):
+        with transaction() as tx:
+            assert tx.get(Device, "a").total == 0
+            tx.update(tx.get(Device, "b"), [Device.total.add(5)])
+        with pytest.raises(ConfigurationError, match="take it exclusively"), transaction() as tx:
+            tx.update(tx.get(Device, "a"), [Device.total.add(5)])
+    assert [Device.get(key).total for key in "ab"] == [0, 5]
+
+
+def test_no_upgrade(account):
+    """Two readers who both want to write would wait for each other: refused at once, and the lock is kept."""
+    with account.locked("a", shared=True) as lock:
+        for other in (account.lock("a"), account.lock("a", permits=2)):
+            with pytest.raises(ConfigurationError, match="not upgraded"):
+                other.acquire()
+        assert lock.is_held
+        with account.locked("a", shared=True) as again:
+            assert again.ticket == lock.ticket
+        assert lock.is_held
+
+
+def test_who_has_it_alone_may_read(account):
+    """Asking again for less gets the same ticket."""
+    with account.locked("a") as lock, account.locked("a", shared=True) as again:
+        assert again.ticket == lock.ticket
+        again.item.balance = 5
+        lock.item.save()
+
+
+def test_downgrade(account_anywhere):
+    """Readers who wait get in, writers do not, and the one who wrote cannot write any more."""
+    entered, done = threading.Event(), threading.Event()
+
+    def read():
+        with account_anywhere.locked("a", shared=True) as lock:
+            entered.set()
+            done.wait()
+            return lock.item.balance
+
+    with account_anywhere.locked("a") as lock:
+        reader = threading.Thread(target=read)
+        reader.start()
+        while not account_anywhere.lock_state("a").waiters:
+            pass
+        lock.item.update([Account.balance.add(1)])
+        lock.downgrade()
+        lock.downgrade()
+        assert entered.wait(20)
+        assert lock.is_held
+        assert not is_free(account_anywhere.lock("a"))
+        with pytest.raises(ConfigurationError, match="take it exclusively"):
+            lock.item.save()
+        done.set()
+        reader.join()
+    assert account_anywhere.get("a").balance == 101
+
+
+def test_a_downgrade_of_what_is_lost(account):
+    """Who was evicted is told."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    assert account.break_lock("a", ticket=lock.ticket)
+    with pytest.raises(LockLost):
+        lock.downgrade()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_reader_waits_behind_a_waiting_writer(account):
+    """First come, first served, so that readers do not starve it."""
+    order = []
+
+    def write():
+        with account.locked("a"):
+            order.append("writer")
+
+    def read():
+        with account.locked("a", shared=True):
+            order.append("reader")
+
+    threads = [threading.Thread(target=write), threading.Thread(target=read)]
+    with held_elsewhere(account.lock("a", shared=True)):
+        for waiting, thread in enumerate(threads, 1):
+            thread.start()
+            while len(account.lock_state("a").waiters) < waiting:
+                pass
+        assert order == []
+    for thread in threads:
+        thread.join()
+    assert order == ["writer", "reader"]
+
+
+def test_dead_readers_are_evicted_all_at_once(account_anywhere):
+    """And all of them are told, as they held it."""
+    with shifted_clock() as clock:
+        readers = [abandoned(account_anywhere.lock("a", shared=True, heartbeat=False)) for _ in range(3)]
+        clock.shift += 200
+        with account_anywhere.locked("a", wait=5) as lock:
+            state = account_anywhere.lock_state("a")
+            assert [entry.ticket for entry in state.entries] == [lock.ticket]
+            assert [state.was_evicted(reader.ticket) for reader in readers] == [True] * 3
+
+
+# Semaphores
+
+
+def test_a_semaphore_has_so_many_holders(locks_anywhere):
+    """And the next one waits for any of them."""
+    with held_elsewhere(locks_anywhere.lock("s", permits=2)), locks_anywhere.locked("s", permits=2) as mine:
+        assert len(locks_anywhere.lock_state("s").holders) == 2
+        assert not is_free(locks_anywhere.lock("s", permits=2))
+        with pytest.raises(ConfigurationError, match="take it exclusively"):
+            mine.item.save()
+        with pytest.raises(ConfigurationError, match="semaphore"):
+            mine.downgrade()
+    assert is_free(locks_anywhere.lock("s", permits=2))
+
+
+def test_contenders_must_agree_on_the_permits(locks):
+    """Both numbers are named, nothing is left behind, and once all have left another number will do."""
+    with held_elsewhere(locks.lock("s", permits=3)):
+        for other in (locks.lock("s", permits=2), locks.lock("s"), locks.lock("s", shared=True)):
+            for wait in (0, 5):
+                with pytest.raises(ConfigurationError, match=r"permits=[12] .* permits=3"):
+                    other.acquire(wait=wait)
+        assert len(locks.lock_state("s").entries) == 1
+    with locks.locked("s", permits=2):
+        pass
+
+
+def test_who_died_long_ago_does_not_decide_on_the_permits(locks):
+    """Otherwise a crash would forbid another number for ever."""
+    with shifted_clock() as clock:
+        abandoned(locks.lock("s", permits=3, heartbeat=False))
+        clock.shift += 200
+        with locks.locked("s", permits=1, wait=5):
+            assert len(locks.lock_state("s").entries) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"permits": 0}, {"permits": 1.5}, {"permits": True}, {"permits": 2, "shared": True}]
+)
+def test_permits_that_cannot_be(options):
+    """Refused where the lock is made."""
+    with pytest.raises(ConfigurationError, match="permits"):
+        Locks.locked("s", **options)
+
+
+@pytest.mark.parametrize("options", [{"shared": True}, {"permits": 2}])
+def test_an_edit_is_alone(options):
+    """It writes."""
+    with pytest.raises(ConfigurationError, match=r"edit\(\) writes"):
+        Account.edit("a", **options)
+
+
+# Ranges
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_free_then"),
+    [
+        ((0, 10), True),  # adjacent: half-open
+        ((20, 30), True),
+        ((5, 15), False),
+        ((12, 13), False),
+        ((19, 40), False),
+        ((None, None), False),
+        ((None, 10), True),
+        ((20, None), True),
+        ((None, 11), False),
+        ((Decimal("19.9"), None), False),
+    ],
+)
+def test_ranges_conflict_where_they_overlap(locks, bounds, is_free_then):
+    """Adjacent ones do not, and open ends reach to the end; `locked` is the whole."""
+    with held_elsewhere(locks.locked_range("x", 10, 20)):
+        assert is_free(locks.locked_range("x", *bounds)) is is_free_then
+        assert not is_free(locks.lock("x"))
+    assert is_free(locks.lock("x"))
+
+
+@pytest.mark.parametrize(
+    ("lower", "middle", "upper"),
+    [("a", "b", "c"), (b"\x01", b"\x80", b"\xff"), (hour(1), hour(2), hour(3)), (9, 10, 11), (1.5, 2, 2.5)],
+)
+def test_ranges_of_names(locks_anywhere, lower, middle, upper):
+    """Numbers, strings, bytes and times."""
+    with held_elsewhere(locks_anywhere.locked_range("x", lower, middle)):
+        assert is_free(locks_anywhere.locked_range("x", middle, upper))
+        assert not is_free(locks_anywhere.locked_range("x", lower, upper))
+
+
+def test_times_are_compared_as_moments(locks):
+    """Whatever time zone they are given in."""
+    east = timezone(timedelta(hours=5))
+    with held_elsewhere(locks.locked_range("x", hour(1), hour(2))):
+        assert is_free(locks.locked_range("x", hour(2).astimezone(east), hour(3).astimezone(east)))
+        assert not is_free(locks.locked_range("x", hour(1).astimezone(east), None))
+
+
+def test_shared_ranges(locks):
+    """Readers of one part together, a writer of it not beside them, a writer of another part is."""
+    with held_elsewhere(locks.locked_range("x", 0, 10, shared=True)):
+        assert is_free(locks.locked_range("x", 5, 15, shared=True))
+        assert not is_free(locks.locked_range("x", 5, 15))
+        assert is_free(locks.locked_range("x", 10, 15))
+
+
+def test_ranges_of_unlike_values(locks):
+    """Who asks for strings where others have numbers is told, instead of being let in."""
+    with held_elsewhere(locks.locked_range("x", 0, 10)), pytest.raises(ConfigurationError, match="another type"):
+        locks.locked_range("x", "a", "b").acquire(wait=1)
+
+
+def test_a_large_range_is_not_starved(locks):
+    """A small one that came later waits behind it, though it does not overlap any holder."""
+    granted = []
+
+    def take(name, lower, upper):
+        with locks.locked_range("x", lower, upper):
+            granted.append(name)
+
+    threads = [threading.Thread(target=take, args=args) for args in (("large", 0, 100), ("small", 50, 51))]
+    with held_elsewhere(locks.locked_range("x", 0, 1)):
+        for waiting, thread in enumerate(threads, 1):
+            thread.start()
+            while len(locks.lock_state("x").waiters) < waiting:
+                pass
+        assert granted == []
+    for thread in threads:
+        thread.join()
+    assert granted == ["large", "small"]
+
+
+def test_writes_in_a_locked_range_are_guarded(reading_anywhere):
+    """Refused once the range is lost; beside it nothing is guarded; under a shared range nothing is written."""
+    lock = reading_anywhere.locked_range("d", 0, 2, heartbeat=False).acquire()
+    inside, outside = reading_anywhere.get("d", 1), reading_anywhere.get("d", 2)
+    inside.update([Reading.value.add(1)])
+    reading_anywhere("d", 1.5, value=7).save()
+    assert reading_anywhere.break_lock("d", ticket=lock.ticket)
+    with pytest.raises(LockLost):
+        inside.update([Reading.value.add(1)])
+    outside.update([Reading.value.add(1)])
+    with pytest.raises(LockLost):
+        lock.release()
+    assert [(row.number, row.value) for row in reading_anywhere.query("d")] == [(0, 0), (1, 1), (1.5, 7), (2, 1)]
+
+    with (
+        reading_anywhere.locked_range("d", 0, 2, shared=True),
+        pytest.raises(ConfigurationError, match="take it exclusively"),
+    ):
+        reading_anywhere.get("d", 1).save()
+
+
+def test_a_transaction_in_a_locked_range(memory):
+    """All its writes in the range are guarded by one check of the range."""
+    memory.bind(Reading, Locks)
+    lock = Reading.locked_range("d", 0, 5, heartbeat=False).acquire()
+    with TransactWrite(connection=Reading._get_connection().connection) as transact:
+        for number in range(3):
+            transact.save(Reading("d", number, value=1))
+    assert Reading.break_lock("d", ticket=lock.ticket)
+    with pytest.raises(LockLost), TransactWrite(connection=Reading._get_connection().connection) as transact:
+        transact.save(Reading("d", 3, value=1))
+    assert [row.number for row in Reading.query("d")] == [0, 1, 2]
+
+
+def test_two_ranges_in_one_transaction(memory):
+    """DynamoDB allows one action an item, and the lock row is one: said before any request."""
+    memory.bind(Reading, Locks)
+    with Reading.locked_range("d", 0, 5), Reading.locked_range("d", 10, 15):
+        with (
+            pytest.raises(ConfigurationError, match="one range that spans both"),
+            TransactWrite(connection=Reading._get_connection().connection) as transact,
+        ):
+            transact.save(Reading("d", 1))
+            transact.save(Reading("d", 11))
+        Reading("d", 1).save()
+        Reading("d", 11).save()
+    assert [row.number for row in Reading.query("d")] == [1, 11]
+
+
+def test_ranges_held_by_one_party(locks):
+    """Apart or inside each other: fine. Partly overlapping: it would wait for itself, so it is told."""
+    with locks.locked_range("x", 0, 10) as wide, locks.locked_range("x", 20, 30) as other:
+        assert other.ticket > wide.ticket
+        with locks.locked_range("x", 2, 5, shared=True) as inner:
+            assert inner.ticket == wide.ticket
+        with pytest.raises(ConfigurationError, match="Take all of it"):
+            locks.locked_range("x", 5, 15).acquire()
+        assert wide.is_held
+        assert other.is_held
+    assert locks.lock_state("x").entries == ()
+
+
+def test_several_ranges_at_once(locks):
+    """In one order whatever that of the arguments, the wider one first."""
+    inner, wide, apart = (locks.locked_range("x", *ends) for ends in ((2, 5), (0, 10), (20, None)))
+    with locked_all(apart, inner, wide, wait=1):
+        assert inner.ticket == wide.ticket < apart.ticket
+    assert locks.lock_state("x").entries == ()
+
+
+def test_ranges_of_times_and_bytes(engine):
+    """The range key's own type, and the row of the hash key."""
+    engine.bind(Booking, Chunk, Locks)
+    with held_elsewhere(Booking.locked_range("d", hour(1), hour(3))):
+        assert not is_free(Booking.locked_range("d", hour(2), None))
+        assert is_free(Booking.locked_range("d", hour(3), None))
+        assert is_free(Booking.locked_range("e", hour(1), hour(3)))
+        assert is_free(Booking.lock("d", hour(1)))
+        assert len(Booking.lock_state("d").holders) == 1
+    with held_elsewhere(Chunk.locked_range("f", b"\x00", b"\x80")):
+        assert not is_free(Chunk.locked_range("f", b"\x7f", b"\xff"))
+        assert is_free(Chunk.locked_range("f", b"\x80", None))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Locks.locked_range("x", 5, 5), "must be before"),
+        (lambda: Locks.locked_range("x", 6, 5), "must be before"),
+        (lambda: Locks.locked_range("x", 1, "b"), "one type"),
+        (lambda: Locks.locked_range("x", datetime(2026, 1, 1), None), "time zone"),  # noqa: DTZ001 - the point
+        (lambda: Locks.locked_range("x", True, None), "numbers, strings"),
+        (lambda: Locks.locked_range("x", float("nan"), None), "finite"),
+        (lambda: Booking.locked_range("d", datetime(2026, 1, 1), None), "time zone"),  # noqa: DTZ001
+        (lambda: Booking.locked_range("d", 1, 2), "does not accept"),
+        (lambda: Device.locked_range("d", 1, 2), "no range key"),
+        (lambda: Reading.locked_range(None, 1, 2), "value is needed"),
+    ],
+)
+def test_ranges_that_cannot_be(make, says):
+    """Refused where they are made, with what is wrong."""
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+def test_a_range_has_no_item(locks):
+    """There may be many in it, or none."""
+    with locks.locked_range("x", 0, 1) as lock, pytest.raises(ConfigurationError, match="has no item"):
+        _ = lock.item
+
+
+# Taking what is free
+
+
+def test_try_locked(account):
+    """The lock, held, or None; other errors stay errors."""
+    with account.try_locked("a") as lock:
+        assert lock.item.balance == 100
+        with held_elsewhere(account.lock("a", wait=20)) if lock is None else account.locked("a"):
+            pass
+    with held_elsewhere(account.lock("a")), account.try_locked("a") as lock:
+        assert lock is None
+    with pytest.raises(account.DoesNotExist), account.try_locked("nobody"):
+        pass
+    assert account.lock_state("a").entries == ()
+
+
+def test_try_locked_lets_errors_of_the_block_through(account):
+    """And gives the lock back."""
+    with pytest.raises(KeyError), account.try_locked("a"):
+        raise KeyError
+    assert account.lock_state("a").entries == ()
+
+
+def test_locked_first(account):
+    """Those that are held, or gone, are skipped."""
+    account("b").save()
+    keys = ["gone", "a", "b"]
+    with account.locked_first(keys) as lock:
+        assert lock.item.account_id == "a"
+        with account.locked_first(["gone"]) as none:
+            assert none is None
+    with held_elsewhere(account.lock("a")), account.locked_first(keys) as lock:
+        assert lock.item.account_id == "b"
+    with held_elsewhere(account.lock("a")), held_elsewhere(account.lock("b")), account.locked_first(keys) as lock:
+        assert lock is None
+
+
+def test_locked_first_of_pairs(reading):
+    """Hash and range key of each."""
+    with (
+        held_elsewhere(reading.lock("d", 0)),
+        reading.locked_first([("d", 0), ("d", 1)], shared=True) as lock,
+    ):
+        assert lock.item.number == 1

@@ -1,0 +1,173 @@
+"""Which claims stand in each other's way, and who is granted: the rule behind all modes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim, blockers, disagreement, front
+from pynamo_locking._core.queue import traces
+from pynamo_locking._io import records
+from tests.unit.helpers import entry, queue, steady
+
+
+def span(lower, upper, mode=EXCLUSIVE, kind="N"):
+    """A range of whole numbers; None is an open end."""
+    ends = (None if end is None else (kind, str(end)) for end in (lower, upper))
+    return Claim(mode, 1, *ends)
+
+
+SHARE = Claim(SHARED)
+ENDS = st.one_of(st.none(), st.integers(-3, 12))
+SPANS = st.builds(
+    lambda pair, mode: span(*pair, mode),
+    st.tuples(ENDS, ENDS).filter(lambda pair: None in pair or pair[0] < pair[1]),
+    st.sampled_from([EXCLUSIVE, SHARED]),
+)
+
+
+def members(claim):
+    """The whole and half numbers from -5 to 15 that lie in a range."""
+    halves = [n / 2 for n in range(-10, 31)]
+    return {n for n in halves if claim.contains(("N", str(n)))}
+
+
+@steady
+@given(SPANS, SPANS)
+def test_ranges_overlap_if_they_have_a_value_in_common(one, other):
+    """Half-open, with open ends, whichever is asked."""
+    assert one.overlaps(other) == other.overlaps(one) == bool(members(one) & members(other))
+
+
+@steady
+@given(SPANS, SPANS)
+def test_conflict(one, other):
+    """Where they overlap, unless both only read."""
+    both_read = one.mode == other.mode == SHARED
+    assert one.conflicts(other) == other.conflicts(one) == (one.overlaps(other) and not both_read)
+
+
+@steady
+@given(SPANS, SPANS)
+def test_who_holds_one_claim_holds_what_it_covers(one, other):
+    """All of its values, and no less than its mode."""
+    inside = (one.lower is None or (other.lower is not None and int(other.lower[1]) >= int(one.lower[1]))) and (
+        one.upper is None or (other.upper is not None and int(other.upper[1]) <= int(one.upper[1]))
+    )
+    assert one.covers(other) == (inside and (one.mode == EXCLUSIVE or other.mode == SHARED))
+    assert not one.covers(Claim(other.mode, 2, other.lower, other.upper))
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(("N", "9"), ("N", "10")), (("S", "Z"), ("S", "a")), (("S", "\uffff"), ("S", "\U0001f600"))]
+)
+def test_values_are_in_the_order_of_dynamodb(lower, upper):
+    """Numbers by value, strings by code point: above the surrogates too, where UTF-16 would differ."""
+    assert Claim(lower=lower).contains(upper)
+    assert not Claim(lower=upper).contains(lower)
+
+
+def test_bytes_are_unsigned():
+    """As DynamoDB compares them."""
+    assert Claim(lower=("B", b"\x7f")).contains(("B", b"\x80"))
+
+
+@steady
+@given(st.lists(SPANS, max_size=8))
+def test_holders_are_compatible_and_nobody_overtakes(claims):
+    """Two holders never conflict; who waits conflicts with somebody who came before."""
+    granted = list(front(claims))
+    for one, other in itertools.combinations(granted, 2):
+        assert not claims[one].conflicts(claims[other])
+    for i in set(range(len(claims))) - set(granted):
+        assert any(claims[i].conflicts(claims[j]) for j in range(i))
+
+
+def test_a_reader_waits_behind_a_waiting_writer():
+    """Else readers who keep coming would starve the writer."""
+    assert list(front([SHARE, SHARE, WHOLE, SHARE])) == [0, 1]
+
+
+def test_a_small_range_waits_behind_a_large_one():
+    """Else small ranges that keep coming would starve it. One that touches nobody is granted at once."""
+    assert list(front([span(0, 2), span(0, 10), span(5, 6), span(10, 11)])) == [0, 3]
+
+
+@steady
+@given(st.integers(1, 5), st.integers(0, 9))
+def test_a_semaphore_has_as_many_holders_as_permits(permits, length):
+    """The first ones."""
+    assert list(front([Claim(permits=permits)] * length)) == list(range(min(permits, length)))
+
+
+def test_disagreement_blocks():
+    """Who asks for more permits than those ahead is not granted beside them; he is told so."""
+    assert blockers(Claim(permits=5), [Claim(permits=3)]) == [0]
+    assert "permits=5" in str(disagreement(Claim(permits=5), Claim(permits=3)))
+    assert "permits=3" in str(disagreement(Claim(permits=5), Claim(permits=3)))
+
+
+@pytest.mark.parametrize(("one", "other"), [(span(1, 2), span("a", "b", kind="S")), (WHOLE, Claim(permits=2))])
+def test_who_cannot_share_a_queue(one, other):
+    """Ranges of unlike values, and the whole lock beside a semaphore: they are told, and do not overlap silently."""
+    assert disagreement(one, other)
+    assert disagreement(other, one)
+    assert blockers(one, [other]) == [0]
+
+
+@pytest.mark.parametrize("other", [WHOLE, SHARE, span(3, None), span(None, None, SHARED)])
+def test_modes_and_ranges_mix(other):
+    """The whole lock, readers, and ranges of one kind of value."""
+    assert disagreement(span(1, 2), other) is None
+
+
+@steady
+@given(st.lists(SPANS, min_size=2, max_size=5))
+def test_the_order_of_taking_several(claims):
+    """Total, and whoever covers another one of the same place comes first."""
+    ordered = sorted(claims, key=lambda claim: claim.place)
+    for earlier, later in itertools.combinations(ordered, 2):
+        assert not (later.covers(earlier) and not earlier.covers(later) and later.lower == earlier.lower)
+    assert [c.place for c in ordered] == sorted(c.place for c in reversed(claims))
+
+
+def test_claims_are_stored_and_read():
+    """All of it, and nothing more than is needed."""
+    for claim in (
+        WHOLE,
+        SHARE,
+        Claim(permits=3),
+        span(1, None, SHARED),
+        Claim(lower=("B", b"\x00"), upper=("B", b"1")),
+    ):
+        document = records.new_document("me", records.new_entry("o", claim, 1.0, 0), 7)
+        (stored,) = records.state_of(document["M"]).entries
+        assert stored.claim == claim
+    assert "lower" not in records.new_entry("o", WHOLE, 1.0, 0)["M"]
+
+
+# What an eviction leaves
+
+
+def test_all_evicted_holders_leave_a_trace():
+    """Readers hold together; a writer behind them did not hold."""
+    readers = [entry(ticket, claim=SHARE) for ticket in (1, 2)]
+    assert traces([*readers, entry(3)]) == {1: 1, 2: 2}
+    assert traces([entry(1), entry(2)]) == {1: 1}
+
+
+def test_the_younger_of_two_in_one_slot_is_remembered():
+    """Of the older one nobody knows then, which is the truth."""
+    readers = [entry(ticket, claim=SHARE) for ticket in (1, 9)]
+    assert traces(readers) == {1: 9}
+    state = queue(since=1, evicted=traces(readers))
+    assert (state.was_evicted(9), state.was_evicted(1)) == (True, None)
+
+
+def test_words_for_a_claim():
+    """In errors and logs."""
+    texts = [str(claim) for claim in (WHOLE, SHARE, Claim(permits=3), span(1, None, SHARED))]
+    assert texts == ["exclusive", "shared", "permits=3", "shared [1, ...)"]
