@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These start processes of their own, kill and pause them: nothing else runs beside them.
 ALONE := $(foreach name,crashes demo fork pauses processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
+BESIDE := $(ALONE:%=--ignore=%) --ignore=tests/simulation
+# The same tests on engines that take long enough without being measured.
+SLOW := moto or dynamodb-local
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -19,7 +22,8 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(ALONE:%=--ignore=%) --ignore=tests/simulation
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(BESIDE) -k "not ($(SLOW))"
+	$(BIN)/python -m pytest --no-cov -n 2 $(BESIDE) -k "$(SLOW)"
 	$(BIN)/python -m pytest --no-cov -n 2 tests/simulation
 	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 $(ALONE)
 	$(BIN)/coverage report

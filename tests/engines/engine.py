@@ -158,7 +158,20 @@ class Engine:
         connection: Any = model._get_connection().connection
         connection._local.session = self._session
         self._cleanup.callback(connection.client.close)
-        model.create_table(wait=True, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
+        with self._without_ttl(model):
+            model.create_table(wait=True, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
+
+    @contextmanager
+    def _without_ttl(self, model: type[Model]) -> Iterator[None]:
+        """Leave TTL off on DynamoDB Local, which deletes what has expired within seconds, in the middle of a test."""
+        if self.name != "dynamodb-local":
+            yield
+            return
+        setattr(model, "update_ttl", lambda *_arguments, **_options: None)  # noqa: B010 - typed as a method
+        try:
+            yield
+        finally:
+            delattr(model, "update_ttl")
 
     def _drop(self, table: str) -> None:
         client = self.client()
