@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar, override
 
+from pynamo_locking._core.claims import spanning
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost
+from pynamo_locking.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from pynamo_locking.guarded import GuardedMixin
-    from pynamo_locking.locks import Lock
 
 M = TypeVar("M", bound="GuardedMixin")
 
@@ -73,10 +75,12 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
     """Take several locks, all or none.
 
     They are taken in one canonical order whatever the order of the arguments, so that two callers
-    never wait for each other in a circle.
+    never wait for each other in a circle. Several ranges of one hash key (or of one name) are taken as one range
+    that spans them, since in their queue somebody could stand between the first and the second one.
 
     Args:
-        *locks: locks made by `Model.lock()` and `NamedLock.lock()`; naming the same one twice is fine.
+        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one
+            twice is fine.
         wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the
             locks by default.
 
@@ -88,21 +92,29 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
         LockLost: on leaving, if one of them was lost meanwhile.
         ItemNotFound, ConfigurationError: as `Lock.acquire`.
 
-    Cost: that of each lock.
+    Cost: that of each lock; ranges of one hash key cost that of one.
     """
     limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
-        for lock in sorted(locks, key=_place):
+        for lock in _in_order(locks):
             left = max(0.0, deadline - runtime.current.monotonic())
             lock.acquire(wait=left)
             held.push(lock.__exit__)
         yield locks
 
 
-def _place(lock: Lock[Any]) -> tuple[Any, ...]:
-    """Return what orders locks: by their rows, and ranges of one row so that one that covers another is first."""
-    return repr(lock._target.row.identity), lock._wish.claim.place
+def _in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
+    """Yield locks by their rows, and before several ranges of one row a lock that covers them all."""
+    rows: dict[str, list[Lock[Any]]] = {}
+    for lock in locks:
+        rows.setdefault(repr(lock._target.row.identity), []).append(lock)
+    for _, together in sorted(rows.items()):
+        together.sort(key=lambda lock: lock._wish.claim.place)
+        if len(together) > 1 and any(lock._wish.claim.is_ranged for lock in together):
+            claim = spanning([lock._wish.claim for lock in together])
+            yield Lock(together[0]._target, replace(together[0]._wish, claim=claim), None)
+        yield from together
 
 
 @contextlib.contextmanager

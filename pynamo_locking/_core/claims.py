@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 EXCLUSIVE: Final = "exclusive"
 SHARED: Final = "shared"
@@ -87,6 +87,17 @@ class Claim:
 
 
 WHOLE: Final = Claim()
+
+
+def spanning(claims: Sequence[Claim]) -> Claim:
+    """Return the smallest claim that covers all of these, which are no semaphores."""
+    lowers, uppers = [claim.lower for claim in claims], [claim.upper for claim in claims]
+    mode = SHARED if all(claim.mode == SHARED for claim in claims) else EXCLUSIVE
+    return Claim(
+        mode,
+        lower=None if None in lowers else min(filter(None, lowers), key=_by_type),
+        upper=None if None in uppers else max(filter(None, uppers), key=_by_type),
+    )
 
 
 def _by_type(bound: Bound) -> tuple[str, Any]:

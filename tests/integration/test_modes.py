@@ -474,10 +474,19 @@ def test_ranges_held_by_one_party(locks):
 
 
 def test_several_ranges_at_once(locks):
-    """In one order whatever that of the arguments, the wider one first."""
-    inner, wide, apart = (locks.locked_range("x", *ends) for ends in ((2, 5), (0, 10), (20, None)))
-    with locked_all(apart, inner, wide, wait=1):
-        assert inner.ticket == wide.ticket < apart.ticket
+    """As one range that spans them: between two of them somebody could wait for the one and be before the other."""
+    inner, wide, apart = (locks.locked_range("x", *ends) for ends in ((2, 5), (0, 10), (20, 30)))
+    with locked_all(apart, inner, wide, wait=1) as held:
+        assert held == (apart, inner, wide)
+        assert inner.ticket == wide.ticket == apart.ticket
+        assert len(locks.lock_state("x").entries) == 1
+        assert not is_free(locks.locked_range("x", 12, 13))
+        assert is_free(locks.locked_range("x", 30, None))
+    assert locks.lock_state("x").entries == ()
+    with locked_all(wide, locks.locked_range("x", 20, 30, shared=True), locks.lock("y")):
+        assert not is_free(locks.lock("y"))
+    with held_elsewhere(apart), pytest.raises(LockTimeout), locked_all(inner, apart, wait=0):
+        pass
     assert locks.lock_state("x").entries == ()
 
 

@@ -125,6 +125,23 @@ class Both(ExpiringMixin, LockableModel):
     lock = LockAttribute()
 
 
+def modes() -> None:
+    """Shared, counted and ranged locks, and taking what is free."""
+    with Account.locked("a-1", shared=True) as lock:
+        assert_type(lock, Lock[Account])
+        assert_type(lock.item, Account)
+    with Account.locked("a-1") as lock:
+        assert_type(lock.downgrade(), None)
+    with Locks.locked("api", permits=3, wait=5) as permit, Locks.locked_range("file", 0, None) as part:
+        assert_type((permit, part), tuple[Lock[Locks], Lock[Locks]])
+    with Mixed.locked_range("k", None, 10, shared=True, wait=timedelta(seconds=1)) as ranged:
+        assert_type(ranged, Lock[Mixed])
+    with Account.try_locked("a-1") as tried:
+        assert_type(tried, Lock[Account] | None)
+    with Mixed.locked_first([("k", 1), ("k", 2)], lease=20) as first:
+        assert_type(first, Lock[Mixed] | None)
+
+
 def locked() -> None:
     with Account.locked("a-1", wait=10, lease=timedelta(minutes=1), heartbeat=False, owner="me") as lock:
         assert_type(lock, Lock[Account])

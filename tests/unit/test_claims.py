@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim, blockers, disagreement, front
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim, blockers, disagreement, front, spanning
 from pynamo_locking._core.queue import traces
 from pynamo_locking._io import records
 from tests.unit.helpers import entry, queue, steady
@@ -132,6 +132,17 @@ def test_the_order_of_taking_several(claims):
     for earlier, later in itertools.combinations(ordered, 2):
         assert not (later.covers(earlier) and not earlier.covers(later) and later.lower == earlier.lower)
     assert [c.place for c in ordered] == sorted(c.place for c in reversed(claims))
+
+
+@steady
+@given(st.lists(SPANS, min_size=1, max_size=5))
+def test_what_spans_several(claims):
+    """It covers each of them, and nothing that all of them leave out at its ends."""
+    wide = spanning(claims)
+    assert all(wide.covers(claim) for claim in claims)
+    assert (wide.mode == SHARED) == all(claim.mode == SHARED for claim in claims)
+    assert wide.lower in [claim.lower for claim in claims]
+    assert wide.upper in [claim.upper for claim in claims]
 
 
 def test_claims_are_stored_and_read():
