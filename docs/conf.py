@@ -35,7 +35,7 @@ napoleon_use_rtype = False
 nitpick_ignore_regex = [
     # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
     (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|threading\.|typing\.|pynamodb\.).*"),
-    (r"py:.*", r"(Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
+    (r"py:.*", r"(AbstractContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
     # Private names, and type variables.
@@ -51,6 +51,7 @@ NOT_CALLED = {
         "Entry",
         "ExpiringMixin",
         "GuardedBatch",
+        "IntervalMixin",
         "Lock",
         "LockableMixin",
         "LockableModel",
