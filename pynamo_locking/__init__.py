@@ -20,6 +20,7 @@ from pynamo_locking.exceptions import (
     LockLost,
     LockTimeout,
     OutcomeUnknown,
+    OverlapError,
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
@@ -33,6 +34,7 @@ from pynamo_locking.transaction_table import TransactionTable
 from pynamo_locking.versioned import VersionedMixin
 
 if _typing.TYPE_CHECKING:
+    from pynamo_locking.intervals import IntervalMixin
     from pynamo_locking.recovery import SweepReport, outcome, recover, sweep
     from pynamo_locking.running import current_transaction, transaction, transactional
     from pynamo_locking.transactions import Transaction
@@ -45,6 +47,7 @@ __all__ = [
     "Entry",
     "ExpiringMixin",
     "GuardedBatch",
+    "IntervalMixin",
     "ItemLocked",
     "ItemNotFound",
     "Lock",
@@ -58,6 +61,7 @@ __all__ = [
     "LockingError",
     "NamedLock",
     "OutcomeUnknown",
+    "OverlapError",
     "Plan",
     "StaleVersion",
     "SweepReport",
@@ -83,6 +87,7 @@ _LATER = {
     **dict.fromkeys(("SweepReport", "outcome", "recover", "sweep"), "recovery"),
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "running"),
     "Transaction": "transactions",
+    "IntervalMixin": "intervals",
 }
 
 

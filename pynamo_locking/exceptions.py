@@ -12,6 +12,7 @@
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    was held, is no more: .reason .ticket; stop writing
     ├── OutcomeUnknown              the write may have been applied: .write_id
+    ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
     └── ConfigurationError(ValueError)   wrong arguments, tables or settings; says what to do
 
@@ -248,6 +249,46 @@ class OutcomeUnknown(LockingError):
     def __init__(self, message: str, *, write_id: str | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.write_id = write_id
+
+
+class OverlapError(LockingError):
+    """A row was refused because others have its interval, or a part of it. Nothing was written.
+
+    Attributes:
+        found: what `rows` are made of: the model's class and the stored item of each.
+        asked: what `requested` is made of.
+    """
+
+    found: tuple[tuple[type[Any], dict[str, Any]], ...]
+    asked: tuple[type[Any], dict[str, Any]] | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        found: tuple[tuple[type[Any], dict[str, Any]], ...] = (),
+        asked: tuple[type[Any], dict[str, Any]] | None = None,
+        cause: Exception | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.found = found
+        self.asked = asked
+
+    @property
+    def rows(self) -> list[Any]:
+        """The rows in the way, in order, as model instances: at most twenty of them.
+
+        They are stored, unless two rows of one call overlap each other: then it is the other one.
+        """
+        return [model.from_raw_data(copy.deepcopy(image)) for model, image in self.found]
+
+    @property
+    def requested(self) -> Any:
+        """The row that was asked for, as it would have been stored."""
+        if self.asked is None:
+            return None
+        model, image = self.asked
+        return model.from_raw_data(copy.deepcopy(image))
 
 
 class ItemNotFound(LockingError):

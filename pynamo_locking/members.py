@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
 
-from pynamo_locking._core.naming import row_name
+from pynamo_locking._core.naming import guard_name
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
 from pynamo_locking._io.unit import UNREAD, Entry
+from pynamo_locking._io.validation import settle
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost
 from pynamo_locking.models import LockableMixin
 from pynamo_locking.terms import check_model
@@ -21,11 +24,19 @@ from pynamo_locking.terms import check_model
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pynamodb.expressions.update import Action
+
     from pynamo_locking._io.reading import Reader
     from pynamo_locking._io.requests import Image
     from pynamo_locking.guarded import GuardedMixin
     from pynamo_locking.locks import Lock
     from pynamo_locking.transaction_table import TransactionTable
+
+#: The attributes of a guard that name what a transaction touched begin like this, and end in its id.
+_NAMED: Final = "touched#"
+
+#: So many transactions may have named something before it is settled and removed.
+_MOST_NAMED: Final = 8
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -62,6 +73,8 @@ class Members:
         self.reader = reader
         self._deadline = deadline
         self._relies_on_reads = relies_on_reads
+        self._counted: dict[int, tuple[Entry, Image, list[Entry]]] = {}
+        self._settled = set[int]()
 
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
         """Return an item that the transaction from now on relies on, reading it if it has not."""
@@ -117,9 +130,49 @@ class Members:
 
     def guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
         """Return the row that counts who creates and deletes items of a hash key."""
-        attribute: Any = model.get_attributes()[str(model._hash_keyname)]
-        name = row_name(model.Meta.table_name, ((attribute.attr_type, attribute.serialize(hash_key)),))
-        return self._find(self.table(model), f"guard#{name}")
+        [stored] = _hash_key(model, hash_key).values()
+        return self._find(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
+
+    def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
+        """Rely on nobody creating or deleting items of a hash key, so that it can be queried.
+
+        DynamoDB applies a native transaction item by item: the guard may show one already whose items a query does
+        not. So those that are named in the guard are settled first.
+        """
+        guard = self.guard(model, hash_key)
+        guard.rely()
+        self._settle(model, _hash_key(model, hash_key), guard)
+
+    def count_in_guard(self, entry: Entry) -> None:
+        """Tell those who query the hash key of an item that it is created or deleted."""
+        hash_key = getattr(entry.item, str(entry.model._hash_keyname))
+        guard = self.guard(entry.model, hash_key)
+        guard.touch(None, checks=False, creates=True)
+        if id(guard) not in self._counted:
+            self._counted[id(guard)] = (guard, _hash_key(entry.model, hash_key), [])
+        self._counted[id(guard)][2].append(entry)
+
+    def name_in_guards(self) -> None:
+        """Name in the guards what was counted there; before the commit.
+
+        Each transaction has an attribute of its own for that. So whoever has settled what others have named can remove
+        their attributes, without a condition; one that was removed never comes again.
+        """
+        for guard, hash_key, entries in self._counted.values():
+            if guard.write is None:  # it was all taken back
+                continue
+            keys = {repr(entry.key): {"M": _without(entry.key, hash_key)} for entry in entries}
+            actions: list[Action] = [Path([_NAMED + self._id]).set(Stored({"L": list(keys.values())}))]
+            others = _named_in(guard)
+            if len(others) > _MOST_NAMED:
+                self._settle(entries[0].model, hash_key, guard)
+                actions += [Path([name]).remove() for name in others]
+            guard.update(actions, None, checks=False)
+
+    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Entry) -> None:
+        if id(guard) not in self._settled:  # what it names is what it named when it was read, which is checked
+            settle(model, [hash_key | each["M"] for named in _named_in(guard).values() for each in named["L"]])
+            self._settled.add(id(guard))
 
     def _image(self, model: type[Any], key: Image) -> Image | None:
         image = self.reader.read(model, key)
@@ -167,6 +220,21 @@ def give_back(lock: Lock[Any]) -> None:
         lock.release()
     except LockLost as error:
         logger.warning("the lock %s was lost before its transaction gave it back: %s", lock.name, error)
+
+
+def _hash_key(model: type[Any], hash_key: Any) -> Image:
+    attribute = model._hash_key_attribute()
+    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+
+
+def _without(key: Image, hash_key: Image) -> Image:
+    return {name: value for name, value in key.items() if name not in hash_key}
+
+
+def _named_in(guard: Entry) -> Image:
+    """Return the attributes in which transactions have named what they touched, as the guard was read."""
+    base = guard.base if isinstance(guard.base, dict) else {}
+    return {name: value for name, value in base.items() if name.startswith(_NAMED)}
 
 
 def _identity(model: type[Any], key: Image) -> Any:

@@ -58,13 +58,14 @@ class QueryingMixin:
             ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
                 its queries.
 
-        Cost: that of the query, and 1 read for each item that another transaction has; with guarded queries 1 more.
+        Cost: that of the query, and 1 read for each item that another transaction has. With guarded queries 1 more,
+        and 1 transactional read of the items that were created and deleted by the last transactions, nine at most.
         """
         self._check_open()
         check_model(model)
         check_query(model, self._isolation, options)
         if is_guarding(model):
-            self._members.guard(model, hash_key).rely()
+            self._members.rely_on_guard(model, hash_key)
         return _find(self._members, model, hash_key, range_key_condition, filter_condition, options)
 
 

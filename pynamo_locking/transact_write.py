@@ -127,6 +127,8 @@ class TransactWrite(PynamoTransactWrite):
     ) -> None:
         """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
         writer = self._writer_of(model)
+        if isinstance(model, GuardedMixin):
+            condition = model._kept(condition)
         if writer is not None:
             write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
             self._add_write(writer, write)
@@ -152,6 +154,8 @@ class TransactWrite(PynamoTransactWrite):
     ) -> None:
         """Update an item. See PynamoDB's `TransactWrite.update`."""
         writer = self._writer_of(model)
+        if isinstance(model, GuardedMixin):
+            condition = model._kept(condition, actions)
         if writer is not None:
             self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
             return

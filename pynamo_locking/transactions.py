@@ -174,7 +174,7 @@ class Transaction(QueryingMixin):
         Cost: none here.
         """
         entry = self._entry_of(item, replaces=True)
-        entry.save(condition, checks=add_version_condition)
+        entry.save(item._kept(condition), checks=add_version_condition)
         self._count_in_guard(entry)
 
     def update(
@@ -197,7 +197,7 @@ class Transaction(QueryingMixin):
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction.
         """
         entry = self._entry_of(item)
-        entry.update(actions, condition, checks=add_version_condition)
+        entry.update(actions, item._kept(condition, actions), checks=add_version_condition)
         self._count_in_guard(entry)
 
     def delete(
@@ -229,8 +229,7 @@ class Transaction(QueryingMixin):
 
     def _count_in_guard(self, entry: Entry) -> None:
         if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted or not entry.is_checked):
-            name = str(entry.model._hash_keyname)
-            self._members.guard(entry.model, getattr(entry.item, name)).touch(None, checks=False, creates=True)
+            self._members.count_in_guard(entry)
 
     def _entry_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Entry:
         self._check_open()
@@ -274,12 +273,13 @@ class Transaction(QueryingMixin):
         items that were only read; 1 write for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
-        self._state = "ended"
-        committing = self._committing()
+        self._state, committing = "ended", None
         try:
+            self._members.name_in_guards()
+            committing = self._committing()
             self.is_repeated = committing.run()
         except BaseException:  # also an interrupt, which may come after the decision
-            self._is_committed = committing.is_decided
+            self._is_committed = committing is not None and committing.is_decided
             self._end(self._after_commit if self._is_committed else self._after_rollback)
             raise
         self._is_committed = True

@@ -15,7 +15,10 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 LAYERS = [
     ["testing"],
     ["__init__"],
-    ["running"],
+    ["running", "intervals"],
+    ["keeping"],
+    ["disjoint"],
+    ["placing", "touching"],
     ["transactions", "recovery"],
     ["querying"],
     ["members"],

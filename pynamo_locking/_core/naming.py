@@ -12,6 +12,9 @@ from pynamo_locking.exceptions import ConfigurationError
 #: DynamoDB's limit for a hash key, in bytes.
 MAX_NAME_BYTES: Final = 2048
 
+#: No name of `row_name` begins like this: it would write the sign as %23.
+GUARD_PREFIX: Final = "guard#"
+
 #: DynamoDB's limits for numbers: 38 digits, 1E-130 to 9.99...E+125.
 MAX_DIGITS: Final = 38
 MIN_EXPONENT: Final = -130
@@ -37,6 +40,14 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
     if len(name) <= MAX_NAME_BYTES:
         return name
     return f"{parts[0]}/#{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def guard_name(table: str, hash_key: tuple[str, Any]) -> str:
+    """Return the name of the row that guards a whole hash key. No item of any table has it, nor has its lock."""
+    name = row_name(table, (hash_key,))
+    if len(GUARD_PREFIX) + len(name) <= MAX_NAME_BYTES:
+        return GUARD_PREFIX + name
+    return f"{GUARD_PREFIX}#{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def _part(kind: str, value: Any) -> str:

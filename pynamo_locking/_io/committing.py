@@ -119,8 +119,9 @@ class Committing:
             )
 
     def _extra_actions(self) -> int:
-        locked_rows = sum(isinstance(entry.writer, GuardedItem) for entry in self._entries)
-        return locked_rows + (self._terms.idempotency_key is not None)
+        writers = [entry.writer for entry in self._entries]
+        locked_rows = {writer.own.row.identity for writer in writers if isinstance(writer, GuardedItem)}
+        return len(locked_rows) + (self._terms.idempotency_key is not None)
 
     def run(self) -> bool:
         """Commit; tell whether it was committed before, under the same idempotency key.

@@ -15,7 +15,7 @@ from pynamo_locking._io.writes import DELETE, UPDATE, plan_delete, plan_save, pl
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
@@ -45,6 +45,9 @@ class FreeItem:
     #: What the caller calls the transaction that the writes will be part of.
     token: str | None = None
 
+    #: Returns what has to be true of the stored item for a save that goes out at once.
+    kept: Callable[[], Condition] | None = None
+
     def __init__(self, item: Model) -> None:
         self.item = item
 
@@ -65,7 +68,8 @@ class FreeItem:
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
         """Store the item as it is here."""
-        write = self.plan_save(condition, checks_version=checks_version)
+        kept = None if self.kept is None else self.kept()
+        write = self.plan_save(guards.both(condition, kept), checks_version=checks_version)
         write.kind = kind
         return self._write(write)
 

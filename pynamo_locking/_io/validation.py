@@ -5,7 +5,7 @@ A plain read is no check: it may return the old value of a native transaction th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -17,9 +17,15 @@ from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, a
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pynamodb.connection import Connection
+    from pynamodb.models import Model
+
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.resolving import Resolver
     from pynamo_locking._io.unit import Entry
+
+#: Codes with which a transactional read of more than 4 MB is refused.
+_TOO_LARGE: Final = frozenset({"ValidationException", "TransactionCanceledException"})
 
 
 def validate(entries: Sequence[Entry], resolver: Resolver, pulse: Callable[[], None] = lambda: None) -> None:
@@ -83,7 +89,46 @@ def item_size(entry: Entry) -> int:
 def read_together(entries: Sequence[Entry]) -> list[Image | None]:
     """Return the stored items as they were at one moment, up to a hundred."""
     gets = [{"Get": {"TableName": entry.table, "Key": entry.key}} for entry in entries]
-    connection, patience = entries[0].item._get_connection().connection, Patience()
+    return _get_together(entries[0].item._get_connection().connection, gets)
+
+
+def settle(model: type[Model], keys: Sequence[Image]) -> None:
+    """Return only once nothing is left to do to some items for native transactions that were decided before.
+
+    DynamoDB applies such a transaction item by item: until it has done so, a plain read or a query may still show
+    an item as it was before. A transactional read is refused for so long. What it reads is of no interest here.
+
+    Raises:
+        TransactionConflict: other transactions kept the items busy.
+        TransactWriteError: DynamoDB refused the request for another reason.
+    """
+    connection = model._get_connection()
+    get = {
+        "TableName": connection.table_name,
+        "ProjectionExpression": "#key",
+        "ExpressionAttributeNames": {"#key": next(iter(keys[0]))} if keys else {},
+    }
+    for start in range(0, len(keys), rules.MOST_ACTIONS):
+        _settle_some(
+            connection.connection, [{"Get": {**get, "Key": key}} for key in keys[start:][: rules.MOST_ACTIONS]]
+        )
+
+
+def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:
+    try:
+        _get_together(connection, gets)
+    except TransactionConflict:
+        raise
+    except TransactWriteError as error:
+        if transport.code_of(error.cause) not in _TOO_LARGE or len(gets) == 1:
+            raise
+        half = len(gets) // 2  # more than 4 MB, which are counted before anything is left out
+        _settle_some(connection, gets[:half])
+        _settle_some(connection, gets[half:])
+
+
+def _get_together(connection: Connection, gets: list[dict[str, Any]]) -> list[Image | None]:
+    patience = Patience()
     while True:
         try:
             answer: dict[str, Any] = attempts.dispatch(connection, "TransactGetItems", {"TransactItems": gets})

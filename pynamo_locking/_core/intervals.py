@@ -1,0 +1,93 @@
+"""Intervals that must not overlap: half-open, with ends that sort as DynamoDB sorts them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, order=True)
+class Edge:
+    """Where an interval begins or ends.
+
+    Attributes:
+        at: sorts as DynamoDB sorts the stored value.
+        value: the same as the model has it.
+    """
+
+    at: Any
+    value: Any = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Span:
+    """From `lower` on, and up to, but without, `upper`. None is an open end."""
+
+    lower: Edge | None
+    upper: Edge | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in it."""
+        return self.lower is not None and self.upper is not None and self.lower >= self.upper
+
+    def overlaps(self, other: Span) -> bool:
+        """Tell whether both have something in common; one that ends where the other begins has not."""
+        return _is_below(self.lower, other.upper) and _is_below(other.lower, self.upper)
+
+
+def _is_below(lower: Edge | None, upper: Edge | None) -> bool:
+    return lower is None or upper is None or lower < upper
+
+
+def begin_of(span: Span) -> Edge:
+    """Return where a span with both ends begins."""
+    assert span.lower is not None  # noqa: S101 - so it is
+    return span.lower
+
+
+def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
+    """Return the places of two spans that overlap each other, None if no two do. All have both ends.
+
+    It is enough to compare neighbours in the order of their beginnings: up to the first collision, each span ends
+    before the next one begins, so none reaches further.
+    """
+    order = sorted(range(len(spans)), key=lambda place: begin_of(spans[place]))
+    for place in range(1, len(order)):
+        first, second = order[place - 1 : place + 1]
+        if spans[first].overlaps(spans[second]):
+            return min(first, second), max(first, second)
+    return None
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return spans with both ends, none of which overlap, in order; those that touch are made one."""
+    result: list[Span] = []
+    for span in sorted(spans, key=begin_of):
+        if result and result[-1].upper == span.lower:
+            result[-1] = Span(result[-1].lower, span.upper)
+        else:
+            result.append(span)
+    return result
+
+
+def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
+    """Return what of a window none of the given spans takes, in order.
+
+    Args:
+        taken: with both ends, in the order of their beginnings.
+        window: where to look.
+    """
+    result, begin = list[Span](), window.lower
+    for span in taken:
+        if not span.overlaps(window):
+            continue
+        gap = Span(begin, span.lower)
+        if not gap.is_empty:
+            result.append(gap)
+        begin = span.upper if begin is None else max(begin, span.upper or begin)
+    last = Span(begin, window.upper)
+    return result if last.is_empty else [*result, last]

@@ -1,0 +1,209 @@
+"""The stored rows of a model with intervals: where their ends are, and which of them overlap an interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.attributes import BinaryAttribute
+from pynamodb.expressions.operand import Path
+from pynamodb.pagination import ResultIterator
+
+from pynamo_locking._core.claims import order
+from pynamo_locking._core.intervals import Edge, Span
+from pynamo_locking._io import rows
+from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.operands import Stored
+from pynamo_locking._io.reading import row_of
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.reading import Reader
+    from pynamo_locking._io.requests import Image
+
+#: Set on a model class: its `Axis`, worked out once.
+_AXIS: Final = "_pynamo_locking_axis"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where the rows of a model have their interval.
+
+    Attributes:
+        model: the model.
+        names: of the attributes that are begin and end, in Python.
+        stored: the same as they are stored.
+        is_by_begin: whether the begin is the range key; the end is otherwise.
+    """
+
+    model: type[Model]
+    names: tuple[str, str]
+    stored: tuple[str, str]
+    is_by_begin: bool
+
+    @property
+    def key_name(self) -> str:
+        """The stored name of the one that is the range key."""
+        return self.stored[0 if self.is_by_begin else 1]
+
+    @property
+    def other_name(self) -> str:
+        """The stored name of the one that is not."""
+        return self.stored[1 if self.is_by_begin else 0]
+
+    def value(self, value: Any, name: str) -> dict[str, Any]:
+        """Return a begin or an end as it is stored.
+
+        Raises:
+            ConfigurationError: it does not fit the attribute.
+        """
+        if value is None:
+            raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and both ends are needed.")
+        try:
+            bound = rows.bound_of(self.model, value)
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace("the range key", repr(name))) from error
+        assert bound is not None  # noqa: S101 - there is a value, and a range key
+        return {bound[0]: bound[1]}
+
+    def edge(self, value: Any, name: str) -> Edge | None:
+        """Return a begin or an end; None stays None."""
+        return None if value is None else _edge(self.value(value, name), value)
+
+    def span(self, begin: Any, end: Any) -> Span:
+        """Return an interval, of which the ends may be open.
+
+        Raises:
+            ConfigurationError: its ends do not fit the model, or are not in order.
+        """
+        span = Span(self.edge(begin, self.names[0]), self.edge(end, self.names[1]))
+        if span.is_empty:
+            raise ConfigurationError(
+                f"an interval of {self.model.__name__} has to begin before it ends, unlike {begin!r} to {end!r}."
+            )
+        return span
+
+    def ends(self, span: Span) -> tuple[dict[str, Any], ...]:
+        """Return the ends of an interval as they are stored."""
+        edges = (span.lower, span.upper)
+        return tuple(
+            self.value(None if edge is None else edge.value, name) for edge, name in zip(edges, self.names, strict=True)
+        )
+
+    def key_in(self, image: Image) -> Image:
+        """Return the key of a stored row."""
+        hash_key: Any = self.model._hash_key_attribute()
+        return {name: image[name] for name in (hash_key.attr_name, self.key_name)}
+
+    def span_in(self, image: Image) -> Span | None:
+        """Return the interval of a stored row; None if it has none."""
+        if not all(name in image for name in self.stored):
+            return None
+        attributes: Any = [self.model.get_attributes()[name] for name in self.names]
+        lower, upper = (
+            _edge(image[name], attribute.deserialize(attribute.get_value(image[name])))
+            for name, attribute in zip(self.stored, attributes, strict=True)
+        )
+        return Span(lower, upper)
+
+
+def _edge(stored: dict[str, Any], value: Any) -> Edge:
+    return Edge(order(next(iter(stored.items()))), value)
+
+
+def axis_of(model: type[Model]) -> Axis:
+    """Return where a model has its intervals.
+
+    Raises:
+        ConfigurationError: it does not say so, or in a way that cannot work.
+    """
+    axis: Axis | None = vars(model).get(_AXIS)
+    if axis is None:
+        axis = _find_axis(model)
+        setattr(model, _AXIS, axis)
+    return axis
+
+
+def _find_axis(model: type[Model]) -> Axis:
+    attributes = model.get_attributes()
+    names = getattr(model.Meta, "interval", None)
+    if not (isinstance(names, (tuple, list)) and len(names) == 2 and all(name in attributes for name in names)):  # noqa: PLR2004 - begin and end
+        raise ConfigurationError(
+            f"{model.__name__} does not say which attributes are begin and end of its intervals: set Meta.interval, "
+            f"as in `interval = ('begin', 'end')` (it is {names!r})."
+        )
+    begin, end = (attributes[name] for name in names)
+    if begin.is_range_key == end.is_range_key or begin.is_hash_key or end.is_hash_key:
+        raise ConfigurationError(
+            f"one of Meta.interval of {model.__name__} has to be its range key: either {names[0]!r} or {names[1]!r}."
+        )
+    _check_kind(model, (names[0], names[1]), begin, end)
+    return Axis(model, (names[0], names[1]), (begin.attr_name, end.attr_name), begin.is_range_key)
+
+
+def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any], end: Attribute[Any]) -> None:
+    if type(begin) is not type(end) or begin.attr_type not in ("S", "N", "B"):
+        raise ConfigurationError(
+            f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "
+            f"strings, bytes or times: they are {type(begin).__name__} and {type(end).__name__}."
+        )
+    if any(isinstance(each, BinaryAttribute) and each.legacy_encoding for each in (begin, end)):
+        raise ConfigurationError(
+            f"{names[0]!r} and {names[1]!r} of {model.__name__} are stored in a form that sorts unlike their values: "
+            f"use BinaryAttribute(legacy_encoding=False)."
+        )
+
+
+def overlapping(
+    axis: Axis, hash_key: Any, span: Span, reader: Reader, *, page_size: int | None = None
+) -> Iterator[tuple[Image, Span]]:
+    """Yield the stored rows of a hash key that overlap an interval, in the order of their ends or against it.
+
+    Stored rows do not overlap each other. So those that begin before the end of the interval are read from there
+    downwards, and the first that ends before the interval begins is the last one that need be looked at; with the
+    end as range key it is the other way round. Rows that have expired, or that nobody has committed, may lie
+    anywhere and say nothing.
+    """
+    for image in _towards(axis, hash_key, span, page_size):
+        current = _committed(axis, image, reader)
+        its = None if current is None else axis.span_in(current)
+        if current is None or its is None or its.is_empty:
+            continue
+        if not its.overlaps(span):
+            return
+        yield current, its
+
+
+def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> Iterator[Image]:
+    """Query rows of a hash key: from the far end of the interval on, in the direction of the near one."""
+    bound = span.upper if axis.is_by_begin else span.lower
+    condition: Condition | None = None
+    if bound is not None:
+        path = Path([axis.key_name])
+        name = axis.names[0 if axis.is_by_begin else 1]
+        edge = Stored(axis.value(bound.value, name))
+        condition = path < edge if axis.is_by_begin else path > edge
+    arguments = {
+        "range_key_condition": condition,
+        "consistent_read": True,
+        "scan_index_forward": not axis.is_by_begin,
+        "limit": page_size,
+    }
+    serialized = axis.model._serialize_keys(hash_key)[0]
+    found: Iterator[Image] = ResultIterator(axis.model._get_connection().query, (serialized,), arguments)
+    return found
+
+
+def _committed(axis: Axis, image: Image, reader: Reader) -> Image | None:
+    """Return a row without what a transaction of many items may be about to do to it; None if there is none."""
+    model: Any = axis.model
+    key = axis.key_in(image)
+    row = row_of(model, key)
+    current = reader.read(model, key) if row is not None and row.state(image).mark is not None else image
+    return None if current is None or is_expired(model, current) else current

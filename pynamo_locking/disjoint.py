@@ -1,0 +1,303 @@
+"""Puts rows where no other row is: looks, and writes only if nobody has put one there meanwhile.
+
+Whoever changes which intervals of a hash key are taken counts the version of its guard up, in the same native
+transaction, if that is still the one that he read before he looked. Of two that look at the same time, one is refused.
+
+Why nothing that he misses can be in his way: let *settled* mean that DynamoDB has nothing left to do for a row.
+Claim: when a guard was written, every row written under it before was settled, or is named in it. Whoever writes it
+next has read it, and either leaves the names in it and adds his own, or makes sure first that the rows named are
+settled, and leaves only his own; so the claim holds again. A row that was settled before the guard was read shows
+in a query made afterwards. One that is named is taken to be where the guard says; if that is in the way, it is
+settled first, and looked for.
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core import paths
+from pynamo_locking._core.intervals import Span, begin_of, joined
+from pynamo_locking._core.lease import backoff
+from pynamo_locking._io import runtime, versions
+from pynamo_locking._io.reading import Reader
+from pynamo_locking._io.spans import overlapping
+from pynamo_locking._io.validation import settle
+from pynamo_locking.exceptions import (
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    OverlapError,
+    TransactionAborted,
+    TransactionConflict,
+    also,
+)
+from pynamo_locking.touching import Touched, guards_in, note_touched, touched_in
+from pynamo_locking.transactions import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.spans import Axis
+    from pynamo_locking._io.unit import Entry
+    from pynamo_locking.guarded import GuardedMixin
+    from pynamo_locking.placing import Placing
+
+#: So many rows a guard names before they are settled: with more it would be larger than a write unit.
+MOST_TOUCHED: Final = 8
+
+#: One page of so many rows nearly always shows that nothing is in the way.
+_PAGE: Final = 5
+
+#: So many rows in the way are told.
+_MOST_TOLD: Final = 20
+
+#: Where an instance notes the ids of writes of which nobody knows whether they were applied.
+_UNSURE: Final = "_pynamo_locking_unsure"
+
+
+class Disjoint:
+    """Puts some rows where no other row is, all or none.
+
+    Args:
+        axis: of their model.
+        table: of locks, with the guards.
+        placings: the rows.
+        deadline: until when to try again, by the monotonic clock.
+        error: PynamoDB's error that an `OverlapError` has to be as well.
+    """
+
+    def __init__(
+        self,
+        axis: Axis,
+        table: type[Any],
+        placings: Sequence[Placing],
+        deadline: float,
+        error: type[Exception] = TransactWriteError,
+    ) -> None:
+        self._axis = axis
+        self._guards = guards_in(table)
+        self._placings = placings
+        self._deadline = deadline
+        self._error = error
+        self._seen: list[Any] = []
+        self._is_over = False
+        self._groups: dict[str, list[Placing]] = {}
+        for placing in placings:
+            self._groups.setdefault(placing.guard, []).append(placing)
+        self._check_size()
+
+    def _hash_key(self, placing: Placing) -> Image:
+        return {name: value for name, value in placing.key.items() if name != self._axis.key_name}
+
+    def _check_size(self) -> None:
+        """Refuse before any request what could not be committed."""
+        model: Any = self._axis.model
+        actions = len(self._placings) + len(self._groups)
+        can_be_long = model._lock_attribute() is not None and getattr(model.Meta, "transaction_table", None) is not None
+        if actions > paths.MOST_ACTIONS and not can_be_long:
+            raise ConfigurationError(
+                f"{len(self._placings)} rows and {len(self._groups)} guards of their hash keys are more than the "
+                f"{paths.MOST_ACTIONS} actions of a native transaction: write fewer at once, or declare "
+                f"`lock = LockAttribute()` on {model.__name__} and name a TransactionTable in Meta.transaction_table."
+            )
+
+    def run(self) -> None:
+        """Do it.
+
+        Raises:
+            OverlapError: other rows are there.
+            Conflict: a row is not the one that was read, or is locked.
+            TransactionConflict: others changed rows of the hash key all the time, until the deadline.
+            OutcomeUnknown: nothing tells whether it was done.
+        """
+        before = [_Memory(placing.row) for placing in self._placings]
+        begun, refused, attempt = self._begin(), None, 0
+        while True:
+            try:
+                self._attempt(begun, refused)
+            except BaseException as error:
+                begun.rollback()
+                is_refused = isinstance(error, (Conflict, OverlapError))  # else, as after an interrupt, nobody knows
+                for memory, placing in zip(before, self._placings, strict=True):
+                    memory.restore(None if is_refused else placing.write_id)
+                if (
+                    error is refused
+                    or self._is_over
+                    or not isinstance(error, Conflict)
+                    or isinstance(error, ItemLocked)
+                ):
+                    raise
+                refused, attempt = error, attempt + 1
+            else:
+                return
+            runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
+            begun = begun._again(self._begin())
+
+    def _begin(self) -> Transaction:
+        return Transaction(wait=self._left())
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - runtime.current.monotonic())
+
+    def _attempt(self, begun: Transaction, refused: Conflict | None) -> None:
+        guards = {name: begun._members.read(self._guards, name) for name in self._groups}
+        seen = [entry.before for entry in guards.values()]
+        if refused is not None:
+            self._check_again(refused, guards.values(), is_same=seen == self._seen)
+        self._seen = seen
+        left = [self._prepare(begun, guard, self._groups[name]) for name, guard in guards.items()]
+        if any(left):
+            begun.commit()
+        else:
+            begun.rollback()
+
+    def _check_again(self, refused: Conflict, guards: Collection[Entry], *, is_same: bool) -> None:
+        """Refuse for good what was not refused for the sake of a guard, or too often.
+
+        A guard that seems to be what it was may be about to change: what refused the transaction was applied to a row,
+        and not to the guard yet.
+        """
+        if is_same and not isinstance(refused, (TransactionConflict, TransactionAborted)):
+            settle(self._guards, [guard.key for guard in guards])
+            if not any(self._has_changed(guard) for guard in guards):
+                raise refused
+            raise also(TransactionConflict, self._error)(f"others wrote rows of the same hash key: {refused}")
+        if not self._left():
+            self._is_over = True
+            raise also(TransactionConflict, self._error)(
+                f"others wrote rows of the same hash key all the time, until the time to wait was over; nothing was "
+                f"written, and it can be tried again. The last refusal: {refused}",
+                cause=refused,
+            ) from refused
+
+    def _has_changed(self, guard: Entry) -> bool:
+        image = Reader("serializable").read(self._guards, guard.key)
+        return versions.known_of(self._guards, image or {}) != guard.before
+
+    def _prepare(self, begun: Transaction, guard: Entry, group: list[Placing]) -> bool:
+        """Make a transaction write the rows of one hash key, and its guard; False if all were written before.
+
+        Raises:
+            OverlapError: other rows are there.
+        """
+        item: Any = guard.item
+        hash_key = self._hash_key(group[0])
+        touched, placings = self._look(begun, touched_in(item, hash_key), group)
+        for placing in placings:
+            placing.entry = placing.write(begun)
+            begun._count_in_guard(placing.entry)
+            if placing.leaves is not None:
+                touched.append(Touched(hash_key, (placing.leaves[self._axis.key_name],)))
+            touched.append(Touched(hash_key, self._axis.ends(placing.span)))
+        if placings:
+            newest = {repr(each.key(self._axis)): each for each in touched}  # of one row, the last write counts
+            note_touched(item, list(newest.values()))
+            guard.save(None, checks=True)
+        return bool(placings)
+
+    def _look(
+        self, begun: Transaction, touched: list[Touched], group: list[Placing]
+    ) -> tuple[list[Touched], list[Placing]]:
+        """Return which touched rows are still to be named, and which rows are still to be written.
+
+        Raises:
+            OverlapError: other rows are in the way.
+        """
+        in_the_way = any(
+            each.overlaps(self._axis, placing.span) and each.key(self._axis) != placing.leaves
+            for each in touched
+            for placing in group
+        )
+        if in_the_way or len(touched) > MOST_TOUCHED:
+            touched = self._settle(touched)
+        found = self._search(begun, group)
+        keys = [each.key(self._axis) for each in touched]
+        if any(self._axis.key_in(image) in keys for image, _ in found):  # perhaps it has left already
+            touched = self._settle(touched)
+            found = self._search(begun, group)
+        return touched, [placing for placing in group if not self._is_done(placing, found)]
+
+    def _settle(self, touched: list[Touched]) -> list[Touched]:
+        settle(self._axis.model, [each.key(self._axis) for each in touched])
+        return []
+
+    def _search(self, begun: Transaction, group: list[Placing]) -> list[tuple[Image, Span]]:
+        """Return stored rows that are where others are to be, without those that are about to leave."""
+        leaving = [placing.leaves for placing in group]
+        most, found = _MOST_TOLD + len(group), list[Any]()
+        for span in joined(placing.span for placing in group):
+            rows = overlapping(self._axis, group[0].hash_key, span, begun._members.reader, page_size=_PAGE)
+            found += [each for each in islice(rows, most) if self._axis.key_in(each[0]) not in leaving]
+        return found
+
+    def _is_done(self, placing: Placing, found: list[tuple[Image, Span]]) -> bool:
+        """Tell whether a row is stored already, by an earlier call of which nobody knew what became of it.
+
+        Raises:
+            OverlapError: other rows are where it is to be.
+        """
+        model: Any = type(placing.row)
+        others = [(image, span) for image, span in found if span.overlaps(placing.span)]
+        for image, _ in others:
+            is_ours = versions.known_of(model, image).write_id in vars(placing.row).get(_UNSURE, ())
+            if is_ours and self._axis.key_in(image) == placing.key:
+                fresh = model.from_raw_data(copy.deepcopy(image))
+                placing.row.attribute_values = fresh.attribute_values
+                versions.copy_knowledge(fresh, placing.row)
+                return True
+        if others:
+            others.sort(key=lambda each: begin_of(each[1]))
+            raise overlap(self._axis, placing, others[:_MOST_TOLD], self._error)
+        return False
+
+
+def overlap(
+    axis: Axis,
+    placing: Placing,
+    others: Sequence[tuple[Image, Span]],
+    error: type[Exception],
+    *,
+    is_same_call: bool = False,
+) -> OverlapError:
+    """Return the error for a row whose interval others have."""
+    where = ", ".join(_text(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
+    whose = "another row of the same call has" if is_same_call else f"{len(others)} stored row(s) of that hash key have"
+    model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
+    return also(OverlapError, error)(
+        f"a {model.__name__} of {placing.hash_key!r} from {_text(placing.span)} was refused, and nothing was written: "
+        f"{whose} a part of that interval ({where}).",
+        found=tuple((axis.model, image) for image, _ in others),
+        asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),
+    )
+
+
+def _text(span: Span) -> str:
+    ends = ["..." if edge is None else str(edge.value) for edge in (span.lower, span.upper)]
+    return " to ".join(ends)
+
+
+class _Memory:
+    """What an instance was before it became part of a transaction."""
+
+    def __init__(self, item: GuardedMixin) -> None:
+        self._item = item
+        self._state, self._values = dict(vars(item)), dict(item.attribute_values)
+
+    def restore(self, unsure: str | None) -> None:
+        """Make it that again.
+
+        Args:
+            unsure: the id of a write of which nobody knows whether it was applied.
+        """
+        state = vars(self._item)
+        known = state.get(_UNSURE, ())
+        state.clear()
+        state.update(self._state)
+        self._item.attribute_values = dict(self._values)
+        if known or unsure is not None:
+            state[_UNSURE] = (*known, *(() if unsure is None else (unsure,)))

@@ -1,0 +1,164 @@
+"""Rows that are to be where they are not stored yet, and how a transaction writes each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.intervals import colliding
+from pynamo_locking._core.naming import guard_name
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._io import rows, versions
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._core.intervals import Span
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.spans import Axis
+    from pynamo_locking._io.unit import Entry
+    from pynamo_locking.guarded import GuardedMixin
+    from pynamo_locking.transactions import Transaction
+
+
+@dataclass
+class Placing:
+    """A row, and the interval where it is to be.
+
+    Attributes:
+        row: the instance.
+        hash_key: its hash key, as the model has it.
+        guard: the name of the guard of its hash key: the same for the same hash key, however that is written.
+        key: the whole key that it is going to have, in DynamoDB's form.
+        span: its interval, with both ends.
+        write: makes a transaction write it; returns it as the transaction knows it.
+        leaves: its key as it is stored, in DynamoDB's form; None if it is not stored, as far as is known.
+        entry: what `write` has returned.
+    """
+
+    row: GuardedMixin
+    hash_key: Any
+    guard: str
+    key: Image
+    span: Span
+    write: Callable[[Transaction], Entry]
+    leaves: Image | None = None
+    entry: Entry | None = field(default=None, init=False)
+
+    @property
+    def write_id(self) -> str | None:
+        """The id of the write, once there is one."""
+        return None if self.entry is None or self.entry.write is None else self.entry.write.part.write_id
+
+
+def whole(axis: Axis, begin: Any, end: Any) -> Span:
+    """Return an interval with both ends.
+
+    Raises:
+        ConfigurationError: one is missing, or does not fit the model, or they are not in order.
+    """
+    for value, name in zip((begin, end), axis.names, strict=True):
+        axis.value(value, name)
+    return axis.span(begin, end)
+
+
+def _placing(axis: Axis, row: GuardedMixin, span: Span, write: Callable[[Transaction], Entry]) -> Placing:
+    hash_key = row._key_values()[0]
+    edge = span.lower if axis.is_by_begin else span.upper
+    assert edge is not None  # noqa: S101 - it has both
+    key = rows.key_of(type(row), hash_key, edge.value)
+    [stored] = (value for name, value in key.items() if name != axis.key_name)
+    guard = guard_name(axis.model.Meta.table_name, next(iter(stored.items())))
+    return Placing(row, hash_key, guard, key, span, write)
+
+
+def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *, checks: bool = True) -> Placing:
+    """Return what a save of a row asks for, whether it is stored or not."""
+
+    def write(tx: Transaction) -> Entry:
+        entry = tx._members.of(row, is_write=True, replaces=True)
+        entry.save(condition, checks=checks)
+        if not checks:
+            entry.rely()  # on what is stored now: the instance then knows what it has become
+        return entry
+
+    placing = _placing(axis, row, whole(axis, *(getattr(row, name) for name in axis.names)), write)
+    if not checks or versions.known(row).version is not None:
+        placing.leaves = placing.key
+    return placing
+
+
+def updating(
+    axis: Axis, row: GuardedMixin, end: Any, actions: list[Action], condition: Condition | None, *, checks: bool
+) -> Placing:
+    """Return what an update asks for that gives a row another end, or the begin if that is not the range key."""
+
+    def write(tx: Transaction) -> Entry:
+        entry = tx._members.of(row, is_write=True, replaces=False)
+        entry.update(actions, condition, checks=checks)
+        if checks:
+            entry.look()
+        else:
+            entry.rely()
+        return entry
+
+    fixed = getattr(row, axis.names[0 if axis.is_by_begin else 1])
+    ends = (fixed, end) if axis.is_by_begin else (end, fixed)
+    placing = _placing(axis, row, whole(axis, *ends), write)
+    placing.leaves = placing.key
+    return placing
+
+
+def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
+    """Return what it takes to give a stored row another interval."""
+
+    def write(tx: Transaction) -> Entry:
+        if placing.key != placing.leaves:
+            _leave(tx, row)
+        for name, value in zip(axis.names, (begin, end), strict=True):
+            setattr(row, name, value)
+        entry = tx._members.of(row, is_write=True, replaces=True)
+        entry.save(None, checks=True)
+        return entry
+
+    placing = _placing(axis, row, whole(axis, begin, end), write)
+    placing.leaves = rows.key_of(type(row), *row._key_values())
+    return placing
+
+
+def _leave(tx: Transaction, row: GuardedMixin) -> None:
+    """Delete a row as it is stored, and make the instance one of a row that is not stored."""
+    old = type(row)()
+    old.attribute_values = dict(row.attribute_values)
+    vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
+    entry = tx._members.of(old, is_write=True, replaces=False)
+    entry.delete(None, checks=True)
+    tx._count_in_guard(entry)
+    versions.assume(row, Known())
+    lock = row._lock_attribute()
+    for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
+        row.attribute_values.pop(name, None)
+
+
+def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | None:
+    """Return two rows of one call that overlap each other, None if no two do.
+
+    Raises:
+        ConfigurationError: two have the same key.
+    """
+    groups: dict[str, list[Placing]] = {}
+    seen = list[Any]()
+    for placing in placings:
+        if placing.key in seen:
+            raise ConfigurationError(f"two of the rows have the same key: {placing.key}. Each row can be stored once.")
+        seen.append(placing.key)
+        groups.setdefault(placing.guard, []).append(placing)
+    for group in groups.values():
+        pair = colliding([placing.span for placing in group])
+        if pair is not None:
+            return group[pair[1]], group[pair[0]]
+    return None

@@ -1,0 +1,111 @@
+"""The row that guards a whole hash key: who changes what is there counts its version up, and says what he touched.
+
+DynamoDB applies a native transaction item by item. Whoever reads a guard can therefore see what a transaction has
+written in it, query the hash key, and miss what the same transaction has written there, since that is not in its
+place yet. So a guard names the rows that were written by those transactions of which nobody has made sure yet that
+nothing is left to do for them. A transactional read makes sure of it: it is refused while anything is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.attributes import Attribute, UnicodeAttribute
+from pynamodb.constants import LIST
+from pynamodb.models import Model
+from typing_extensions import override
+
+from pynamo_locking._io import images, transport
+from pynamo_locking.attributes import VersionAttribute
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.versioned import VersionedMixin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamo_locking._core.intervals import Span
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.spans import Axis
+
+#: What a guard may say at most, in bytes: it is an item of 400 KB at most.
+_MOST_BYTES: Final = 350_000
+
+
+class _Raw(Attribute[Any]):
+    """A list that stays in DynamoDB's form."""
+
+    attr_type = LIST
+
+    @override
+    def serialize(self, value: Any) -> Any:
+        return value
+
+    @override
+    def deserialize(self, value: Any) -> Any:
+        return value
+
+
+class IntervalGuard(VersionedMixin, Model):
+    """The guard of the intervals of one hash key, a row in a table of locks. Each such table has a subclass."""
+
+    name = UnicodeAttribute(hash_key=True)
+    touched = _Raw(null=True)
+    version = VersionAttribute()
+
+
+_models: dict[type[Any], type[IntervalGuard]] = {}
+
+
+def guards_in(table: type[Any]) -> type[IntervalGuard]:
+    """Return the model of the guards in a table of locks, which goes to DynamoDB by the connection of that."""
+    connection = table._get_connection()
+    transport.leave_to_parent_after_fork(connection.connection)
+    model = _models.get(table)
+    if model is None or model._connection is not connection:
+        meta = type("Meta", (), {"table_name": connection.table_name})
+        model = type(f"{table.__name__}Guard", (IntervalGuard,), {"Meta": meta, "__module__": __name__})
+        model._connection = connection
+        _models[table] = model
+    return model
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A row that a transaction has written, perhaps not in its place yet.
+
+    Attributes:
+        hash_key: its hash key, in DynamoDB's form.
+        ends: begin and end as they are stored, or only its range key if the row was removed.
+    """
+
+    hash_key: Image
+    ends: tuple[dict[str, Any], ...]
+
+    def key(self, axis: Axis) -> Image:
+        """Return the key of the row."""
+        return self.hash_key | {axis.key_name: self.ends[0 if axis.is_by_begin else -1]}
+
+    def overlaps(self, axis: Axis, span: Span) -> bool:
+        """Tell whether it is in the way of an interval."""
+        its = axis.span_in(dict(zip(axis.stored, self.ends, strict=False)))
+        return its is not None and its.overlaps(span)
+
+
+def touched_in(guard: IntervalGuard, hash_key: Image) -> list[Touched]:
+    """Return what a guard names."""
+    return [Touched(hash_key, tuple(each["L"])) for each in guard.touched or ()]
+
+
+def note_touched(guard: IntervalGuard, touched: Sequence[Touched]) -> None:
+    """Make a guard name these rows.
+
+    Raises:
+        ConfigurationError: they are too many for it.
+    """
+    guard.touched = [{"L": list(each.ends)} for each in touched] or None
+    if guard.touched and images.size_of({"touched": {LIST: guard.touched}}) > _MOST_BYTES:
+        raise ConfigurationError(
+            f"{len(touched):,} rows of one hash key are more than one call can write: its guard could not name them. "
+            f"Use several calls."
+        )

@@ -1,0 +1,594 @@
+"""Rows that must not overlap: what is stored, what is refused, and what that costs."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
+from pynamodb.transactions import TransactWrite as PynamoTransactWrite
+
+from pynamo_locking import (
+    BatchError,
+    ConfigurationError,
+    Conflict,
+    OverlapError,
+    StaleVersion,
+    TransactWrite,
+    transaction,
+)
+from pynamo_locking._io import runtime
+from tests.support.interval_models import (
+    Booking,
+    Lease,
+    Slot,
+    SlotLocks,
+    SlotTransactions,
+    slots,
+    stored_slots,
+)
+from tests.support.transaction_helpers import units
+from tests.support.transaction_models import make_long_from, rows_of
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def tables(cheap: Engine) -> None:
+    cheap.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
+
+
+@pytest.fixture
+def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
+    memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations that are sent from here on."""
+    operations, original = list[str](), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
+        operations.append(operation)
+        return original(connection, operation, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    return operations
+
+
+INSERT = ["GetItem", "Query", "TransactWriteItems"]
+
+
+def test_every_engine(engine: Engine) -> None:
+    """What is asked of DynamoDB, they all understand."""
+    engine.bind(Slot, SlotLocks)
+    Slot.insert_disjoint(slots((0, 5), (5, 9)))
+    with pytest.raises(OverlapError):  # the rows are settled first
+        Slot.insert_disjoint(slots((8, 10)))
+    rows = slots((10, 20), (30, 40))
+    rows[0].save()
+    rows[1].save()
+    rows[0].update([Slot.end.set(15)])
+    Slot.move(rows[1], 16, 18)
+    rows[1].delete()
+    assert stored_slots() == [(0, 5), (5, 9), (10, 15)]
+    assert Slot.free("d", 0, 12) == [(9, 10)]
+
+
+# Inserting
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "others"),
+    [
+        (0, 10, []),
+        (20, 30, []),
+        (10, 20, [(10, 20)]),
+        (0, 11, [(10, 20)]),
+        (19, 30, [(10, 20)]),
+        (12, 13, [(10, 20)]),
+        (0, 100, [(10, 20), (30, 40), (40, 50)]),
+        (35, 45, [(30, 40), (40, 50)]),
+        (50, 60, []),
+    ],
+)
+def test_a_row_is_refused_where_others_are(in_memory: None, begin: int, end: int, others: list[Any]) -> None:
+    """All of them are named, in order; what only touches is no overlap; a refusal writes nothing."""
+    Slot.insert_disjoint(slots((10, 20), (30, 40), (40, 50)))
+    for row in slots((0, 100), device="other"):
+        row.save()
+    before = stored_slots()
+
+    if others:
+        with pytest.raises(OverlapError) as caught:
+            Slot.insert_disjoint(slots((begin, end), note="mine"))
+        assert [(row.begin, row.end) for row in caught.value.rows] == others
+        assert (caught.value.requested.begin, caught.value.requested.end) == (begin, end)
+        assert str(begin) in str(caught.value)
+        assert stored_slots() == before
+    else:
+        Slot.insert_disjoint(slots((begin, end), note="mine"))
+        assert stored_slots() == sorted([*before, (begin, end)])
+
+
+@pytest.mark.parametrize(("begin", "end", "is_free"), [(-2, -1, True), (-2, 0, True), (-1, 0.5, False), (1, 2, True)])
+def test_the_end_may_be_the_range_key(in_memory: None, begin: float, end: float, is_free: bool) -> None:
+    """With times, and a number as hash key; the same rules."""
+    Booking.insert_disjoint([Booking(7, NOON + HOUR, begin=NOON), Booking(7, NOON + 3 * HOUR, begin=NOON + 2 * HOUR)])
+    row = Booking(7, NOON + end * HOUR, begin=NOON + begin * HOUR)
+
+    if is_free:
+        Booking.insert_disjoint([row])
+    else:
+        with pytest.raises(OverlapError) as caught:
+            Booking.insert_disjoint([row])
+        assert [each.begin for each in caught.value.rows] == [NOON]
+    assert len(rows_of(Booking)) == 2 + is_free
+
+
+def test_all_rows_or_none(tables: None) -> None:
+    """Over several hash keys: one row in the way keeps all of them out."""
+    Slot.insert_disjoint(slots((10, 20), device="b"))
+
+    with pytest.raises(OverlapError) as caught:
+        Slot.insert_disjoint([*slots((0, 5), (5, 9)), *slots((15, 25), device="b")])
+
+    assert caught.value.requested.device == "b"
+    assert stored_slots() == []
+    Slot.insert_disjoint(rows := [*slots((0, 5), (5, 9)), *slots((20, 25), device="b")])
+    assert stored_slots() == [(0, 5), (5, 9)]
+    assert [row.version for row in rows] == [1, 1, 1]
+    rows[0].note = "changed"
+    rows[0].save()
+
+
+def test_at_most_twenty_rows_are_told(in_memory: None, sent: list[str]) -> None:
+    """However many are in the way, and so a refusal costs a bounded number of requests as well."""
+    Slot.insert_disjoint(slots(*((i, i + 1) for i in range(60))))
+    sent.clear()
+
+    with pytest.raises(OverlapError) as caught:
+        Slot.insert_disjoint(slots((0, 60)))
+
+    assert len(caught.value.rows) == 20
+    assert len(sent) <= 8
+
+
+def test_an_overlap_error_can_be_sent_elsewhere(in_memory: None) -> None:
+    """It pickles, with its rows, and is PynamoDB's error as well."""
+    Slot.insert_disjoint(slots((10, 20), note="first"))
+    with pytest.raises(OverlapError) as caught:
+        slots((15, 25))[0].save()
+
+    copy = pickle.loads(pickle.dumps(caught.value))
+
+    assert isinstance(copy, PutError)
+    assert [row.note for row in copy.rows] == ["first"]
+    assert copy.requested.end == 25
+    assert OverlapError("nothing known").requested is None
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (list, ConfigurationError, "at least one"),
+        (lambda: 5, ConfigurationError, "at least one"),
+        (lambda: slots((5, 5)), ConfigurationError, "begin before it ends"),
+        (lambda: slots((6, 5)), ConfigurationError, "begin before it ends"),
+        (lambda: [Slot("d", 5)], ConfigurationError, "'end' of a Slot has no value"),
+        (lambda: [Slot("d", end=5)], ConfigurationError, "'begin' of a Slot has no value"),
+        (lambda: [Slot("d", "a", end=5)], ConfigurationError, "'begin' of a Slot"),
+        (lambda: [Slot("d", 5, end="b")], ConfigurationError, "'end' of a Slot"),
+        (lambda: [Slot(None, 5, end=6)], ConfigurationError, "hash key"),
+        (lambda: [*slots((5, 6)), Booking(1)], ConfigurationError, "rows of that model"),
+        (lambda: [*slots((5, 6)), *slots((5, 7))], ConfigurationError, "same key"),
+        (lambda: [*slots((5, 9)), *slots((0, 6))], OverlapError, "another row of the same call"),
+        (lambda: slots(*((i, i + 1) for i in range(100))), ConfigurationError, "100 rows and 1 guards"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused_before_any_request(
+    in_memory: None, sent: list[str], make: Any, error: type[Exception], match: str
+) -> None:
+    """With an error that says what is wrong."""
+    sent.clear()
+
+    with pytest.raises(error, match=match):
+        Slot.insert_disjoint(make())
+
+    assert sent == []
+
+
+def test_a_time_needs_a_zone(in_memory: None) -> None:
+    """Both ends, and everywhere."""
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the point
+    for begin, end in ((naive, NOON), (NOON, naive)):
+        with pytest.raises(ConfigurationError, match="time zone"):
+            Booking.insert_disjoint([Booking(1, end, begin=begin)])
+        with pytest.raises(ConfigurationError, match="time zone"):
+            Booking.overlapping(1, begin, end)
+
+
+def test_hash_keys_that_are_the_same_are_one(in_memory: None) -> None:
+    """1 and 1.0 are one room, within a call and between calls."""
+    rows = [Booking(1, NOON + HOUR, begin=NOON), Booking(1.0, NOON + 2 * HOUR, begin=NOON)]
+    with pytest.raises(OverlapError, match="same call"):
+        Booking.insert_disjoint(rows)
+    Booking.insert_disjoint(rows[:1])
+    with pytest.raises(OverlapError, match="stored"):
+        Booking.insert_disjoint(rows[1:])
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 1000])
+def test_requests_do_not_grow_with_the_stored_rows(in_memory: None, sent: list[str], count: int) -> None:
+    """A read, a query of one page, a transaction; each ninth time a transactional read."""
+    with Slot.batch_write(unguarded=True) as batch:
+        for i in range(count):
+            batch.save(slots((20 * i, 20 * i + 10))[0])
+    sent.clear()
+    for i in range(10):
+        begin = 20 * (i * count // 10) + 10 + i
+        Slot.insert_disjoint(slots((begin, begin + 1)))
+
+    assert sent.count("TransactGetItems") == 1
+    assert [each for each in sent if each != "TransactGetItems"] == INSERT * 10
+
+
+def test_a_look_reads_a_page_of_few_rows(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 1 KB, a thousand of them below the new one: 1 unit for the guard, 2 for five rows."""
+    with Slot.batch_write(unguarded=True) as batch:
+        for row in slots(*((i, i + 1) for i in range(1000)), note="x" * 1000):
+            batch.save(row)
+
+    requests, _, read_units = units(monkeypatch, lambda: Slot.insert_disjoint(slots((2000, 2001))))
+
+    assert requests == 3
+    assert 0 < read_units <= 3
+
+
+# Moving, saving, updating, deleting
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 5), (10, 30), (12, 15), (5, 12), (18, 30)])
+def test_a_row_moves_where_nobody_is(in_memory: None, begin: int, end: int) -> None:
+    """Also over itself; with its other values; the instance is the moved row, and can be saved."""
+    Slot.insert_disjoint([row := slots((10, 20), note="kept")[0], *slots((30, 40))])
+
+    Slot.move(row, begin, end)
+
+    assert stored_slots() == sorted([(begin, end), (30, 40)])
+    row.note += "!"
+    row.save()
+    assert Slot.get("d", begin).note == "kept!"
+    assert (row.begin, row.end) == (begin, end)
+
+
+def test_a_row_is_not_in_its_own_way(in_memory: None, sent: list[str]) -> None:
+    """What its guard says of it need not be settled first: the transaction writes it anyhow."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    sent.clear()
+    for end in (15, 25):
+        Slot.move(row, 10, end)
+    assert sent == INSERT * 2
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 31), (35, 36), (10, 31), (30, 40)])
+def test_a_row_does_not_move_where_others_are(in_memory: None, begin: int, end: int) -> None:
+    """It stays where it is, and so does the instance."""
+    Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
+
+    with pytest.raises(OverlapError) as caught:
+        Slot.move(row, begin, end)
+
+    assert [each.begin for each in caught.value.rows] == [30]
+    assert (caught.value.requested.begin, caught.value.requested.end) == (begin, end)
+    assert (row.begin, row.end, row.version) == (10, 20, 1)
+    assert stored_slots() == [(10, 20), (30, 40)]
+    row.save()
+
+
+def test_a_stale_row_does_not_move(in_memory: None) -> None:
+    """In place or not: somebody else wrote it."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.get("d", 10).touch()
+
+    for ends in ((0, 5), (10, 15)):
+        with pytest.raises(StaleVersion):
+            Slot.move(row, *ends)
+        assert (row.begin, row.end) == (10, 20)
+    with pytest.raises(ConfigurationError, match="no stored Slot"):
+        Slot.move(slots((50, 60))[0], 50, 61)
+
+
+def test_a_save_within_its_interval_is_one_write(in_memory: None, sent: list[str]) -> None:
+    """As without the mixin."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    sent.clear()
+
+    row.note = "x"
+    row.save()
+    assert sent == ["PutItem"]
+    row.save(add_version_condition=False)
+    assert sent[1:] == ["UpdateItem"]
+    assert Slot.get("d", 10).version == 3
+
+
+def test_a_save_that_changes_the_interval_is_guarded(tables: None) -> None:
+    """Whether the row is new, or known, or overwritten whatever its version."""
+    Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
+    row.end = 35
+    with pytest.raises(OverlapError) as caught:
+        row.save()
+    assert isinstance(caught.value, PutError)
+    row.end = 30
+    row.save()
+    assert stored_slots() == [(10, 30), (30, 40)]
+    assert row.version == 2
+    for end, is_free in ((31, False), (25, True)):
+        blind = slots((10, end), note="blind")[0]
+        if is_free:
+            blind.save(add_version_condition=False)
+            assert (blind.version, Slot.get("d", 10).note) == (3, "blind")
+            blind.save()
+        else:
+            with pytest.raises(OverlapError):
+                blind.save(add_version_condition=False)
+    with pytest.raises(OverlapError):
+        slots((10, 11))[0].save()
+    new = slots((25, 30))[0]
+    new.save(add_version_condition=False)
+    assert stored_slots() == [(10, 25), (25, 30), (30, 40)]
+
+
+def test_a_save_of_a_row_that_others_changed_is_refused(in_memory: None) -> None:
+    """Stale is stale, whatever became of its interval; the errors are those of a save."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.move(Slot.get("d", 10), 10, 15)
+    for end in (20, 15, 12):
+        row.end = end
+        with pytest.raises(StaleVersion) as caught:
+            row.save()
+        assert isinstance(caught.value, PutError)
+    Slot.get("d", 10).delete()
+    with pytest.raises(StaleVersion):
+        row.save()
+    assert stored_slots() == []
+
+
+def test_the_callers_condition_counts_on_both_ways(in_memory: None) -> None:
+    """In the plain write, and in the guarded one."""
+    Slot.insert_disjoint([row := slots((10, 20), note="a")[0]])
+    for end in (20, 15):
+        row.end = end
+        with pytest.raises(Conflict):
+            row.save(Slot.note == "b")
+        row.save(Slot.note == "a")
+        with pytest.raises(Conflict):
+            row.update([Slot.end.set(end)], Slot.note == "b")
+    assert stored_slots() == [(10, 15)]
+
+
+def test_an_update_of_the_end_is_guarded(tables: None, sent: list[str]) -> None:
+    """By its value; with and without the version; the instance has the result."""
+    Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
+    with pytest.raises(OverlapError) as caught:
+        row.update([Slot.end.set(31)])
+    assert isinstance(caught.value, UpdateError)
+    assert (row.end, row.version) == (20, 1)
+
+    row.update([Slot.end.set(25), Slot.note.set("n")])
+    assert (row.end, row.note, row.version) == (25, "n", 2)
+    blind = Slot("d", 10)
+    with pytest.raises(OverlapError):
+        blind.update([Slot.end.set(31)], add_version_condition=False)
+    blind.update([Slot.end.set(22)], add_version_condition=False)
+    assert (blind.end, blind.note, blind.version) == (22, "n", 3)
+    assert stored_slots() == [(10, 22), (30, 40)]
+    blind.save()
+
+    sent.clear()
+    blind.update([Slot.note.set("m")])
+    assert sent == ["UpdateItem"]
+
+
+@pytest.mark.parametrize(
+    ("action", "match"),
+    [
+        (lambda: Slot.end.add(5), "only DynamoDB knows"),
+        (lambda: Slot.end.set(Slot.end + 5), "only DynamoDB knows"),
+        (Slot.end.remove, "only DynamoDB knows"),
+        (lambda: Slot.end.set(Slot.begin), "only DynamoDB knows"),
+        (lambda: Slot.begin.set(5), r"range key.*move\(\)"),
+        (lambda: Slot.end.set(9), "begin before it ends"),
+    ],
+)
+def test_updates_that_nobody_can_check_are_refused(in_memory: None, sent: list[str], action: Any, match: str) -> None:
+    """Before any request."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    sent.clear()
+
+    with pytest.raises(ConfigurationError, match=match):
+        row.update([action()])
+
+    assert sent == []
+
+
+def test_an_update_creates_no_row_without_an_interval(in_memory: None) -> None:
+    """Nor does `touch`."""
+    for checks in (True, False):
+        with pytest.raises(UpdateError):
+            Slot("d", 1).update([Slot.note.set("x")], add_version_condition=checks)
+    assert rows_of(Slot) == []
+
+
+def test_a_delete_makes_room(in_memory: None, sent: list[str]) -> None:
+    """It is the plain delete."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    sent.clear()
+    row.delete()
+    assert sent == ["DeleteItem"]
+    Slot.insert_disjoint(slots((15, 25)))
+    Slot("d", 15).delete(add_version_condition=False)
+    assert stored_slots() == []
+
+
+# Ways round
+
+
+def test_transactions_do_not_get_round_the_guard(tables: None) -> None:
+    """New rows are refused, other intervals are refused, everything else is written."""
+    Slot.insert_disjoint([row := slots((10, 20))[0], other := slots((20, 30))[0]])
+    with pytest.raises(ConfigurationError, match="insert_disjoint"), transaction() as tx:
+        tx.save(slots((12, 13))[0])
+    with (
+        pytest.raises(ConfigurationError, match="insert_disjoint"),
+        TransactWrite(connection=Slot._get_connection().connection) as write,
+    ):
+        write.save(slots((12, 13))[0])
+    with pytest.raises(ConfigurationError, match="insert_disjoint"):
+        slots((12, 13))[0].get_save_kwargs_from_instance()
+    with pytest.raises(ConfigurationError, match="move"), transaction() as tx:
+        tx.update(row, [Slot.end.set(25)])
+    with pytest.raises(ConfigurationError, match="move"):
+        row.get_update_kwargs_from_instance([Slot.end.set(25)])
+    row.end = 25
+    with pytest.raises(Conflict), transaction() as tx:
+        tx.save(row)
+    with pytest.raises(Conflict), TransactWrite(connection=Slot._get_connection().connection) as write:
+        write.save(row)
+    with pytest.raises(TransactWriteError), PynamoTransactWrite(connection=Slot._get_connection().connection) as write:
+        write.save(row)
+    with pytest.raises(BatchError), row.guarded_batch(transactions=True) as batch:
+        batch.save(row)
+    row.end = 20
+    with transaction() as tx:
+        tx.update(row, [Slot.note.set("changed")])
+        tx.delete(other)
+    for write_absent in (transaction, lambda: TransactWrite(connection=Slot._get_connection().connection)):
+        with pytest.raises(Conflict), write_absent() as tx:
+            tx.update(Slot("d", 1), [Slot.note.set("no interval")], add_version_condition=False)
+    assert stored_slots() == [(10, 20)]
+    with PynamoTransactWrite(connection=Slot._get_connection().connection) as write:
+        write.save(fresh := Slot.get("d", 10))
+    assert fresh.version == 3
+    with pytest.raises(ConfigurationError, match="unguarded"):
+        Slot.batch_write()
+
+
+def test_edit_does_not_get_round_the_guard(in_memory: None) -> None:
+    """It saves with the lock's own request: the interval must be as it is stored."""
+    Slot.insert_disjoint(slots((10, 20), (20, 30)))
+    Lease.insert_disjoint([Lease("o", "a", after="b")])
+    with Slot.edit("d", 10) as row:
+        row.note = "x"
+    with pytest.raises(Conflict), Slot.edit("d", 10) as row:
+        row.end = 25
+    with pytest.raises(Conflict), Lease.edit("o", "a") as lease:
+        lease.after = "c"
+    with Slot.locked("d", 10) as lock:
+        lock.item.end = 15
+        lock.item.save()
+    with Lease.locked("o", "a") as lock:
+        lock.item.after = "c"
+        lock.item.save()
+    assert stored_slots() == [(10, 15), (20, 30)]
+    assert Lease.get("o", "a").after == "c"
+
+
+def test_a_row_moves_under_its_own_lock(in_memory: None) -> None:
+    """The moved row is not under that lock any more, wherever it was kept."""
+    Slot.insert_disjoint(slots((10, 20)))
+    Lease.insert_disjoint([Lease("o", "a", after="b", note="kept")])
+    with Slot.locked("d", 10) as lock:
+        row = lock.item
+        Slot.move(row, 50, 60)
+    row.save()
+    with Lease.locked("o", "a") as lock:
+        lease = lock.item
+        Lease.move(lease, "x", "y")
+        lease.save()
+    assert stored_slots() == [(50, 60)]
+    assert Lease.get("o", "x").note == "kept"
+    assert not Lease.lock_state("o", "x").holders
+
+
+# Looking
+
+
+def test_what_overlaps_and_what_is_free(tables: None) -> None:
+    """In order, with open ends, by begin and by end."""
+    Slot.insert_disjoint(slots((10, 20), (20, 30), (40, 50)))
+
+    def rows(begin: Any, end: Any) -> list[int]:
+        return [int(row.begin) for row in Slot.overlapping("d", begin, end)]
+
+    assert rows(None, None) == [10, 20, 40]
+    assert rows(15, 41) == [10, 20, 40]
+    assert rows(20, 40) == [20]
+    assert rows(None, 20) == [10]
+    assert rows(30, None) == [40]
+    assert rows(30, 40) == []
+    assert Slot.free("d", None, None) == [(None, 10), (30, 40), (50, None)]
+    assert Slot.free("d", 15, 45) == [(30, 40)]
+    assert Slot.free("d", 10, 30) == []
+    assert Slot.free("e", 1, 2) == [(1, 2)]
+    Booking.insert_disjoint([Booking(7, NOON + HOUR, begin=NOON)])
+    assert Booking.free(7, NOON - HOUR, NOON + 2 * HOUR) == [(NOON - HOUR, NOON), (NOON + HOUR, NOON + 2 * HOUR)]
+    assert [row.begin for row in Booking.overlapping(7, None, None)] == [NOON]
+    with pytest.raises(ConfigurationError, match="begin before it ends"):
+        Slot.free("d", 5, 5)
+    with pytest.raises(ConfigurationError, match="hash key"):
+        Slot.overlapping(None, 1, 2)
+
+
+def test_rows_that_expired_are_in_nobodys_way(tables: None) -> None:
+    """They are replaced under their own key, and say nothing about where others are."""
+    gone = datetime.now(timezone.utc) - HOUR
+    Lease.insert_disjoint([Lease("o", "c", after="e", expires=gone), Lease("o", "e", after="g", expires=gone)])
+    Lease.insert_disjoint([Lease("o", "a", after="f")])
+    with pytest.raises(OverlapError) as caught:  # the expired row between does not end the search
+        Lease.insert_disjoint([Lease("o", "e", after="g")])
+    assert [row.first for row in caught.value.rows] == ["a"]
+    Lease.insert_disjoint([Lease("o", "f", after="g")])
+    Lease.get("o", "a").delete()
+    Lease.insert_disjoint([Lease("o", "e", after="f", note="replaced")])
+    assert Lease.free("o", "a", "z") == [("a", "e"), ("g", "z")]
+    assert Lease.get("o", "e").note == "replaced"
+
+
+def test_rows_without_an_interval_are_not_looked_at(in_memory: None) -> None:
+    """Others have stored them, without an end, or with the end first."""
+    put = Slot._get_connection().connection.dispatch
+    for begin, end in ((12, {}), (14, {"e": {"N": "3"}})):
+        item = {"pk": {"S": "d"}, "sk": {"N": str(begin)}, **end}
+        put("PutItem", {"TableName": Slot.Meta.table_name, "Item": item})
+    Slot.insert_disjoint(slots((0, 20)))
+    with pytest.raises(OverlapError):
+        Slot.insert_disjoint(slots((15, 16)))
+
+
+# More than a native transaction holds
+
+
+def test_any_number_of_rows(tables: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a lock in the row and a table of transactions; all or none, and guarded all the same."""
+    make_long_from(monkeypatch)
+    rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
+    Lease.insert_disjoint([*rows, Lease("p", "a", after="b")])
+
+    with pytest.raises(OverlapError):
+        Lease.insert_disjoint(
+            [Lease("q", f"{i:02}", after=f"{i + 1:02}") for i in range(9)] + [Lease("o", "095", after="x")]
+        )
+
+    assert Lease.free("o", "00", "11") == [("10", "11")]
+    assert Lease.overlapping("q", None, None) == []
+    with pytest.raises(ConfigurationError, match="LockAttribute"):
+        Slot.insert_disjoint(slots(*((i, i + 1) for i in range(6))))

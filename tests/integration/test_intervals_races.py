@@ -1,0 +1,374 @@
+"""Rows that must not overlap, while others are at it: races, lost answers, and rows that are not in their place yet."""
+
+from __future__ import annotations
+
+import random
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from pynamodb.connection import Connection
+
+from pynamo_locking import (
+    ConfigurationError,
+    LockTimeout,
+    OutcomeUnknown,
+    OverlapError,
+    StaleVersion,
+    TransactionConflict,
+)
+from pynamo_locking._io import runtime
+from pynamo_locking.disjoint import MOST_TOUCHED
+from tests.support.interval_models import (
+    Booking,
+    Lease,
+    Slot,
+    SlotLocks,
+    SlotTransactions,
+    overlaps_in,
+    slots,
+    stored_slots,
+    unapplied,
+)
+from tests.support.parties import held_elsewhere, in_thread
+from tests.support.transaction_models import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables, and nobody sleeps: what happens in between, happens in requests."""
+    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
+    memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
+
+
+def before_each(monkeypatch: pytest.MonkeyPatch, operation: str, act: Callable[[], None], times: int = 1) -> list[str]:
+    """Let somebody else act right before each request of that kind, so many times; return what is sent."""
+    original, sent, left = Connection.dispatch, list[str](), [times]
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        sent.append(name)
+        if name == operation and left[0] > 0:
+            left[0] -= 1
+            before = left[0]
+            left[0] = 0  # not for the requests of `act`
+            in_thread(act)
+            left[0] = before
+        return original(connection, name, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    return sent
+
+
+# Somebody else in between
+
+
+def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race of the story: both have looked, both write. One of them is refused, and says by whom."""
+    before_each(monkeypatch, "TransactWriteItems", lambda: Slot.insert_disjoint(slots((15, 25))))
+
+    with pytest.raises(OverlapError) as caught:
+        Slot.insert_disjoint(slots((10, 20)))
+
+    assert [row.begin for row in caught.value.rows] == [15]
+    assert stored_slots() == [(15, 25)]
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda row: Slot.insert_disjoint(slots((50, 60))), (10, 20)),
+        (lambda row: Slot.move(row, 11, 21), (11, 21)),
+        (lambda row: Slot.move(row, 10, 19), (10, 19)),
+        (lambda row: row.save(), (10, 18)),
+        (lambda row: row.update([Slot.end.set(17)]), (10, 17)),
+        (lambda row: row.update([Slot.end.set(17)], add_version_condition=False), (10, 17)),
+    ],
+    ids=["insert", "move", "move in place", "save", "update", "blind update"],
+)
+def test_a_row_that_appears_elsewhere_only_costs_another_attempt(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch, act: Callable[[Slot], None], expected: tuple[int, int]
+) -> None:
+    """Whatever is done, three times over; the instance is what it should be afterwards."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    row.end = expected[1] if expected == (10, 18) else 20
+    others = iter(range(100, 103))
+
+    def other() -> None:
+        begin = next(others)
+        Slot.insert_disjoint(slots((begin, begin + 1)))
+
+    sent = before_each(monkeypatch, "TransactWriteItems", other, times=3)
+    act(row)
+
+    assert sent.count("TransactWriteItems") == 4 + 3
+    assert {expected, (100, 101), (101, 102), (102, 103)} <= set(stored_slots())
+    assert (row.begin, row.end) == expected
+    row.note = "mine"
+    row.save()
+
+
+def test_the_wait_is_bounded(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever always finds others faster gives up with an error that says that nothing was written."""
+    others = iter(range(100, 1000))
+
+    def other() -> None:
+        begin = next(others)
+        Slot.insert_disjoint(slots((begin, begin + 1)))
+
+    sent = before_each(monkeypatch, "TransactWriteItems", other, times=100)
+    with pytest.raises(TransactionConflict, match="nothing was written"):
+        Slot.insert_disjoint(slots((10, 20)), wait=0)
+
+    assert (10, 20) not in stored_slots()
+    assert sent.count("TransactWriteItems") == 2
+
+
+def test_a_stale_row_is_no_reason_to_try_again(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row was changed in between, and the guard was not."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    sent = before_each(monkeypatch, "TransactWriteItems", lambda: Slot.get("d", 10).touch())
+
+    with pytest.raises(StaleVersion):
+        Slot.move(row, 50, 60)
+
+    assert sent.count("TransactWriteItems") == 1
+    assert (row.begin, row.end, row.version) == (10, 20, 1)
+
+
+# Rows that are decided, and not in their place yet
+
+
+@pytest.mark.parametrize("between", [0, 3, MOST_TOUCHED + 2])
+def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch, between: int
+) -> None:
+    """DynamoDB applies a transaction item by item: the guard shows a row that no query finds. However long ago."""
+    with unapplied(monkeypatch, Slot, refusals=1 if between <= MOST_TOUCHED else 2) as sent:
+        Slot.insert_disjoint(slots((10, 20)))
+        assert stored_slots() == []
+        for i in range(between):
+            Slot.insert_disjoint(slots((100 + i, 101 + i)))
+
+        with pytest.raises(OverlapError) as caught:
+            Slot.insert_disjoint(slots((15, 25)))
+
+    assert [row.begin for row in caught.value.rows] == [10]
+    assert len(stored_slots()) == 1 + between
+    assert "TransactGetItems" in sent
+
+
+def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delete of a move may come last as well: a refusal would name a row that is not there any more."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    [old] = rows_of(Slot)
+    for i in range(MOST_TOUCHED + 1):  # until the guard names the insert no more
+        Slot.insert_disjoint(slots((100 + i, 101 + i)))
+    Slot.move(row, 30, 40)
+    original, table = Connection.dispatch, Slot.Meta.table_name
+    key = {name: old[name] for name in ("pk", "sk")}
+
+    def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        if name == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
+            original(connection, "DeleteItem", {"TableName": table, "Key": key})
+        return original(connection, name, kwargs, *arguments)
+
+    Slot._get_connection().connection.dispatch("PutItem", {"TableName": table, "Item": old})
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    Slot.insert_disjoint([new := slots((10, 20))[0]])
+
+    assert new.version == 1
+    assert {(10, 20), (30, 40)} <= set(stored_slots())
+
+
+def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of another transaction is there, its guard is not: that is an overlap, and not a stale row."""
+    Slot.insert_disjoint(slots((1, 2)))
+    original, [old], state = Connection.dispatch, rows_of(SlotLocks), {"began": False, "hides": False}
+
+    def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        if name == "TransactWriteItems" and not state["began"]:
+            state["began"] = True
+            in_thread(lambda: Slot.insert_disjoint(slots((10, 20))))
+            state["hides"] = True
+        is_guard = SlotLocks.Meta.table_name in repr(kwargs)
+        if name == "TransactGetItems" and is_guard:
+            state["hides"] = False
+        if name == "GetItem" and is_guard and state["hides"]:
+            return {"Item": old}
+        return original(connection, name, kwargs, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    with pytest.raises(OverlapError):
+        Slot.insert_disjoint(slots((10, 20)))
+
+    assert state == {"began": True, "hides": False}
+
+
+def test_rows_elsewhere_are_not_waited_for(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the guard says of them is enough."""
+    with unapplied(monkeypatch, Slot) as sent:
+        Slot.insert_disjoint(slots((10, 20)))
+        Slot.insert_disjoint(slots((20, 30), (0, 10)))
+
+    assert "TransactGetItems" not in sent
+
+
+def test_a_refusal_names_rows_that_are_there(in_memory: None) -> None:
+    """A row that was moved away, and deleted since, is in nobody's way, whatever the guard says."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.move(row, 30, 40)
+    Slot.insert_disjoint(slots((10, 20)))
+    row.delete()
+    Slot.insert_disjoint(slots((30, 40)))
+    assert stored_slots() == [(10, 20), (30, 40)]
+
+
+# Lost answers
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, operation: str, error: BaseException | None = None) -> None:
+    """Apply each request of that kind, and let nobody know."""
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        answer = original(connection, name, kwargs, *arguments)
+        if name == operation:
+            raise error or ReadTimeoutError(endpoint_url="nowhere")
+        return answer
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()], ids=["timeout", "interrupt"])
+def test_a_second_call_finds_its_own_rows(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+) -> None:
+    """After an unknown outcome, the same instances again: what was stored counts as stored."""
+    rows = slots((10, 20), (30, 40))
+    with monkeypatch.context() as patch:
+        lose_answers(patch, "TransactWriteItems", error)
+        with pytest.raises(OutcomeUnknown if error is None else KeyboardInterrupt):
+            Slot.insert_disjoint(rows)
+    assert [row.version for row in rows] == [None, None]
+    others = slots((10, 20))
+    with pytest.raises(OverlapError):
+        Slot.insert_disjoint(others)
+
+    Slot.insert_disjoint([*rows, *slots((50, 60))])
+
+    assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
+    assert [row.version for row in rows] == [1, 1]
+    rows[0].note = "mine"
+    rows[0].save()
+
+    with monkeypatch.context() as patch:
+        lose_answers(patch, "TransactWriteItems")
+        with pytest.raises(OutcomeUnknown):
+            Slot.move(rows[0], 22, 28)
+    assert (rows[0].begin, rows[0].end, rows[0].version) == (10, 20, 2)
+    Slot.move(rows[0], 22, 28)
+    assert (rows[0].begin, rows[0].end, rows[0].version) == (22, 28, 1)
+    assert stored_slots() == [(22, 28), (30, 40), (50, 60)]
+
+
+def test_a_lost_answer_alone_is_nothing(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction is sent again under its token."""
+    original, lost = Connection.dispatch, list[str]()
+
+    def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        answer = original(connection, name, kwargs, *arguments)
+        if name == "TransactWriteItems" and not lost:
+            lost.append(name)
+            raise ReadTimeoutError(endpoint_url="nowhere")
+        return answer
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    Slot.insert_disjoint(slots((10, 20)))
+    assert lost
+    assert stored_slots() == [(10, 20)]
+
+
+# Locks
+
+
+def test_pessimistic_callers_wait_for_the_range(in_memory: None) -> None:
+    """One range lock for each hash key; one deadline; nothing is left behind."""
+    with held_elsewhere(Slot.locked_range("d", 15, 30)):
+        with pytest.raises(LockTimeout):
+            Slot.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")], pessimistic=True, wait=0.05)
+        Slot.insert_disjoint(slots((10, 15), (30, 40)), wait=0)
+        Slot.insert_disjoint(slots((40, 50)), pessimistic=True, wait=0)
+    assert stored_slots() == [(10, 15), (30, 40), (40, 50)]
+    Slot.insert_disjoint([*slots((15, 20), (22, 25)), *slots((10, 20), device="a")], pessimistic=True)
+    with pytest.raises(OverlapError):
+        Slot.insert_disjoint(slots((15, 20)), pessimistic=True)
+    Slot.move(Slot.get("d", 15), 16, 18, pessimistic=True)
+    assert stored_slots() == [(10, 15), (16, 18), (22, 25), (30, 40), (40, 50)]
+    Slot.insert_disjoint(slots(*((i, i + 1) for i in range(98)), device="many"), pessimistic=True)
+    assert len(stored_slots("many")) == 98
+    with pytest.raises(ConfigurationError, match="LockableModel"):
+        Booking.insert_disjoint([Booking(1, NOON, begin=NOON - timedelta(hours=1))], pessimistic=True)
+
+
+@pytest.mark.parametrize("pessimistic", [False, True])
+def test_threads_that_insert_at_random_never_overlap(dynoxide: Engine, pessimistic: bool) -> None:
+    """Four of them, on two hash keys, with moves and deletes among it; each refusal names rows that do overlap."""
+    dynoxide.bind(Slot, SlotLocks)
+    errors, done, refusals = list[BaseException](), list[str](), list[OverlapError]()
+
+    def work(seed: int) -> None:
+        random_ = random.Random(seed)
+        try:
+            for _ in range(8):
+                begin = random_.randrange(60)
+                rows = slots((begin, begin + random_.randrange(1, 8)), device=random_.choice("de"))
+                try:
+                    Slot.insert_disjoint(rows, pessimistic=pessimistic, wait=30)
+                    done.append("inserted")
+                    if random_.random() < 0.3:
+                        Slot.move(rows[0], begin + 3, begin + 6, pessimistic=pessimistic, wait=30)
+                        done.append("moved")
+                    if random_.random() < 0.3:
+                        rows[0].delete()
+                except OverlapError as refused:
+                    refusals.append(refused)
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert overlaps_in(Slot, "pk", "sk", "e") == []
+    assert {"inserted", "moved"} == set(done)
+    assert refusals
+    for refused in refusals:
+        asked = refused.requested
+        assert refused.rows
+        assert all(row.begin < asked.end and asked.begin < row.end for row in refused.rows)
+
+
+def test_the_sweep_sees_an_overlap(in_memory: None) -> None:
+    """Or its silence would mean nothing."""
+    with Slot.batch_write(unguarded=True) as batch:
+        for row in [*slots((10, 20), (20, 30)), *slots((19, 21), device="e")]:
+            batch.save(row)
+    assert overlaps_in(Slot, "pk", "sk", "e") == []
+    with Slot.batch_write(unguarded=True) as batch:
+        batch.save(slots((29, 31))[0])
+    assert len(overlaps_in(Slot, "pk", "sk", "e")) == 1

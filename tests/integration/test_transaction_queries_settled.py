@@ -1,0 +1,65 @@
+"""Guarded queries find what a transaction has created that DynamoDB has decided, and not put in its place yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pynamo_locking import transaction
+from tests.support.interval_models import unapplied
+from tests.support.transaction_models import Entry, Transactions, rows_of
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+def create(*numbers: int) -> None:
+    with transaction() as tx:
+        for number in numbers:
+            tx.save(Entry("b", number, amount=1))
+
+
+def total() -> float:
+    """What a transaction sees, which commits what it has seen."""
+    with transaction() as tx:
+        found = sum(entry.amount for entry in tx.query(Entry, "b"))
+        tx.save(Entry("totals", 1, amount=found), add_version_condition=False)
+    return found
+
+
+@pytest.mark.parametrize("between", [0, 3, 12])
+def test_a_query_waits_for_what_its_guard_names(memory: Engine, monkeypatch: pytest.MonkeyPatch, between: int) -> None:
+    """The guard shows a transaction whose items no query finds; however many others there were since."""
+    memory.bind(Entry, Transactions)
+    with unapplied(monkeypatch, Entry) as sent:
+        create(1, 2)
+        assert rows_of(Entry) == []
+        for i in range(between):
+            create(10 + i)
+        assert total() == 2 + between
+
+    assert sent.count("TransactGetItems") >= 2
+
+
+def test_a_guard_does_not_grow(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was settled is named no more; without anything named, a query is one request less."""
+    memory.bind(Entry, Transactions)
+    with transaction() as tx:
+        assert tx.query(Entry, "b") == []
+    for i in range(40):
+        create(i)
+    [guard] = [row for row in rows_of(Transactions) if row["id"]["S"].startswith("guard#")]
+
+    assert 1 <= len([name for name in guard if name.startswith("touched#")]) <= 9
+    assert total() == 40
+
+
+def test_what_is_taken_back_is_not_counted(memory: Engine) -> None:
+    """A savepoint takes the guard back as well."""
+    memory.bind(Entry, Transactions)
+    with transaction() as tx:
+        before = tx.savepoint()
+        tx.save(Entry("b", 1))
+        before.rollback()
+    assert rows_of(Entry) == rows_of(Transactions) == []

@@ -1,0 +1,161 @@
+"""Models whose rows must not overlap, a sweep that says whether they do, and rows that are not in their place yet."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
+from pynamodb.connection import Connection
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    ExpiringMixin,
+    IntervalMixin,
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    TransactionTable,
+    TTLAttribute,
+    VersionAttribute,
+)
+from tests.support.models import QUICK
+from tests.support.transaction_models import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+
+class SlotLocks(NamedLock):
+    """Guards and range locks."""
+
+    class Meta:
+        table_name = "slot-locks"
+        lock_settings = QUICK
+
+
+class SlotTransactions(TransactionTable):
+    """For what does not fit into a native transaction."""
+
+    class Meta:
+        table_name = "slot-transactions"
+
+
+class Slot(IntervalMixin, LockableModel):
+    """Numbers, the begin is the range key; locks in rows of their own; renamed attributes."""
+
+    class Meta:
+        table_name = "slots"
+        lock_table = SlotLocks
+        lock_settings = QUICK
+        interval = ("begin", "end")
+
+    device = UnicodeAttribute(hash_key=True, attr_name="pk")
+    begin = NumberAttribute(range_key=True, attr_name="sk")
+    end = NumberAttribute(attr_name="e")
+    note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+class Booking(IntervalMixin, Model):
+    """Times, the end is the range key; no locks; a number as hash key."""
+
+    class Meta:
+        table_name = "bookings"
+        lock_table = SlotLocks
+        interval = ("begin", "end")
+
+    room = NumberAttribute(hash_key=True)
+    end = UTCDateTimeAttribute(range_key=True)
+    begin = UTCDateTimeAttribute()
+    note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+class Lease(IntervalMixin, ExpiringMixin, LockableModel):
+    """Strings; the lock in the row, so that any number of rows can be written at once; rows that expire."""
+
+    class Meta:
+        table_name = "leases"
+        lock_table = SlotLocks
+        lock_settings = QUICK
+        transaction_table = SlotTransactions
+        interval = ("first", "after")
+
+    owner = UnicodeAttribute(hash_key=True)
+    first = UnicodeAttribute(range_key=True)
+    after = UnicodeAttribute()
+    note = UnicodeAttribute(null=True)
+    expires = TTLAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+def slots(*ends: tuple[int, int], device: str = "d", **values: Any) -> list[Slot]:
+    """New rows."""
+    return [Slot(device, begin, end=end, **values) for begin, end in ends]
+
+
+def stored_slots(device: str = "d") -> list[tuple[int, int]]:
+    """Begin and end of all stored rows, in order."""
+    return sorted((int(row.begin), int(row.end)) for row in Slot.query(device, consistent_read=True))
+
+
+def overlaps_in(model: type[Model], hash_name: str, begin: str, end: str) -> list[Any]:
+    """The sweep: neighbours of one hash key that overlap, in what DynamoDB has stored. Knows nothing of the package."""
+    found, before = list[Any](), None
+    rows = [(str(row[hash_name]), *(next(iter(row[name].items())) for name in (begin, end))) for row in rows_of(model)]
+    for row in sorted(rows, key=lambda row: (row[0], float(row[1][1]) if row[1][0] == "N" else row[1][1])):
+        of, (kind, first), (_, last) = row
+        ends = (float(first), float(last)) if kind == "N" else (first, last)
+        if before is not None and before[0] == of and ends[0] < before[1][1]:
+            found.append((of, before[1], ends))
+        before = (of, ends)
+    return found
+
+
+@contextmanager
+def unapplied(monkeypatch: pytest.MonkeyPatch, model: type[Model], refusals: int = 1) -> Iterator[list[str]]:
+    """Leave the rows of the first native transaction out of their table, as DynamoDB may for a moment.
+
+    Transactional reads of these rows are refused so many times; then the rows are in their place. What else is sent,
+    above all the guard, is applied at once.
+
+    Yields:
+        The operations that were sent, in order.
+    """
+    original, sent, left = Connection.dispatch, list[str](), [refusals]
+    hidden: list[tuple[dict[str, Any], dict[str, Any]]] = []  # key and item
+    names = [each["AttributeName"] for each in model._get_schema()["key_schema"]]
+    table = model._get_connection().table_name
+
+    def hide(connection: Connection, action: dict[str, Any]) -> None:
+        if action.get("TableName") == table:
+            key = action.get("Key") or {name: action["Item"][name] for name in names}
+            place = {"TableName": table, "Key": key}
+            hidden.append((key, original(connection, "GetItem", place)["Item"]))
+            original(connection, "DeleteItem", place)
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        sent.append(operation)
+        asked = [each["Get"]["Key"] for each in kwargs["TransactItems"]] if operation == "TransactGetItems" else []
+        if any(key in asked for key, _ in hidden):
+            left[0] -= 1
+            if left[0] >= 0:
+                reasons = [{"Code": "TransactionConflict"} for _ in asked]
+                error: Any = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
+                raise ClientError(error, operation)
+            while hidden:
+                original(connection, "PutItem", {"TableName": table, "Item": hidden.pop()[1]})
+        answer = original(connection, operation, kwargs, *arguments)
+        if operation == "TransactWriteItems" and sent.count(operation) == 1:
+            for each in kwargs["TransactItems"]:
+                hide(connection, each.get("Put") or each.get("Update") or {})
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield sent
