@@ -25,7 +25,7 @@ from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.spans import overlapping
-from pynamo_locking._io.validation import settle
+from pynamo_locking._io.together import settle
 from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,

@@ -15,8 +15,8 @@ from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
+from pynamo_locking._io.together import settle
 from pynamo_locking._io.unit import UNREAD, Entry
-from pynamo_locking._io.validation import settle
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost
 from pynamo_locking.models import LockableMixin
 from pynamo_locking.terms import check_model

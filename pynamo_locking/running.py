@@ -146,6 +146,7 @@ def transactional(
             jitter: up to 0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another one the function is a part of that, and runs once.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is tried again as well.
+            `wait` is one deadline for all attempts; those that begin after it wait for nobody.
 
     Returns:
         The function without its first argument. It returns what the last run returned.
@@ -192,5 +193,6 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             if attempt == attempts or begun._is_committed:
                 raise
         runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        begun = begun._again(Transaction(**options))
+        left = max(0.0, begun._terms.deadline - runtime.current.monotonic())
+        begun = begun._again(Transaction(**{**options, "wait": left}))
     raise AssertionError("the last attempt returns or raises")

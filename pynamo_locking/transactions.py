@@ -55,9 +55,10 @@ class Transaction(QueryingMixin):
     Args:
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
         isolation: ``"serializable"``: everything that was read is checked at the commit. ``"snapshot"``: the same,
-            and nothing can be written. ``"read_committed"``: only items that are written as well are checked.
-            ``"read_uncommitted"``: reads even show what other transactions have not committed yet.
-        read_only: refuse writes.
+            nothing can be written, and nobody is waited for who is not decided. ``"read_committed"``: only items that
+            are written as well are checked. ``"read_uncommitted"``: reads even show what other transactions have not
+            committed yet.
+        read_only: refuse writes; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
         lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long
             enough for any pause that is worth to survive, and what a crash costs those who wait.
@@ -109,13 +110,14 @@ class Transaction(QueryingMixin):
         self._is_committed = False
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
-        level = "serializable" if isolation == "snapshot" else isolation
+        relies_on_reads = isolation in ("serializable", "snapshot")
+        level = "snapshot" if relies_on_reads and self._read_only else isolation
         self._members = Members(
             self.id,
             table,
             Reader(level, deadline=deadline, priority=priority),
             deadline,
-            relies_on_reads=level == "serializable",
+            relies_on_reads=relies_on_reads,
         )
 
     # Reading
@@ -136,8 +138,8 @@ class Transaction(QueryingMixin):
             TransactionConflict: a transaction that is alive has the item, and there is no time left to wait.
             ConfigurationError: the model has no version; or the transaction is over.
 
-        Cost: 1 consistent read the first time, none afterwards. With `for_update` 1 write to enter the queue, and
-        1 to leave it.
+        Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
+        the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
         """
         self._check_open()
         entry = self._members.read(model, hash_key, range_key, for_update=for_update)
@@ -270,7 +272,8 @@ class Transaction(QueryingMixin):
             ConfigurationError: it is over already, or is more than a transaction can be.
 
         Cost: see `plan`. Nothing for a transaction without reads and writes; 1 transactional read for each hundred
-        items that were only read; 1 write for one item; 1 native transaction for up to a hundred.
+        items that were only read, among which the header of each transaction that has some of them just then; 1 write
+        for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
         self._state, committing = "ended", None

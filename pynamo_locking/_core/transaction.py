@@ -50,6 +50,7 @@ class Header:
         by: why it was aborted: ``"wounded"``, ``"expired"`` or ``"asked"``; empty otherwise.
         items: how many items carry a mark of it.
         rows: how many participant rows it has.
+        is_early: whether some of what it has read is checked before the decision, and not by it.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Header:
     by: str = ""
     items: int = 0
     rows: int = 0
+    is_early: bool = False
 
     @property
     def lease(self) -> float:
@@ -85,6 +87,18 @@ def fate(header: Header | None) -> Fate:
     if header is None or header.state.is_final:
         return Fate.DROP
     return Fate.FINISH if header.state is State.COMMITTED else Fate.WAIT
+
+
+def shows_committed(header: Header | None) -> bool:
+    """Tell whether a reader who writes nothing may take the values beside a mark, by its header of the same moment.
+
+    While a transaction is not decided, and after it was aborted, those are the committed ones. But one that has
+    checked its reads early is before whoever changes them from then on. A reader who sees such a change and the
+    values beside the mark would be after the one and before the other: so it waits.
+    """
+    if header is None or header.state.is_final:
+        return True  # it was aborted, or this mark is a late copy
+    return header.state is State.PENDING and not header.is_early
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Committing:
     def _validate(self) -> None:
         resolver = Resolver(deadline=self._terms.deadline, priority=self._terms.priority)
         try:
-            validate(self._entries, resolver)
+            validate(self._entries, resolver, is_snapshot=True)
         except (StillPending, Unavailable) as reason:
             raise also(TransactionConflict, TransactWriteError)(f"{reason}. Trying again is safe.") from reason
 
@@ -197,7 +197,13 @@ class Committing:
         assert terms.book is not None  # noqa: S101 - `plan` checks it
         lease_ms = int(terms.lease * 1000)
         header = Header(
-            terms.id, State.PENDING, terms.priority, terms.owner, lease_ms=lease_ms, until_ms=now_ms + lease_ms
+            terms.id,
+            State.PENDING,
+            terms.priority,
+            terms.owner,
+            lease_ms=lease_ms,
+            until_ms=now_ms + lease_ms,
+            is_early=bool(plan.validated),
         )
         self._long = LongCommit(
             self._entries,

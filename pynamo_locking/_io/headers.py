@@ -37,6 +37,7 @@ UNTIL: Final = "until_ms"
 BY: Final = "by"
 ITEMS: Final = "items"
 ROWS: Final = "rows"
+EARLY: Final = "early"
 EXPIRES: Final = "expires_s"
 CONTENT: Final = "content"
 CLEAN: Final = "clean"
@@ -105,6 +106,7 @@ def begin(book: Book, header: Header) -> None:
         UNTIL: number(header.until_ms),
         ITEMS: number(header.items),
         ROWS: number(header.rows),
+        EARLY: {"BOOL": header.is_early},
     }
     kwargs = {
         "TableName": book.table,
@@ -148,6 +150,7 @@ def header_in(image: Mapping[str, Any] | None) -> Header | None:
         by=value(BY),
         items=whole(ITEMS),
         rows=whole(ROWS),
+        is_early=bool(value(EARLY)),
     )
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import GetError
 
+from pynamo_locking._core import paths as rules
 from pynamo_locking._core.lease import LockSettings
-from pynamo_locking._core.transaction import Fate, fate
+from pynamo_locking._core.transaction import Fate, fate, shows_committed
 from pynamo_locking._io import attempts, headers, records, transport
 from pynamo_locking._io.headers import Book, persistently
 from pynamo_locking._io.requests import Unavailable
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking.guarded import GuardedMixin
 
-#: Waits for what is undecided; shows what is committed; shows what is intended.
-LEVELS: Final = ("serializable", "read_committed", "read_uncommitted")
+#: Waits for what is undecided; waits only where a validation of reads alone would; shows what is committed; shows
+#: what is intended.
+LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
 
 
 class Reader:
@@ -40,6 +42,7 @@ class Reader:
             raise ConfigurationError(f"isolation must be one of {', '.join(LEVELS)}, not {level!r}.")
         self._level = level
         self._deadline = deadline
+        self._ghosts = 0
         self.priority = priority
 
     def read(self, model: type[GuardedMixin], key: Image) -> Image | None:
@@ -58,16 +61,21 @@ class Reader:
             try:
                 if self._level == "read_uncommitted":
                     return _intended(row, image, mark)
-                if self._level == "read_committed" and _is_undecided(row, mark):
+                if self._level != "serializable" and self._is_in_the_future(row, mark):
                     return None if mark.is_ghost else image
                 resolver.resolve(row, mark)
             except (StillPending, Unavailable) as reason:
                 raise also(TransactionConflict, GetError)(f"{reason}. Trying again is safe.") from reason
 
-
-def _is_undecided(row: Row, mark: Mark) -> bool:
-    book = Book(row.connection, mark.table)
-    return fate(persistently(lambda: headers.read(book, mark.id))) is Fate.WAIT
+    def _is_in_the_future(self, row: Row, mark: Mark) -> bool:
+        """Tell whether the mark is of an undecided transaction that comes after whatever this one reads."""
+        book = Book(row.connection, mark.table)
+        header = persistently(lambda: headers.read(book, mark.id))
+        if self._level == "snapshot":
+            self._ghosts += mark.is_ghost  # they and their headers have to fit into the one read that checks them
+            if not shows_committed(header) or self._ghosts > rules.MOST_ACTIONS // 2:
+                return False
+        return fate(header) is Fate.WAIT
 
 
 def _intended(row: Row, image: Image, mark: Mark) -> Image | None:

@@ -5,34 +5,54 @@ A plain read is no check: it may return the old value of a native transaction th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import paths as rules
-from pynamo_locking._io import attempts, images, transport
-from pynamo_locking._io.writes import Patience, refusal
-from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
+from pynamo_locking._core.transaction import shows_committed
+from pynamo_locking._io import headers, images, transport
+from pynamo_locking._io.headers import Book
+from pynamo_locking._io.together import TooLarge, get_together
+from pynamo_locking._io.writes import refusal
+from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pynamodb.connection import Connection
-    from pynamodb.models import Model
-
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.resolving import Resolver
-    from pynamo_locking._io.unit import Entry
-
-#: Codes with which a transactional read of more than 4 MB is refused.
-_TOO_LARGE: Final = frozenset({"ValidationException", "TransactionCanceledException"})
+    from pynamo_locking._io.unit import Entry, Unread
 
 
-def validate(entries: Sequence[Entry], resolver: Resolver, pulse: Callable[[], None] = lambda: None) -> None:
+def validate(
+    entries: Sequence[Entry],
+    resolver: Resolver,
+    pulse: Callable[[], None] = lambda: None,
+    *,
+    is_snapshot: bool = False,
+) -> None:
     """Check that all items are what they were when they were read.
 
     Absent ones are checked together, in the first read: an item may come and go, a write id never comes again.
     What is stored and was read before that read, and is unchanged after it, was there at that moment too.
+
+    The mark of a transaction that is not decided is waited for. Not so in a snapshot, if the read that shows the mark
+    shows the header as well, and that it is pending: what is decided later changes nothing of that moment. The first
+    read is the moment of the snapshot, and the others agree with it. A mark that one of them shows is pending then, so
+    it was at that moment, if it was there. Nor can another mark have been there that was committed: to finish it
+    would have changed the item since. A placeholder counts as absent, and is in the first read, with its header.
+
+    Only whoever writes nothing may do so: two who write, and look past the marks of each other, would both be right
+    about the past and wrong together. Of whom it may not look past, `shows_committed` tells.
+
+    Args:
+        entries: the items.
+        resolver: takes marks out of the way.
+        pulse: called before each read; may raise.
+        is_snapshot: whether this is all that the transaction does.
 
     Raises:
         StaleVersion, Conflict: one of them is not.
@@ -47,9 +67,12 @@ def validate(entries: Sequence[Entry], resolver: Resolver, pulse: Callable[[], N
             f"{rules.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
     ordered = in_order(entries)
-    for chunk in rules.chunks([item_size(entry) for entry in ordered]):
+    parts = [[ordered[i] for i in chunk] for chunk in rules.chunks([item_size(entry) for entry in ordered])]
+    while parts:
         pulse()
-        _validate_chunk([ordered[i] for i in chunk], resolver)
+        left = _Part(parts.pop(0), resolver, is_snapshot=is_snapshot).validate()
+        if left:
+            parts.insert(0, left)
 
 
 def in_order(entries: Sequence[Entry]) -> list[Entry]:
@@ -57,19 +80,89 @@ def in_order(entries: Sequence[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda entry: not entry.is_absent)
 
 
-def _validate_chunk(entries: Sequence[Entry], resolver: Resolver) -> None:
-    while True:
-        marked = False
-        for entry, image in zip(entries, read_together(entries), strict=True):
-            row = entry.row
-            mark = None if row is None else row.state(image).mark
-            if row is not None and mark is not None:
-                marked = True
-                resolver.resolve(row, mark)
-            else:
-                _check(entry, image)
-        if not marked:
-            return
+class _Part:
+    """Items that are checked by one read.
+
+    Args:
+        entries: the items, of which the absent ones come first.
+        resolver: takes marks out of the way.
+        is_snapshot: whether to look past marks, by their headers.
+    """
+
+    def __init__(self, entries: list[Entry], resolver: Resolver, *, is_snapshot: bool) -> None:
+        self._entries = entries
+        self._resolver = resolver
+        self._is_snapshot = is_snapshot
+        self._absent = sum(entry.is_absent for entry in entries)
+        self._left: list[Entry] = []
+        self._marks = [_mark_in(entry, entry.base) for entry in entries]
+
+    def validate(self) -> list[Entry]:
+        """Check them; return those of the others that had to make place for headers."""
+        while not self._is_valid():
+            pass
+        return self._left
+
+    def _is_valid(self) -> bool:
+        """Check them; tell whether that counts, or has to be done again as some are in the way."""
+        marks = self._marks_to_look_past()
+        try:
+            images = read_together(self._entries, marks)
+        except TooLarge as error:
+            self._halve(error)
+            return False
+        count, is_valid = len(self._entries), True
+        found = {mark.id: headers.header_in(image) for mark, image in zip(marks, images[count:], strict=True)}
+        for i, (entry, image) in enumerate(zip(self._entries, images[:count], strict=True)):
+            self._marks[i] = _mark_in(entry, image)
+            is_valid &= self._holds(entry, image, self._marks[i], found)
+        return is_valid
+
+    def _holds(self, entry: Entry, image: Image | None, mark: Mark | None, found: Mapping[str, Header | None]) -> bool:
+        if mark is None:
+            _check(entry, image)
+        elif mark.id in found and shows_committed(found[mark.id]):
+            _check(entry, None if mark.is_ghost else image)
+        else:
+            assert entry.row is not None  # noqa: S101 - it has a mark
+            if mark.id in found or not self._is_snapshot:
+                self._resolver.resolve(entry.row, mark)
+            return False
+        return True
+
+    def _marks_to_look_past(self) -> list[Mark]:
+        """Return marks of all transactions whose headers are read as well; items that do not fit then are left."""
+        if not self._is_snapshot:
+            return []
+        marks: dict[str, Mark] = {}
+        for i, mark in enumerate(self._marks):
+            more = marks if mark is None else marks | {mark.id: mark}
+            if i + 1 + len(more) <= rules.MOST_ACTIONS:
+                marks = more
+            elif i >= self._absent:
+                self._leave_from(i)
+                break
+            else:  # the absent ones have to stay together: they are waited for
+                self._is_snapshot = False
+                self._leave_from(self._absent)
+                return []
+        return list(marks.values())
+
+    def _halve(self, error: TooLarge) -> None:
+        """Leave half of the items, since marks have made them too large for one read."""
+        half = max(self._absent, len(self._entries) // 2)
+        if not 0 < half < len(self._entries):
+            raise error.error from error
+        self._leave_from(half)
+
+    def _leave_from(self, i: int) -> None:
+        self._left = self._entries[i:] + self._left
+        del self._entries[i:], self._marks[i:]
+
+
+def _mark_in(entry: Entry, image: Image | Unread | None) -> Mark | None:
+    row = entry.row
+    return row.state(image).mark if row is not None and isinstance(image, dict) else None
 
 
 def _check(entry: Entry, image: Image | None) -> None:
@@ -86,60 +179,14 @@ def item_size(entry: Entry) -> int:
     return images.size_of(entry.base if isinstance(entry.base, dict) else entry.item.serialize(null_check=False))
 
 
-def read_together(entries: Sequence[Entry]) -> list[Image | None]:
-    """Return the stored items as they were at one moment, up to a hundred."""
-    gets = [{"Get": {"TableName": entry.table, "Key": entry.key}} for entry in entries]
-    return _get_together(entries[0].item._get_connection().connection, gets)
-
-
-def settle(model: type[Model], keys: Sequence[Image]) -> None:
-    """Return only once nothing is left to do to some items for native transactions that were decided before.
-
-    DynamoDB applies such a transaction item by item: until it has done so, a plain read or a query may still show
-    an item as it was before. A transactional read is refused for so long. What it reads is of no interest here.
+def read_together(entries: Sequence[Entry], marks: Sequence[Mark] = ()) -> list[Image | None]:
+    """Return stored items as they were at one moment, and behind them the headers of marks; up to a hundred.
 
     Raises:
-        TransactionConflict: other transactions kept the items busy.
-        TransactWriteError: DynamoDB refused the request for another reason.
+        TooLarge: the request is refused as it is.
+        TransactionConflict: other transactions kept them busy.
     """
-    connection = model._get_connection()
-    get = {
-        "TableName": connection.table_name,
-        "ProjectionExpression": "#key",
-        "ExpressionAttributeNames": {"#key": next(iter(keys[0]))} if keys else {},
-    }
-    for start in range(0, len(keys), rules.MOST_ACTIONS):
-        _settle_some(
-            connection.connection, [{"Get": {**get, "Key": key}} for key in keys[start:][: rules.MOST_ACTIONS]]
-        )
-
-
-def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:
-    try:
-        _get_together(connection, gets)
-    except TransactionConflict:
-        raise
-    except TransactWriteError as error:
-        if transport.code_of(error.cause) not in _TOO_LARGE or len(gets) == 1:
-            raise
-        half = len(gets) // 2  # more than 4 MB, which are counted before anything is left out
-        _settle_some(connection, gets[:half])
-        _settle_some(connection, gets[half:])
-
-
-def _get_together(connection: Connection, gets: list[dict[str, Any]]) -> list[Image | None]:
-    patience = Patience()
-    while True:
-        try:
-            answer: dict[str, Any] = attempts.dispatch(connection, "TransactGetItems", {"TransactItems": gets})
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            if patience.allows(error):
-                continue
-            if transport.is_refused_for_now(error, was_tried_once=True):
-                raise also(TransactionConflict, TransactWriteError)(
-                    f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
-                    f"again: {error}",
-                    cause=error,
-                ) from error
-            raise TransactWriteError("Failed to read transaction items", transport.readable(error)) from error
-        return [each.get("Item") for each in answer["Responses"]]
+    gets = [{"Get": {"TableName": entry.table, "Key": entry.key}} for entry in entries]
+    connection = entries[0].item._get_connection().connection
+    gets += [{"Get": {"TableName": mark.table, "Key": Book(connection, mark.table).key(mark.id)}} for mark in marks]
+    return get_together(connection, gets)

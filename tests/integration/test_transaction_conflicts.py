@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -119,22 +120,33 @@ PARTIES = [
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_what_was_read_has_changed(cheap: Engine, party: Callable[[str], None], path: str) -> None:
+def test_what_was_read_has_changed(memory: Engine, party: Callable[[str], None], path: str) -> None:
     """Whoever changes an item after it was read makes the commit fail: written, or only read; nothing is written."""
-    cheap.bind(Purse, Transactions)
-    purses(2)
+    memory.bind(Purse, Transactions)
+    assert_refused_after(party, "p0", path)
+
+
+def test_what_was_read_has_changed_on_a_real_engine(dynoxide: Engine, path: str) -> None:
+    """The same, one after the other."""
+    dynoxide.bind(Purse, Transactions)
+    for i, party in enumerate(PARTIES):
+        assert_refused_after(party, f"p{i}", path)
+
+
+def assert_refused_after(party: Callable[[str], None], key: str, path: str) -> None:
+    Purse(key, balance=100).save()
     for writes in (True, False):
-        before = stored(Purse, "p0")
+        before = stored(Purse, key)
         with pytest.raises(StaleVersion) as caught, transaction() as tx:
-            item = tx.get(Purse, "p0")
-            in_thread(lambda: party("p0"))
+            item = tx.get(Purse, key)
+            in_thread(lambda: party(key))
             if writes:
                 tx.update(item, [Purse.balance.add(1000)])
             else:
                 tx.save(Purse("because"))
             add_fillers(tx, path)
-        assert caught.value.current.balance == item_balance(before) + 1
-        assert item_balance(stored(Purse, "p0")) == item_balance(before) + 1
+        assert caught.value.current.balance == item_balance(before) + 1, party
+        assert item_balance(stored(Purse, key)) == item_balance(before) + 1, party
         assert stored(Purse, "because") is None
         assert stored(Purse, "filler0") is None
     assert marked_rows(Purse) == []
@@ -146,28 +158,37 @@ def item_balance(image: dict[str, Any] | None) -> int:
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_others_notice_what_a_transaction_has_written(
-    cheap: Engine, party: Callable[[str], None], path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_notice_what_a_transaction_has_written(memory: Engine, party: Callable[[str], None], path: str) -> None:
     """A copy that was read before a transaction wrote is refused afterwards; a fresh write counts on top."""
-    cheap.bind(Purse, Transactions)
-    purses(1)
-    old = Purse.get("p0", consistent_read=True)
+    memory.bind(Purse, Transactions)
+    assert_noticed_by(party, "p0", path)
+
+
+def test_others_notice_what_a_transaction_has_written_on_a_real_engine(dynoxide: Engine, path: str) -> None:
+    """The same, one after the other."""
+    dynoxide.bind(Purse, Transactions)
+    for i, party in enumerate(PARTIES):
+        assert_noticed_by(party, f"p{i}", path)
+
+
+def assert_noticed_by(party: Callable[[str], None], key: str, path: str) -> None:
+    Purse(key, balance=100).save()
+    old = Purse.get(key, consistent_read=True)
     with transaction() as tx:
-        tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1000)])
+        tx.update(tx.get(Purse, key), [Purse.balance.add(1000)])
         add_fillers(tx, path)
     old.balance += 1
     with pytest.raises(StaleVersion):
         old.save()
     with pytest.raises(StaleVersion):
         old.delete()
-    in_thread(lambda: party("p0"))
-    assert item_balance(stored(Purse, "p0")) == 1101
+    in_thread(lambda: party(key))
+    assert item_balance(stored(Purse, key)) == 1101, party
 
 
-def test_a_deleted_item_is_noticed(engine: Engine, path: str) -> None:
+def test_a_deleted_item_is_noticed(cheap: Engine, path: str) -> None:
     """An item that was deleted after it was read makes the commit fail, whatever the transaction does to it."""
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     operations: list[Callable[[Transaction, Purse], None]] = [
         lambda tx, item: tx.save(item),
         lambda tx, item: tx.update(item, [Purse.balance.add(1)]),
@@ -186,9 +207,9 @@ def test_a_deleted_item_is_noticed(engine: Engine, path: str) -> None:
         assert stored(Purse, f"a{i}") is None
 
 
-def test_a_recreated_item_is_noticed(engine: Engine, path: str) -> None:
+def test_a_recreated_item_is_noticed(cheap: Engine, path: str) -> None:
     """An item that was deleted and created again with the same values and version is another one."""
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     purses(1)
     for writes in (True, False):
         with pytest.raises(Conflict), transaction() as tx:
@@ -204,9 +225,9 @@ def test_a_recreated_item_is_noticed(engine: Engine, path: str) -> None:
         assert stored(Purse, "because") is None
 
 
-def test_an_absent_item_that_appears(engine: Engine, path: str) -> None:
+def test_an_absent_item_that_appears(cheap: Engine, path: str) -> None:
     """That an item does not exist is relied upon; one that came and went is absent again."""
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     with pytest.raises(Conflict), transaction() as tx:
         assert tx.get_or_none(Purse, "a") is None
         in_thread(Purse("a").save)
@@ -251,16 +272,16 @@ def overlapping(isolation: str, first_path: str, second_path: str) -> list[type[
     return results
 
 
-@pytest.mark.parametrize("second", ["single", "native", "long"])
-def test_write_skew(cheap: Engine, path: str, second: str) -> None:
+def test_write_skew(cheap: Engine, path: str) -> None:
     """Two who read both items and write different ones: one fails when serializable, none with read_committed."""
     cheap.bind(Purse, Transactions)
-    purses(2)
-    assert overlapping("serializable", path, second) == [None, StaleVersion]
-    assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [100, -50]
-    purses_again()
-    assert overlapping("read_committed", path, second) == [None, None]
-    assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [-50, -50]
+    for second in ("single", "native", "long"):
+        purses_again()
+        assert overlapping("serializable", path, second) == [None, StaleVersion], second
+        assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [100, -50]
+        purses_again()
+        assert overlapping("read_committed", path, second) == [None, None], second
+        assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [-50, -50]
 
 
 def purses_again() -> None:
@@ -268,17 +289,17 @@ def purses_again() -> None:
         Purse(f"p{i}", balance=100).save(add_version_condition=False)
 
 
-@pytest.mark.parametrize("second", ["single", "native", "long"])
-def test_lost_update(cheap: Engine, path: str, second: str) -> None:
+def test_lost_update(cheap: Engine, path: str) -> None:
     """Two who write the same item: the second to commit fails, whatever the isolation."""
     cheap.bind(Purse, Transactions)
     purses(1)
-    for isolation in ("serializable", "read_committed", "read_uncommitted"):
+    isolations = ("serializable", "read_committed", "read_uncommitted")
+    for isolation, second in itertools.product(isolations, ("single", "native", "long")):
         before = Purse.get("p0", consistent_read=True).balance
         with pytest.raises(StaleVersion), transaction(isolation=isolation) as tx:
             item = tx.get(Purse, "p0")
 
-            def other(isolation: str = isolation) -> None:
+            def other(isolation: str = isolation, second: str = second) -> None:
                 with transaction(isolation=isolation) as tx:
                     tx.update(tx.get(Purse, "p0"), [Purse.balance.add(10)])
                     add_fillers(tx, second, "two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,17 @@ from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.transaction_helpers import add_fillers
-from tests.support.transaction_models import Plain, Purse, Robot, RowLocks, Transactions, marked_rows, purses, stored
+from tests.support.transaction_models import (
+    Plain,
+    Purse,
+    Robot,
+    RowLocks,
+    Transactions,
+    make_long_from,
+    marked_rows,
+    purses,
+    stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +44,9 @@ if TYPE_CHECKING:
 # Savepoints, callbacks, the end
 
 
-def test_savepoint(engine: Engine, path: str) -> None:
+def test_savepoint(cheap: Engine, path: str) -> None:
     """Going back to a savepoint undoes what came after it, in the instances too, as often as one likes."""
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     purses(3)
     with transaction() as tx:
         first, second = tx.get(Purse, "p0"), tx.get(Purse, "p1")
@@ -58,9 +69,9 @@ def test_savepoint(engine: Engine, path: str) -> None:
     assert stored(Purse, "new") is None
 
 
-def test_callbacks_and_locks(engine: Engine) -> None:
+def test_callbacks_and_locks(cheap: Engine) -> None:
     """After a commit the locks are given back first, then the callbacks run in their order; so after a rollback."""
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     purses(1)
     calls: list[Any] = []
 
@@ -106,9 +117,9 @@ def test_a_callback_that_fails_does_not_keep_the_others(memory: Engine) -> None:
     assert Purse.lock_state("p0").entries == ()
 
 
-def test_explicit_end(engine: Engine) -> None:
+def test_explicit_end(cheap: Engine) -> None:
     """commit() and rollback() end a transaction; after that nothing can be done with it, and rollback does nothing."""
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     purses(1)
     tx = Transaction()
     item = tx.get(Purse, "p0")
@@ -345,6 +356,26 @@ def test_transactional_inside_another(memory: Engine) -> None:
     assert stored(Purse, "a") is not None
     Purse.get("a").delete()
     assert joins().id != outer.id
+
+
+def test_all_attempts_have_one_deadline(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wait` is not given anew to each attempt: what is left of it is, and then nothing."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(1)
+    begun: list[float] = []
+
+    @transactional(wait=5, attempts=4)
+    def write(tx: Transaction) -> None:
+        begun.append(clock.elapsed)
+        tx.save(tx.get(Purse, "p0"))
+        add_fillers(tx, "long")
+
+    with VirtualClock() as clock, held_elsewhere(Purse.locked("p0")), pytest.raises(ItemLocked):
+        write()
+    waited = [after - before for before, after in itertools.pairwise(begun)]
+    assert len(waited) == 3
+    assert waited[0] >= 2 > waited[-1]  # a long commit waits for a lock for 2 s; the third has 1 s at most, and a pause
 
 
 def test_the_deadline(memory: Engine, path: str) -> None:

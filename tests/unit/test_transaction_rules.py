@@ -17,7 +17,7 @@ from pynamo_locking._core.paths import (
     choose,
     keys_in_rows,
 )
-from pynamo_locking._core.transaction import GRACE_S, Fate, Header, State, fate, meet, reason_to_abort
+from pynamo_locking._core.transaction import GRACE_S, Fate, Header, State, fate, meet, reason_to_abort, shows_committed
 from tests.unit.helpers import steady
 
 LEASE = 10.0
@@ -42,6 +42,22 @@ def header(state: State = State.PENDING, **facts: object) -> Header:
 def test_fate(state: State | None, expected: Fate) -> None:
     """Only a pending transaction is waited for, only a committed one is finished, and a missing one is over."""
     assert fate(None if state is None else header(state)) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (None, True),
+        (State.PENDING, True),
+        (State.COMMITTED, False),
+        (State.FINISHED, True),
+        (State.ABORTED, True),
+    ],
+)
+def test_shows_committed(state: State | None, *, expected: bool) -> None:
+    """Only what is committed and not in place makes the values beside a mark old ones; or an order that is fixed."""
+    assert shows_committed(None if state is None else header(state)) is expected
+    assert not shows_committed(header(is_early=True))
 
 
 def test_states() -> None:

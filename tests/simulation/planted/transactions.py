@@ -97,8 +97,8 @@ class _Dropped(Exception):  # noqa: N818 - a signal
 def r5_plain_reads_validate() -> Patches:
     """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
 
-    def read_together(entries: Any) -> list[Any]:
-        return [_plain_read(entry) for entry in entries]
+    def read_together(entries: Any, marks: Any = ()) -> list[Any]:
+        return [*map(_plain_read, entries), *(_plain_header(entries, mark) for mark in marks)]
 
     return [(validation, "read_together", read_together)]
 
@@ -107,6 +107,12 @@ def _plain_read(entry: Any) -> Any:
     kwargs = {"TableName": entry.table, "Key": entry.key, "ConsistentRead": True}
     connection = entry.item._get_connection().connection
     return persistently(lambda: requests.ask(connection, "GetItem", kwargs)).get("Item")
+
+
+def _plain_header(entries: Any, mark: Any) -> Any:
+    book = Book(entries[0].item._get_connection().connection, mark.table)
+    kwargs = {"TableName": book.table, "Key": book.key(mark.id), "ConsistentRead": True}
+    return persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
@@ -192,6 +198,30 @@ def r11_another_token_for_each_attempt() -> Patches:
         return send(connection, operation, kwargs)
 
     return [(attempts, "dispatch", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
+
+
+@plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=300)
+def snapshots_with_headers_of_another_moment() -> Patches:
+    """A snapshot looks past a mark whose transaction was pending a moment ago: it is decided when the item is read."""
+    read = validation.read_together
+
+    def read_together(entries: Any, marks: Any = ()) -> list[Any]:
+        found = [_plain_header(entries, mark) for mark in marks]
+        return [*read(entries), *found]
+
+    return [(validation, "read_together", read_together)]
+
+
+@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=1068)
+def snapshots_look_past_early_checks() -> Patches:
+    """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
+    header_in = headers.header_in
+
+    def late(image: Any) -> Any:
+        header = header_in(image)
+        return None if header is None else replace(header, is_early=False)
+
+    return [(headers, "header_in", late)]
 
 
 @plants(

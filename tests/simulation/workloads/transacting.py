@@ -49,6 +49,10 @@ class Transacting(Workload):
             done.seen = seen
         return done.told
 
+    def look_at_all(self) -> None:
+        """Read all coins at one moment, without waiting for who is not decided."""
+        self.transact("abc", "", kind="snapshot", isolation="snapshot")
+
     def repeatedly(self, reads: str, writes: str, **options: Any) -> None:
         """Transact until it is not refused, three times at most."""
         for _ in range(3):
@@ -65,7 +69,7 @@ class LongTransactions(Transacting):
     def party(self, index: int, turn: int) -> None:
         """Write all, and look at all."""
         self.repeatedly("", "abc" if index % 2 else "cba")
-        self.transact("abc", "", kind="snapshot")
+        self.look_at_all()
 
 
 class MixedTransactions(Transacting):
@@ -79,9 +83,9 @@ class MixedTransactions(Transacting):
         reads, writes = (("", "abc"), ("a", "b"), ("ab", "c"), ("c", "a"), ("b", "ac"), ("bc", ""))[
             (index * 2 + turn) % 6
         ]
-        self.repeatedly(reads, writes)
+        self.repeatedly(reads, writes, read_only=not writes)
         reads, writes = (("b", "a"), ("abc", ""), ("", "bc"))[(index + turn) % 3]
-        self.repeatedly(reads, writes)
+        self.repeatedly(reads, writes, read_only=not writes)
 
 
 class NativeTransactions(Transacting):
@@ -93,7 +97,7 @@ class NativeTransactions(Transacting):
     def party(self, index: int, turn: int) -> None:
         """Write what depends on another coin: write skew if the read were not checked."""
         self.repeatedly(*(("a", "b"), ("b", "a"), ("ab", "c"))[(index + turn) % 3])
-        self.transact("abc", "", kind="snapshot")
+        self.look_at_all()
 
 
 class Crowd(Transacting):
@@ -118,7 +122,7 @@ class Crowd(Transacting):
             with self.history.operation("update", place(Coin, "c")) as done:
                 coin = Coin.get("c", consistent_read=True)
                 coin.update(actions=[Coin.log.set(Coin.log.append([done.number]))], add_version_condition=False)
-        self.transact("abc", "", kind="snapshot")
+        self.look_at_all()
 
 
 class Creations(Transacting):

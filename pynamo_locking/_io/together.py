@@ -1,0 +1,91 @@
+"""Transactional reads: items as they were at one moment, at which nothing decided was left to be applied to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core import paths as rules
+from pynamo_locking._io import attempts, transport
+from pynamo_locking._io.writes import Patience
+from pynamo_locking.exceptions import TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.connection import Connection
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.requests import Image
+
+#: Codes with which a read of more than 4 MB is refused.
+_TOO_LARGE: Final = frozenset({"ValidationException", "TransactionCanceledException"})
+
+
+class TooLarge(Exception):  # noqa: N818 - an answer, not an error
+    """DynamoDB refuses to read these items together, as it does where they have more than 4 MB."""
+
+    def __init__(self, error: TransactWriteError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def get_together(connection: Connection, gets: Sequence[dict[str, Any]]) -> list[Image | None]:
+    """Return stored items as they were at one moment, up to a hundred.
+
+    Raises:
+        TooLarge: the request is refused as it is.
+        TransactionConflict: other transactions kept the items busy.
+        TransactWriteError: DynamoDB refused the request for another reason.
+    """
+    patience = Patience()
+    while True:
+        try:
+            answer: dict[str, Any] = attempts.dispatch(connection, "TransactGetItems", {"TransactItems": gets})
+        except transport.BOTOCORE_EXCEPTIONS as error:
+            if patience.allows(error):
+                continue
+            if transport.is_refused_for_now(error, was_tried_once=True):
+                raise also(TransactionConflict, TransactWriteError)(
+                    f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
+                    f"again: {error}",
+                    cause=error,
+                ) from error
+            failure = TransactWriteError("Failed to read transaction items", transport.readable(error))
+            if transport.code_of(error) in _TOO_LARGE:
+                raise TooLarge(failure) from error
+            raise failure from error
+        return [each.get("Item") for each in answer["Responses"]]
+
+
+def settle(model: type[Model], keys: Sequence[Image]) -> None:
+    """Return only once nothing is left to do to some items for native transactions that were decided before.
+
+    DynamoDB applies such a transaction item by item: until it has done so, a plain read or a query may still show
+    an item as it was before. A transactional read is refused for so long. What it reads is of no interest here.
+
+    Raises:
+        TransactionConflict: other transactions kept the items busy.
+        TransactWriteError: DynamoDB refused the request for another reason.
+    """
+    connection = model._get_connection()
+    get = {
+        "TableName": connection.table_name,
+        "ProjectionExpression": "#key",
+        "ExpressionAttributeNames": {"#key": next(iter(keys[0]))} if keys else {},
+    }
+    gets = [{"Get": {**get, "Key": key}} for key in keys]
+    for start in range(0, len(gets), rules.MOST_ACTIONS):
+        _settle_some(connection.connection, gets[start : start + rules.MOST_ACTIONS])
+
+
+def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:
+    try:
+        get_together(connection, gets)
+    except TooLarge as refused:
+        if len(gets) == 1:
+            raise refused.error from refused
+        half = len(gets) // 2  # more than 4 MB, which are counted before anything is left out
+        _settle_some(connection, gets[:half])
+        _settle_some(connection, gets[half:])
