@@ -69,6 +69,7 @@ class Disjoint:
         placings: the rows.
         deadline: until when to try again, by the monotonic clock.
         error: PynamoDB's error that an `OverlapError` has to be as well.
+        is_locked: whether the ranges are locked: the rows are then written under one lock for each hash key.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class Disjoint:
         placings: Sequence[Placing],
         deadline: float,
         error: type[Exception] = TransactWriteError,
+        *,
+        is_locked: bool = False,
     ) -> None:
         self._axis = axis
         self._guards = guards_in(table)
@@ -89,21 +92,27 @@ class Disjoint:
         self._groups: dict[str, list[Placing]] = {}
         for placing in placings:
             self._groups.setdefault(placing.guard, []).append(placing)
-        self._check_size()
+        self._check_size(is_locked=is_locked)
 
     def _hash_key(self, placing: Placing) -> Image:
         return {name: value for name, value in placing.key.items() if name != self._axis.key_name}
 
-    def _check_size(self) -> None:
-        """Refuse before any request what could not be committed."""
+    def _check_size(self, *, is_locked: bool) -> None:
+        """Refuse before any request what could not be committed: guards and locks are part of what decides."""
         model: Any = self._axis.model
-        actions = len(self._placings) + len(self._groups)
-        can_be_long = model._lock_attribute() is not None and getattr(model.Meta, "transaction_table", None) is not None
-        if actions > paths.MOST_ACTIONS and not can_be_long:
+        is_embedded = model._lock_attribute() is not None
+        besides = len(self._groups) * (2 if is_locked and not is_embedded else 1)
+        can_be_long = is_embedded and getattr(model.Meta, "transaction_table", None) is not None
+        most = f"the {paths.MOST_ACTIONS} actions of a native transaction"
+        if besides >= paths.MOST_ACTIONS:
             raise ConfigurationError(
-                f"{len(self._placings)} rows and {len(self._groups)} guards of their hash keys are more than the "
-                f"{paths.MOST_ACTIONS} actions of a native transaction: write fewer at once, or declare "
-                f"`lock = LockAttribute()` on {model.__name__} and name a TransactionTable in Meta.transaction_table."
+                f"rows of {len(self._groups)} hash keys need more than {most}: write fewer at once."
+            )
+        if len(self._placings) + besides > paths.MOST_ACTIONS and not can_be_long:
+            raise ConfigurationError(
+                f"{len(self._placings)} rows, and {besides} guards and locks of their hash keys, are more than {most}: "
+                f"write fewer at once, or declare `lock = LockAttribute()` on {model.__name__} and name a "
+                f"TransactionTable in Meta.transaction_table."
             )
 
     def run(self) -> None:

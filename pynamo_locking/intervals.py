@@ -80,7 +80,8 @@ class IntervalMixin(DisjointMixin):
 
         Args:
             new_rows: instances that are not stored yet, with any hash keys. Up to DynamoDB's 100 actions, of which each
-                row and each hash key takes one; more if the model has a `LockAttribute` and a
+                row and each hash key takes one, and with `pessimistic` each hash key another one; more rows, of up
+                to 99 hash keys, if the model has a `LockAttribute` and a
                 ``Meta.transaction_table``.
             pessimistic: take the range locks of what is asked for first, one for each hash key, from the first
                 begin to the last end: first come, first served, for where many want the same times. Needs a

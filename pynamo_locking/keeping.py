@@ -178,7 +178,8 @@ class DisjointMixin(VersionedMixin):
     ) -> None:
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
         table = getattr(cls.Meta, "lock_table", None)
-        work, is_done = Disjoint(axis, cast("type[NamedLock]", table), placings, deadline, error), False
+        table = cast("type[NamedLock]", table)
+        work, is_done = Disjoint(axis, table, placings, deadline, error, is_locked=pessimistic), False
         if not pessimistic:
             work.run()
             return

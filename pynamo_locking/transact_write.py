@@ -183,7 +183,8 @@ class TransactWrite(PynamoTransactWrite):
 
     def _add_write(self, writer: FreeItem, write: Write) -> None:
         key = _key_of(write.item)
-        self._make_room(key, write, needed=2 if isinstance(writer, GuardedItem) else 1)
+        is_guarded = isinstance(writer, GuardedItem) and not self._assembly.guards_row_of(writer.own)
+        self._make_room(key, write, needed=2 if is_guarded else 1)
         self._assembly.add_write(key, writer, write)
 
     def _add(self, key: Any, action: Action) -> None:

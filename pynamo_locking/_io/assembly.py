@@ -48,16 +48,26 @@ class Assembly:
 
     def _guard_row(self, own: OwnEntry) -> None:
         """Add the check of the lock row, once."""
-        rows = {action.row.identity: action.own for action in self.guards if action.row is not None}
-        if own.row.identity in rows:
-            if rows[own.row.identity] is own:
-                return
+        if self.guards_row_of(own):
+            return
+        number = own.next_write()
+        self.guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
+
+    def guards_row_of(self, own: OwnEntry) -> bool:
+        """Tell whether the check of a lock row is there already.
+
+        Raises:
+            ConfigurationError: it is that of another part of the same lock, and one action cannot be both.
+        """
+        found = [
+            action.own for action in self.guards if action.row is not None and action.row.identity == own.row.identity
+        ]
+        if found and found[0] is not own:
             raise ConfigurationError(
                 f"one transaction cannot write under two ranges of {own.row.label}, which are locked apart: take one "
                 f"range that spans both."
             )
-        number = own.next_write()
-        self.guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
+        return bool(found)
 
     def add_check(self, key: Any, write: Write, row: Row | None) -> None:
         """Add the check of an item, which no other transaction may have either."""

@@ -191,7 +191,8 @@ def test_an_overlap_error_can_be_sent_elsewhere(in_memory: None) -> None:
         (lambda: [*slots((5, 6)), Booking(1)], ConfigurationError, "rows of that model"),
         (lambda: [*slots((5, 6)), *slots((5, 7))], ConfigurationError, "same key"),
         (lambda: [*slots((5, 9)), *slots((0, 6))], OverlapError, "another row of the same call"),
-        (lambda: slots(*((i, i + 1) for i in range(100))), ConfigurationError, "100 rows and 1 guards"),
+        (lambda: slots(*((i, i + 1) for i in range(100))), ConfigurationError, "100 rows, and 1 guards"),
+        (lambda: [Slot(str(i), 1, end=2) for i in range(100)], ConfigurationError, "100 hash keys"),
     ],
 )
 def test_rows_that_cannot_be_are_refused_before_any_request(
@@ -203,6 +204,14 @@ def test_rows_that_cannot_be_are_refused_before_any_request(
     with pytest.raises(error, match=match):
         Slot.insert_disjoint(make())
 
+    assert sent == []
+
+
+def test_locks_take_actions_too(in_memory: None, sent: list[str]) -> None:
+    """With the range locks, 99 rows of one hash key are one too many; said before any lock is taken."""
+    sent.clear()
+    with pytest.raises(ConfigurationError, match="99 rows, and 2 guards and locks"):
+        Slot.insert_disjoint(slots(*((i, i + 1) for i in range(99))), pessimistic=True)
     assert sent == []
 
 
