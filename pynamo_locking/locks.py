@@ -287,11 +287,11 @@ class Lock(Generic[M]):
         """Go on as one of the readers: those who wait to share the lock get it now, in their turn.
 
         From then on writes under the lock are refused, as if it had been taken with ``shared=True``, and no
-        late copy of an earlier write can land any more. The ticket stays. There is no upgrade.
+        late copy of an earlier guarded write can land any more. The ticket stays. There is no upgrade.
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no answer came; it may be shared already, and doing it again is safe.
+            OutcomeUnknown: no answer came; it may be shared already, so writes are refused. Doing it again is safe.
             ConfigurationError: this object does not hold the lock, or the lock is a semaphore.
 
         Cost: 1 write.
@@ -299,7 +299,7 @@ class Lock(Generic[M]):
         own = self._must_have_taken()
         if own.entry.claim.permits > 1:
             raise ConfigurationError(f"{self.name} is a semaphore, which has no readers.")
-        if own.entry.claim.mode == SHARED:
+        if own.entry.claim.mode == SHARED and not own.may_be_alone:
             return
         try:
             own.downgrade()

@@ -73,11 +73,7 @@ def usable(own: OwnEntry | None) -> OwnEntry | None:
         raise own.loss()
     if own.ended:
         return None
-    if not own.entry.claim.may_write:
-        raise ConfigurationError(
-            f"{own.row.label} is held {own.entry.claim} here, so others may hold it too, and nothing may be written "
-            f"under it. Release it, take it exclusively (locked() without shared or permits), and read again."
-        )
+    own.check_alone()
     return own
 
 

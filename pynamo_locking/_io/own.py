@@ -59,6 +59,8 @@ class OwnEntry:
         self.may_be_gone = False
         # A transaction that we do not see was to delete the item, and the entry with it.
         self.may_delete = False
+        # The lock was to be shared, and nobody knows whether it is.
+        self.may_be_alone = False
         # The item, which is not the row of the lock, was deleted under the lock.
         self.is_item_deleted = False
         self.lost = runtime.current.event()
@@ -123,27 +125,58 @@ class OwnEntry:
 
         Raises:
             LockLost: our entry is gone.
-            Unavailable: no answer; it may be shared already, and doing it again is safe.
+            Unavailable: no answer; it may be shared already, so nothing is written any more. Doing it again is safe.
         """
-        image: Image | None
-        with self.writing() as number:
+        with self.writing(is_last=True) as number:
+            # From before the request: it may arrive, whatever we hear of it.
+            self.entry = replace(self.entry, claim=replace(self.entry.claim, mode=SHARED))
+            self.may_be_alone = True
+            image = self._share(number)
+            self.may_be_alone = False
+        local.tell_waiters(self.row, image)
+
+    def _share(self, number: int) -> Image | None:
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                image = requests.downgrade(self.row, self.entry, number)
+                return requests.downgrade(self.row, self.entry, number)
             except Refused as refused:
                 state = self.row.state(refused.image)
                 if state.find(self.entry.id, self.entry.ticket) is None:
                     self.lose_to(state)
                     raise self.loss() from refused
-                image = refused.image  # our own first copy was here before
-            self.entry = replace(self.entry, claim=replace(self.entry.claim, mode=SHARED))
-        local.tell_waiters(self.row, image)
+                return refused.image  # our own first copy was here before
+            except Unavailable:
+                if attempt == _RELEASE_ATTEMPTS:
+                    raise
+                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+
+    def check_alone(self) -> None:
+        """Refuse to write where others may hold the lock as well.
+
+        Raises:
+            ConfigurationError: they may.
+        """
+        if not self.entry.claim.may_write:
+            raise ConfigurationError(
+                f"{self.row.label} is held {self.entry.claim} here, so others may hold it too, and nothing may be "
+                f"written under it. Release it, take it exclusively (locked() without shared or permits), and read "
+                f"again."
+            )
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[int]:
-        """Number the next guarded write. One at a time, so that numbers arrive in order."""
+    def writing(self, *, is_last: bool = False) -> Iterator[int]:
+        """Number the next guarded write. One at a time, so that numbers arrive in order.
+
+        Args:
+            is_last: whether it is the one after which others may hold the lock too.
+        """
         with self._writing:
             if self.lost.is_set():
                 raise self.loss()
+            if not is_last:
+                self.check_alone()  # also who has waited here for the last one
             self._writes += 1
             if self.item is None:
                 self.image = None  # the image from the grant is no longer the item

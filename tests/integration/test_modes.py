@@ -15,11 +15,13 @@ from pynamo_locking import (
     LockableModel,
     LockLost,
     LockTimeout,
+    OutcomeUnknown,
     TransactWrite,
     locked_all,
     transaction,
 )
-from tests.support.models import QUICK, Account, Device, Locks
+from tests.support.faults import lost_responses
+from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
 UTC = timezone.utc
@@ -233,6 +235,35 @@ def test_downgrade(account_anywhere):
         done.set()
         reader.join()
     assert account_anywhere.get("a").balance == 101
+
+
+def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
+    """Its commit is refused like any write under a shared lock."""
+    memory.bind(Document)
+    Document("f", 1, body="old").save()
+    with Document.locked("f", 1) as lock:
+        with pytest.raises(ConfigurationError, match="take it exclusively"), transaction() as tx:
+            item = tx.get(Document, "f", 1)
+            item.body = "new"
+            tx.save(item)
+            lock.downgrade()
+        with Document.locked("f", 1, shared=True) as again:
+            assert again.ticket == lock.ticket
+    assert Document.get("f", 1).body == "old"
+
+
+def test_a_downgrade_that_nobody_answers(memory):
+    """It may have arrived: nothing is written any more, and doing it again is safe."""
+    account = with_account(memory)
+    with account.locked("a") as lock:
+        with lost_responses("UpdateItem", times=4), pytest.raises(OutcomeUnknown):
+            lock.downgrade()
+        with pytest.raises(ConfigurationError, match="take it exclusively"):
+            lock.item.save()
+        with lost_responses("UpdateItem", times=1):
+            lock.downgrade()
+        assert account.lock_state("a").holders[0].mode == "shared"
+    assert account.lock_state("a").entries == ()
 
 
 def test_a_downgrade_of_what_is_lost(account):

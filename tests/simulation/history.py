@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
+from tests.simulation import claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +74,11 @@ class Operation:
         return self.kind.startswith("unchecked")
 
     @property
+    def is_forbidden(self) -> bool:
+        """Whether it has to be refused, whatever happens."""
+        return self.kind.startswith("forbidden")
+
+    @property
     def is_stock(self) -> bool:
         """Whether it is made without this package, and what it is told may be wrong."""
         return self.kind.startswith("stock")
@@ -103,6 +109,13 @@ class Grant:
     actor: Actor
     place: Place
     ticket: int
+    is_downgraded: bool = False
+
+    @property
+    def claimed(self) -> claims.Claimed:
+        """What of the lock it believes to hold; once it has asked for it to be shared, no more than that."""
+        asked = claims.wished(self.lock._wish.claim)
+        return asked._replace(is_shared=asked.is_shared or self.is_downgraded)
 
     @property
     def entry_id(self) -> str:

@@ -80,6 +80,19 @@ class Device(LockableModel):
     version = VersionAttribute()
 
 
+class Slot(LockableModel):
+    """Many items of one hash key, whose ranges are locked in one row of another table; a version."""
+
+    class Meta(_Meta):
+        table_name = "slot"
+        lock_table = Names
+
+    key = UnicodeAttribute(hash_key=True)
+    at: Any = NumberAttribute(range_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
 class Note(VersionedMixin, Model):
     """A version, no lock."""
 
@@ -207,10 +220,14 @@ ALL: Final = (
     Purse,
     Headers,
     Coin,
+    Slot,
 )
 
 #: Tables whose items have no lock.
 WITHOUT_LOCK: Final = frozenset(model.Meta.table_name for model in (Note, Session, Register, Purse, Headers))
+
+#: Tables whose items have their lock in a row of another table, one for each hash key.
+LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Slot))
 
 
 def has_lock(model: Any) -> bool:

@@ -9,6 +9,7 @@ from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
 from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
+from tests.simulation.checkers.modes import OnceEach, Steady, Unhindered
 from tests.simulation.checkers.transactions import NothingLeft, PlainReads, Serializable, Together
 from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
 
@@ -26,6 +27,7 @@ __all__ = [
     "NoEarlyEviction",
     "NothingLeft",
     "NothingLost",
+    "OnceEach",
     "OneHolder",
     "OneOrder",
     "PlainReads",
@@ -35,9 +37,11 @@ __all__ = [
     "Serializable",
     "Silence",
     "SoundQueue",
+    "Steady",
     "Together",
     "ToldLoss",
     "Truth",
+    "Unhindered",
     "Versions",
     "Violation",
     "content_of",
@@ -51,6 +55,9 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Fence,
     SoundQueue,
     Fifo,
+    Unhindered,
+    Steady,
+    OnceEach,
     Silence,
     KeptPlace,
     ToldLoss,

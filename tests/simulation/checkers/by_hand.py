@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._core.claims import WHOLE, Claim
 from pynamo_locking._io import records
 from tests.simulation import checkers
 from tests.simulation.checkers import Lives, Violation
+from tests.simulation.claims import wished
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Change, Place
 from tests.simulation.engine.scheduler import START_S
@@ -56,6 +57,7 @@ class History:
         self.timeouts = self.losses = 0
         self.history = self
         self.scheduler = SimpleNamespace(now=0.0, steps=0, actors=[], moment=itertools.count(100).__next__)
+        self.trace: list[Any] = []
         self.faults = SimpleNamespace(happened=Counter[Fault]())
         self.network = SimpleNamespace(image=self.images.get)
         self.world = SimpleNamespace(
@@ -64,6 +66,7 @@ class History:
         self.workload = SimpleNamespace(
             is_contended=False,
             trusts_clocks=True,
+            jobs=((Register, "job"),),
             registers=((Register, "r"),),
             purses=((Purse, "a"), (Purse, "b")),
             row_of=lambda place: place if place.table == "account" else None,
@@ -119,27 +122,39 @@ def locked(
     since: int = 1,
     sent_s: float = 0,
     named: str = "e",
+    **claims: Claim,
 ) -> dict[str, Any]:
-    """Return an item with these tickets in the queue of its lock, by requests that were sent at that time."""
-    entry = records.new_entry("owner", WHOLE, 6.0, int((START_S + sent_s) * 1000))
+    """Return an item with these tickets in the queue of its lock, by requests that were sent at that time.
+
+    What they claim is given by the names of their entries.
+    """
+    sent_ms = int((START_S + sent_s) * 1000)
+    names = [f"{named}{ticket}" for ticket in tickets]
     document = {
         "next": {"N": str(next_ticket)},
         "since": {"N": str(since)},
-        "queue": {"M": {f"{named}{ticket}": entry for ticket in tickets}},
-        "tickets": {"M": {f"{named}{ticket}": {"N": str(ticket)} for ticket in tickets}},
+        "queue": {"M": {name: records.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms) for name in names}},
+        "tickets": {"M": {name: {"N": str(ticket)} for name, ticket in zip(names, tickets, strict=True)}},
         "evicted": {"M": {}},
     }
     return {**(item or log()), "lock": {"M": document}}
 
 
 def grant(
-    history: History, ticket: int, *, is_held: bool = True, trusts_clocks: bool = True, process: Any = None
+    history: History,
+    ticket: int,
+    *,
+    claim: Claim = WHOLE,
+    is_held: bool = True,
+    trusts_clocks: bool = True,
+    process: Any = None,
 ) -> Any:
     """Report a lock that was taken."""
     given = SimpleNamespace(
         actor=history.actor(process=process),
         place=LOCKED,
         ticket=ticket,
+        claimed=wished(claim),
         entry_id=f"e{ticket}",
         is_held=is_held,
         trusts_clocks=trusts_clocks,

@@ -23,7 +23,7 @@ _ALLOWED = {Told.APPLIED: {1}, Told.REFUSED: {0}, Told.UNKNOWN: {0, 1}, Told.NOT
 #: Operations that write nothing of their own.
 READS = frozenset(
     {"read", "look", "count", "look at lock", "break lock", "ttl", "touch", "batch"}
-    | {"snapshot", "together", "removal", "creation", "plain read"}
+    | {"snapshot", "together", "removal", "creation", "plain read", "steady"}
 )
 
 
@@ -181,7 +181,8 @@ class Progress(Checker):
         if run.workload.is_contended or run.faults.happened or is_skewed:
             return
         for done in run.history.operations:
-            self.require(done.told is Told.APPLIED, f"{done} was told {done.told.value}: {done.error!r}")
+            expected = Told.REFUSED if done.is_forbidden else Told.APPLIED
+            self.require(done.told is expected, f"{done} was told {done.told.value}: {done.error!r}")
         history = run.history
         self.require(not history.timeouts, f"{history.timeouts} did not get a lock")
         self.require(not history.losses, f"{history.losses} lost their locks")

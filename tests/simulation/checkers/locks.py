@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from pynamo_locking._core.queue import EVICTION_SLOTS
 from pynamo_locking._io import records
 from tests.simulation.checkers.base import Checker, content_of, queue_of
+from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals_ahead
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
+    from tests.simulation.claims import Claimed, Queued
     from tests.simulation.engine.network import Change, Image, Place, Request
     from tests.simulation.history import Grant, Operation
     from tests.simulation.run import Run
 
 
 class OneHolder(Checker):
-    """At most one party of conflicting ones believes to hold a lock, by its own clock, at any moment."""
+    """At most one party believes to hold a lock, by its own clock, at any moment; or as many as may hold it together.
+
+    Readers may, and those whose ranges have no point in common, and of a semaphore as many as it has permits.
+    """
 
     def on_step(self) -> None:
-        """Count those who believe."""
-        believers: dict[Place, Any] = {}
+        """Count those who believe, and are in each other's way."""
+        believers: dict[Place, list[Grant]] = defaultdict(list)
         for grant in self.run.history.holding:
             if self.may_be_robbed(grant) or not self.believes(grant):
                 continue
-            other = believers.setdefault(grant.place, grant)
+            others = {
+                other.ticket: other
+                for other in believers[grant.place]
+                if other.ticket != grant.ticket and are_rivals(other.claimed, grant.claimed)
+            }
             self.require(
-                other.ticket == grant.ticket,
-                f"{other.actor} (ticket {other.ticket}) and {grant.actor} (ticket {grant.ticket}) "
-                f"both hold {grant.place}",
+                fits(grant.claimed, [other.claimed for other in others.values()]),
+                f"{[f'{other.actor} (ticket {other.ticket})' for other in others.values()]} and {grant.actor} "
+                f"(ticket {grant.ticket}) hold {grant.place}",
             )
+            believers[grant.place].append(grant)
 
 
 class NoEarlyEviction(Checker):
@@ -59,7 +70,11 @@ def _is_own(request: Request, grant: Grant) -> bool:
 
 
 class Fence(Checker):
-    """A holder's write is accepted only while its ticket is first in the queue; one from outside only if nobody is."""
+    """A holder's write is accepted only while it holds all of the item alone, and one from outside only if nobody does.
+
+    Who shares a lock, has a permit, or has a range in which the item is not, cannot write under it. Only beside it:
+    other items, in one transaction with the check of its entry.
+    """
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
         """Look at the queue as it was before each change of data."""
@@ -68,15 +83,24 @@ class Fence(Checker):
             if row is None or change.place.table == "names" or content_of(change.before) == content_of(change.after):
                 continue
             before = next((each.before for each in changes if each.place == row), self.run.network.image(row))
-            first = [entry.ticket for entry in queue_of(before).holders]
+            queue = queued_in(before)
             done: Operation | None = request.purpose and request.purpose.part_at(change.place)
             ticket = None if done is None else done.ticket_for(row)
-            if ticket is not None:
+            if done is not None and ticket is not None:
+                own = next((queued for queued in queue if queued.ticket == ticket), None)
                 self.require(
-                    first == [ticket], f"{done} wrote with ticket {ticket}, but first in the queue was {first}"
+                    own is not None and is_turn(queue, own) and _may_write(done, own, change.place),
+                    f"{done} wrote with ticket {ticket}, which does not hold {change.place} alone in {queue}",
                 )
             elif row == change.place:
-                self.require(not first, f"{done} wrote without a lock while {first} held it")
+                self.require(not queue, f"{done} wrote without a lock while there was a queue: {queue}")
+
+
+def _may_write(done: Operation, own: Queued, place: Place) -> bool:
+    """Tell whether what is held is enough for that write."""
+    if done.kind == "write beside":
+        return True
+    return own.claimed.is_alone and (len(place.key) == 1 or own.claimed.has(place.key[1]))
 
 
 class SoundQueue(Checker):
@@ -124,12 +148,15 @@ class SoundQueue(Checker):
 
 
 class Fifo(Checker):
-    """Whoever entered the queue first is served first, also across deletions that set tickets back."""
+    """Whoever entered the queue first is served first, also across deletions that set tickets back.
+
+    Of those who are in each other's way: a reader does not overtake a writer who waits, nor a small range a large one.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._arrivals: dict[tuple[Place, str, int], int] = {}
-        self._served: dict[Place, int] = {}
+        self._served: dict[Place, list[tuple[int, Claimed]]] = defaultdict(list)
         self._looked_at = 0
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
@@ -141,17 +168,34 @@ class Fifo(Checker):
                     self._arrivals[change.place, entry.id, entry.ticket] = len(self._arrivals)
 
     def on_step(self) -> None:
-        """Compare the grants with the arrivals."""
+        """Compare the grants with the arrivals, and with those who are still ahead in the queue."""
         grants = self.run.history.grants
         for grant in grants[self._looked_at :]:
             arrival = self._arrivals[grant.place, grant.entry_id, grant.ticket]
-            last = self._served.get(grant.place, -1)
+            served = self._served[grant.place]
+            last = max((number for number, claimed in served if _excludes(claimed, grant.claimed)), default=-1)
             self.require(
                 arrival >= last or self.may_be_robbed(grant),
                 f"{grant.place}: number {arrival} ({grant.actor}) was let in after number {last}",
             )
-            self._served[grant.place] = max(last, arrival)
+            served.append((arrival, grant.claimed))
+            self._require_turn(grant)
         self._looked_at = len(grants)
+
+    def _require_turn(self, grant: Grant) -> None:
+        """Require that those who came earlier have left; whoever was ahead can only leave, never come."""
+        queue = queued_in(self.run.network.image(grant.place))
+        own = next((each for each in queue if (each.id, each.ticket) == (grant.entry_id, grant.ticket)), None)
+        ahead = [] if own is None else rivals_ahead(queue, own)
+        self.require(
+            fits(grant.claimed, [other.claimed for other in ahead]) or self.may_be_robbed(grant),
+            f"{grant.place}: {grant.actor} (ticket {grant.ticket}) was let in before {ahead}",
+        )
+
+
+def _excludes(one: Claimed, other: Claimed) -> bool:
+    """Tell whether two never hold a lock together; of a semaphore they may be let in at once, in any order."""
+    return are_rivals(one, other) and one.permits == other.permits == 1
 
 
 class Breaking(Checker):

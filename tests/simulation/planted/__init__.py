@@ -2,12 +2,12 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `waiting`, `outcomes` and `transactions`.
+bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `outcomes` and `transactions`.
 """
 
 from __future__ import annotations
 
-from tests.simulation.planted import guards, outcomes, queue, transactions, waiting
+from tests.simulation.planted import guards, modes, outcomes, queue, transactions, waiting
 from tests.simulation.planted.machinery import (
     BUGS,
     OPEN,
@@ -27,6 +27,7 @@ __all__ = [
     "choices_of",
     "guards",
     "measure",
+    "modes",
     "outcomes",
     "queue",
     "runs_until_found",

@@ -65,7 +65,7 @@ def old_image_without_us() -> Patches:
 @plants(Plan("locked_all"), "Calm")
 def locks_in_any_order() -> Patches:
     """Several locks are taken in the order in which they are named, so that two parties wait in a circle."""
-    return [(contexts, "sorted", lambda locks, key: list(locks))]
+    return [(contexts, "_in_order", iter)]
 
 
 @plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")

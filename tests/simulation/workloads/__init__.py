@@ -4,14 +4,55 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.workloads import doubt, living, locking, mixing, sharing, transacting, values, writing
+from tests.simulation.workloads import (
+    doubt,
+    living,
+    locking,
+    mixing,
+    modes,
+    permits,
+    queues,
+    ranges,
+    sharing,
+    transacting,
+    values,
+    writing,
+)
 from tests.simulation.workloads.base import Workload, place
 
 __all__ = ["WORKLOADS", "Workload", "place"]
 
+_MODULES: Final = (
+    locking,
+    writing,
+    sharing,
+    living,
+    values,
+    mixing,
+    doubt,
+    transacting,
+    modes,
+    permits,
+    ranges,
+    queues,
+)
+
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     each.name: each
-    for module in (locking, writing, sharing, living, values, mixing, doubt, transacting)
+    for module in (
+        locking,
+        writing,
+        sharing,
+        living,
+        values,
+        mixing,
+        doubt,
+        transacting,
+        modes,
+        permits,
+        ranges,
+        queues,
+    )
     for each in vars(module).values()
     if isinstance(each, type) and issubclass(each, Workload) and "name" in vars(each)
 }

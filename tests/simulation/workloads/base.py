@@ -9,7 +9,7 @@ from pynamodb.exceptions import DoesNotExist
 from pynamo_locking._io import runtime
 from tests.simulation.engine.network import Place
 from tests.simulation.history import Told
-from tests.simulation.models import WITHOUT_LOCK, Names, has_lock
+from tests.simulation.models import LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, has_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,15 +30,17 @@ class Workload:
         trusts_clocks: whether any of its locks believes wall clocks.
         registers: the items whose `value` is overwritten, which must be linearizable.
         purses: the items whose sum of balances never changes.
+        jobs: the items that are to be written once.
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
     """
 
     name: ClassVar[str]
-    items: ClassVar[tuple[tuple[Any, str], ...]]
+    items: ClassVar[tuple[tuple[Any, Any], ...]]
     is_contended: ClassVar[bool] = False
     trusts_clocks: ClassVar[bool] = True
     registers: ClassVar[tuple[tuple[Any, str], ...]] = ()
     purses: ClassVar[tuple[tuple[Any, str], ...]] = ()
+    jobs: ClassVar[tuple[tuple[Any, str], ...]] = ()
     most_actions: ClassVar[int | None] = None
 
     def __init__(self, history: History) -> None:
@@ -48,7 +50,7 @@ class Workload:
         """Make what exists at the beginning."""
         for model, key in self.items:
             if model is not Names:
-                model(key).save()
+                model(*_parts(key)).save()
 
     def clean_up(self) -> None:
         """Do what somebody who comes by later does about what the dead have left."""
@@ -86,7 +88,7 @@ class Workload:
         """Return which row carries the lock of an item; None if it has no lock."""
         if item.table in WITHOUT_LOCK:
             return None
-        return Place("names", (f"device/{item.key[0]}",)) if item.table == "device" else item
+        return Place("names", (f"{item.table}/{item.key[0]}",)) if item.table in LOCKED_ELSEWHERE else item
 
     # What a party can do
 
@@ -155,6 +157,10 @@ class Workload:
             self.history.losses += 1
 
 
-def place(model: Any, key: str) -> Place:
-    """Return where the item of a model is."""
-    return Place(model.Meta.table_name, (key,))
+def place(model: Any, key: Any) -> Place:
+    """Return where the item of a model is; its key may have two parts."""
+    return Place(model.Meta.table_name, _parts(key))
+
+
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)

@@ -1,0 +1,173 @@
+"""Bugs in what may be held together: readers, semaphores, ranges, and the way from writer to reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamo_locking._core import claims, queue
+from pynamo_locking._core.claims import SHARED, Claim
+from pynamo_locking._core.queue import LockState
+from pynamo_locking._io import locked, records, requests
+from pynamo_locking.placement import PlacedMixin
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.outcomes import item_from_before_our_turn
+
+# Ranges
+
+
+def _only_holders_ahead() -> Patches:
+    ahead_of = LockState.ahead_of
+
+    def held_ahead_of(self: Any, entry: Any) -> Any:
+        holders = self.holders
+        return tuple(other for other in ahead_of(self, entry) if other in holders)
+
+    return [(LockState, "ahead_of", held_ahead_of)]
+
+
+@plants(Plan("adjacent ranges"), "Unhindered")
+def closed_ranges() -> Patches:
+    """The end of a range is taken for a part of it, so that ranges which only touch wait for each other."""
+
+    def overlaps(self: Claim, other: Claim) -> bool:
+        ends = ((self.lower, other.upper), (other.lower, self.upper))
+        return all(claims._is_before(lower, upper) or lower == upper for lower, upper in ends)
+
+    return [(Claim, "overlaps", overlaps)]
+
+
+@plants(Plan("named ranges"), "OneHolder")
+def ranges_by_their_beginning() -> Patches:
+    """Two ranges conflict only if they begin at the same point."""
+    return [(Claim, "overlaps", lambda self, other: self.lower == other.lower)]
+
+
+@plants(Plan("named ranges", parties=4), "OneHolder", "Fifo")
+def open_ends_are_empty() -> Patches:
+    """A range with an open end has nothing in common with any other."""
+    overlaps = Claim.overlaps
+
+    def closed_overlap(self: Claim, other: Claim) -> bool:
+        return None not in (self.lower, self.upper, other.lower, other.upper) and overlaps(self, other)
+
+    return [(Claim, "overlaps", closed_overlap)]
+
+
+@plants(Plan("ranges of items", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
+def items_outside_of_ranges() -> Patches:
+    """An item in a range that we hold is written as if we did not hold it."""
+    return [(PlacedMixin, "_range_entry", lambda self: None)]
+
+
+@plants(Plan("named ranges", parties=3), "Fifo")
+def small_ranges_overtake() -> Patches:
+    """A range waits for those who hold what it wants, and not for a larger one that waits before it."""
+    return _only_holders_ahead()
+
+
+# Readers
+
+
+@plants(Plan("readers", parties=4, processes=4), "Fifo")
+def readers_overtake_a_writer() -> Patches:
+    """A reader waits for a writer who has the lock, and not for one who waits for it."""
+    return _only_holders_ahead()
+
+
+@plants(Plan("readers"), "OneHolder", "Fence")
+def readers_beside_a_writer() -> Patches:
+    """Who shares a lock conflicts with nobody."""
+
+    def conflicts(self: Claim, other: Claim) -> bool:
+        return SHARED not in (self.mode, other.mode) and self.overlaps(other)
+
+    return [(Claim, "conflicts", conflicts)]
+
+
+@plants(Plan("readers", parties=3), "Unhindered")
+def readers_one_by_one() -> Patches:
+    """Readers conflict with each other."""
+    return [(Claim, "conflicts", Claim.overlaps)]
+
+
+@plants(Plan("readers"), "Fence")
+def writes_of_readers() -> Patches:
+    """Who shares a lock may write under it."""
+    usable = locked.usable
+
+    def all_usable(own: Any) -> Any:
+        return own if own is not None and not own.ended and not own.lost.is_set() else usable(own)
+
+    return [(locked, "usable", all_usable)]
+
+
+@plants(Plan("readers"), "Steady")
+def readers_see_what_was() -> Patches:
+    """The item of a shared lock is as it was when we entered the queue, not when our turn came."""
+    return item_from_before_our_turn()
+
+
+@plants(
+    Plan("readers who stand still", parties=3, faults={Fault.PAUSE_AFTER: 1, Fault.LATE: 1}),
+    "ToldLoss",
+    limit=200,
+    first_seed=130,
+)
+def only_the_first_eviction_traced() -> Patches:
+    """Of several readers who are evicted at once only the first one can find out."""
+    traces = queue.traces
+    return [(requests, "traces", lambda entries: dict(list(traces(entries).items())[:1]))]
+
+
+# From writer to reader
+
+
+@plants(Plan("downgrade"), "Fence")
+def downgrade_not_counted() -> Patches:
+    """A downgrade does not count as a write, so that one from before it is accepted when it comes after it."""
+
+    def downgrade(row: Any, entry: Any, write: int) -> Any:
+        return requests._update(
+            row,
+            set_="#l.#q.#me.#mode = :shared",
+            condition="#l.#t.#me = :ticket",
+            names={"#me": entry.id, "#mode": records.MODE},
+            values={":shared": {"S": SHARED}, ":ticket": records.number(entry.ticket)},
+        )
+
+    return [(requests, "downgrade", downgrade)]
+
+
+@plants(Plan("downgrade", rounds=2), "Fence")
+def downgrade_forgotten_here() -> Patches:
+    """A downgrade is stored, and forgotten here: the next write is sent."""
+    return [(locked, "usable", lambda own: own)]
+
+
+# Semaphores and work queues
+
+
+@plants(Plan("semaphore", parties=3, processes=3), "OneHolder", "Fifo")
+def one_permit_too_many() -> Patches:
+    """A semaphore lets in one more than it has permits."""
+    blockers = claims.blockers
+
+    def too_few(claim: Claim, ahead: Any) -> Any:
+        found = blockers(claim, ahead)
+        return [] if 1 < claim.permits == len(found) else found
+
+    return [(queue, "blockers", too_few), (claims, "blockers", too_few)]
+
+
+@plants(Plan("permits that differ"), "OneHolder", "Fifo")
+def permits_not_compared() -> Patches:
+    """Who asks for another number of permits than those before is let in by its own number."""
+    return [(claims, "disagreement", lambda claim, first: None)]
+
+
+@plants(Plan("work queue"), "OnceEach")
+def jobs_as_they_were() -> Patches:
+    """Whoever has waited for a job sees it as it was when it began to wait."""
+    return item_from_before_our_turn()

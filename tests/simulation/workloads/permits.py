@@ -1,0 +1,84 @@
+"""Semaphores: as many as there are permits, and all who use one at the same time must agree on how many."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking import ConfigurationError, TransactWrite
+from pynamo_locking._io import runtime
+from tests.simulation.models import Account, Names, Note
+from tests.simulation.workloads.base import place
+from tests.simulation.workloads.modes import Sharing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamo_locking import Lock
+    from tests.simulation.engine.network import Place
+
+
+class Semaphores(Sharing):
+    """Two of them at once; of a name, with writes beside it, or of an item, which nobody may write then."""
+
+    name = "semaphore"
+    items = ((Account, "a"), (Note, "n"), (Names, "pool"))
+    is_contended = True
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Return them while we have the other permit: the dead may stay in the queue until one is missing."""
+        for model, key in ((Names, "pool"), (Account, "a")):
+            first: Lock[Any] = model.lock(key, permits=2)
+            contextvars.Context().run(first.acquire)  # or else the second one would be the same permit
+            yield model.lock(key, permits=2)
+            first.release()
+
+    def party(self, index: int, turn: int) -> None:
+        """Take a permit, work, write beside it or try to write under it."""
+        model: Any = (Names, Account)[turn % 2]
+        lock = model.lock("pool" if model is Names else "a", permits=2, wait=(1000, 1000, 8, 0)[index % 4])
+        if not self.taken(lock):
+            return
+        try:
+            with self.history.held(lock, self.row(lock)):
+                runtime.current.sleep(1.0)
+                if model is Account:
+                    self.try_to_save(lock)
+                else:
+                    self.write_beside(lock)
+        finally:
+            self.give_back(lock)
+
+    def write_beside(self, lock: Lock[Any]) -> None:
+        """Change an item of which several may be at work, if we still have our permit."""
+        with self.history.operation("write beside", place(Note, "n"), ticket=lock.ticket) as done:
+            note = Note.get("n", consistent_read=True)
+            self.append(note, done.number)
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                lock.check(transaction)
+                transaction.save(note)
+
+    @staticmethod
+    def row_of(item: Place) -> Place | None:
+        """Return the row of the semaphore that is asked for when an item is written."""
+        return item if item.table == "account" else place(Names, "pool")
+
+
+class Disagreements(Sharing):
+    """Some take one and the same lock alone, some as a semaphore: whoever comes later hears of it, or waits."""
+
+    name = "permits that differ"
+    items = ((Note, "n"), (Names, "pool"))
+    is_contended = True
+
+    def party(self, index: int, turn: int) -> None:
+        """Take it in one of two ways, and stay for a while."""
+        lock = Names.lock("pool", permits=1 + (index + turn) % 2)
+        try:
+            if not self.taken(lock):
+                return
+        except ConfigurationError:
+            return  # somebody else is there, who takes it in the other way
+        with self.history.held(lock, self.row(lock)):
+            runtime.current.sleep(1.0)
+        self.give_back(lock)

@@ -1,0 +1,131 @@
+"""Who holds parts of a lock: ranges of a name, and of the items of a hash key."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking import TransactWrite
+from tests.simulation.models import Names, Note, Slot
+from tests.simulation.workloads.base import place
+from tests.simulation.workloads.modes import Sharing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pynamo_locking import Lock
+    from tests.simulation.engine.network import Place
+    from tests.simulation.history import Grant
+
+#: Where there is something in the ranges.
+POINTS: Final = (1, 4, 6, 9)
+
+#: What the parties take, by turn: lower and upper end, and whether they share it. The first two overlap, the third one
+#: touches the first and waits behind the second; the fourth one touches both that are written, and is read.
+SPANS: Final[tuple[tuple[tuple[int | None, int | None, bool], ...], ...]] = (
+    ((0, 5, False), (4, 8, False), (5, 10, False), (None, 4, True)),
+    ((None, 6, True), (4, 10, True), (6, None, False), (None, None, False)),
+)
+
+
+class _Ranges(Sharing):
+    """Each party takes a range, and writes or reads the first and the last item in it."""
+
+    spans = SPANS
+
+    def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
+        """Return the lock of a range."""
+        raise NotImplementedError
+
+    def party(self, index: int, turn: int) -> None:
+        """Take a range, and write or read what is in it."""
+        spans = self.spans[turn % len(self.spans)]
+        lower, upper, shared = spans[index % len(spans)]
+        points = [at for at in POINTS if (lower is None or lower <= at) and (upper is None or at < upper)]
+        lock = self.lock_of(lower, upper, shared=shared)
+        if not self.taken(lock):
+            return
+        try:
+            with self.history.held(lock, self.row(lock)) as grant:
+                (self.read_in if shared else self.write_in)(lock, grant, sorted({points[0], points[-1]}))
+        finally:
+            self.give_back(lock)
+
+    def read_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
+        """Read items of the range, twice."""
+        for at in points:
+            look = partial(self.seen_at, at)
+            self.reads(grant, look, look)
+
+    def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
+        """Write items of the range."""
+        raise NotImplementedError
+
+    def seen_at(self, at: int) -> list[int]:
+        """Read the item of a point."""
+        raise NotImplementedError
+
+
+class NamedRanges(_Ranges):
+    """Ranges of a name. What they guard are items without locks, by a check in the same transaction."""
+
+    name = "named ranges"
+    items = ((Names, "line"), *((Note, f"n{at}") for at in POINTS))
+
+    def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
+        """Return a range of the name."""
+        return Names.locked_range("line", lower, upper, shared=shared)
+
+    def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
+        """Write items in one transaction, if we still have the range."""
+        places = [place(Note, f"n{at}") for at in points]
+        with self.history.operation("write beside", *places, ticket=lock.ticket) as done:
+            notes = [Note.get(f"n{at}", consistent_read=True) for at in points]
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                lock.check(transaction)
+                for note in notes:
+                    self.append(note, done.number)
+                    transaction.save(note)
+
+    def seen_at(self, at: int) -> list[int]:
+        """Read the item of a point."""
+        return self.seen_in(Note, f"n{at}")
+
+    @staticmethod
+    def row_of(item: Place) -> Place | None:
+        """Return the row of the one name."""
+        return place(Names, "line")
+
+
+class AdjacentRanges(NamedRanges):
+    """Ranges that touch each other: nobody waits for anybody."""
+
+    name = "adjacent ranges"
+    spans = (((2, 5, False), (5, 8, False), (None, 2, True), (8, None, False)),)
+
+
+class RangesOfItems(_Ranges):
+    """Ranges of the items of a hash key, which are written under them."""
+
+    name = "ranges of items"
+    items = tuple((Slot, ("d", at)) for at in POINTS)
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Return the lock of all items."""
+        yield Slot.locked_range("d", None, None)
+
+    def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
+        """Return a range of items."""
+        return Slot.locked_range("d", lower, upper, shared=shared)
+
+    def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
+        """Write one item after the other."""
+        for at in points:
+            with self.history.operation("save", place(Slot, ("d", at)), ticket=lock.ticket) as done:
+                item = Slot.get("d", at, consistent_read=True)
+                self.append(item, done.number)
+                item.save()
+
+    def seen_at(self, at: int) -> list[int]:
+        """Read the item of a point."""
+        return self.seen_in(Slot, ("d", at))
