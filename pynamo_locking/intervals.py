@@ -10,13 +10,13 @@ from pynamodb.exceptions import TransactWriteError
 from typing_extensions import Self
 
 from pynamo_locking._core.intervals import begin_of, gaps
+from pynamo_locking._intervals.disjoint import overlap
+from pynamo_locking._intervals.keeping import DisjointMixin
+from pynamo_locking._intervals.placing import check_together, moving, saving
 from pynamo_locking._io import rows, versions
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.spans import overlapping
-from pynamo_locking.disjoint import overlap
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.keeping import DisjointMixin
-from pynamo_locking.placing import check_together, moving, saving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,7 @@ LAYERS = [
     ["testing"],
     ["__init__"],
     ["running", "intervals"],
-    ["keeping"],
-    ["disjoint"],
-    ["placing", "touching"],
+    ["_intervals"],
     ["transactions", "recovery"],
     ["querying"],
     ["members"],
@@ -65,7 +63,7 @@ def imports(tree: ast.AST) -> set[str]:
 
 def own_imports(tree: ast.AST) -> set[str]:
     inner = {name.removeprefix("pynamo_locking.") for name in imports(tree) if name.startswith("pynamo_locking.")}
-    return {name for name in inner if name in MODULES or name.split(".")[0] in ("_io", "_core", "_expressions")}
+    return {name for name in inner if name in MODULES or name.split(".")[0] in ("_io", "_core", "_expressions", "_intervals")}
 
 
 def functions() -> dict[str, int]:

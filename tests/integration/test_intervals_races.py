@@ -19,8 +19,8 @@ from pynamo_locking import (
     StaleVersion,
     TransactionConflict,
 )
+from pynamo_locking._intervals.disjoint import MOST_TOUCHED
 from pynamo_locking._io import runtime
-from pynamo_locking.disjoint import MOST_TOUCHED
 from tests.support.interval_models import (
     Booking,
     Lease,

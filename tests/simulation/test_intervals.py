@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import disjoint
 from pynamo_locking._core import intervals as core
+from pynamo_locking._intervals import disjoint
+from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._io.unit import Entry
-from pynamo_locking.disjoint import Disjoint
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import choices_of

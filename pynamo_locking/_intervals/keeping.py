@@ -11,11 +11,12 @@ from pynamodb.expressions.update import SetAction
 from typing_extensions import override
 
 from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._intervals.disjoint import Disjoint
+from pynamo_locking._intervals.placing import Placing, saving, updating
 from pynamo_locking._io import guards, runtime, versions
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.spans import Axis, axis_of
 from pynamo_locking.contexts import locked_all
-from pynamo_locking.disjoint import Disjoint
 from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
@@ -29,7 +30,6 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.models import LockableMixin
 from pynamo_locking.named import NamedLock
-from pynamo_locking.placing import Placing, saving, updating
 from pynamo_locking.terms import check_model
 from pynamo_locking.versioned import VersionedMixin
 

@@ -22,6 +22,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import paths
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
+from pynamo_locking._intervals.touching import Touched, guards_in, note_touched, touched_in
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.spans import overlapping
@@ -35,17 +36,16 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
     also,
 )
-from pynamo_locking.touching import Touched, guards_in, note_touched, touched_in
 from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from pynamo_locking._intervals.placing import Placing
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.spans import Axis
     from pynamo_locking._io.unit import Entry
     from pynamo_locking.guarded import GuardedMixin
-    from pynamo_locking.placing import Placing
 
 #: So many rows a guard names before they are settled: with more it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
