@@ -63,7 +63,8 @@ def imports(tree: ast.AST) -> set[str]:
 
 def own_imports(tree: ast.AST) -> set[str]:
     inner = {name.removeprefix("pynamo_locking.") for name in imports(tree) if name.startswith("pynamo_locking.")}
-    return {name for name in inner if name in MODULES or name.split(".")[0] in ("_io", "_core", "_expressions", "_intervals")}
+    folders = ("_io", "_core", "_expressions", "_intervals")
+    return {name for name in inner if name in MODULES or name.split(".")[0] in folders}
 
 
 def functions() -> dict[str, int]:
