@@ -112,8 +112,11 @@ def _in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
     for _, together in sorted(rows.items()):
         together.sort(key=lambda lock: lock._wish.claim.place)
         if len(together) > 1 and any(lock._wish.claim.is_ranged for lock in together):
-            claim = spanning([lock._wish.claim for lock in together])
-            yield Lock(together[0]._target, replace(together[0]._wish, claim=claim), None)
+            wishes = [lock._wish for lock in together]
+            longest = max(wishes, key=lambda wish: wish.lease)
+            has_heartbeat = any(wish.heartbeat for wish in wishes)
+            wish = replace(longest, claim=spanning([wish.claim for wish in wishes]), heartbeat=has_heartbeat)
+            yield Lock(together[0]._target, wish, None)
         yield from together
 
 

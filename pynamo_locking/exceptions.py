@@ -99,8 +99,7 @@ class Conflict(LockingError):
         """
         if self.stored is None:
             return None
-        model, image = self.stored
-        return model.from_raw_data(copy.deepcopy(image))
+        return as_model(*self.stored)
 
 
 class StaleVersion(Conflict):
@@ -280,15 +279,12 @@ class OverlapError(LockingError):
 
         They are stored, unless two rows of one call overlap each other: then it is the other one.
         """
-        return [model.from_raw_data(copy.deepcopy(image)) for model, image in self.found]
+        return [as_model(model, image) for model, image in self.found]
 
     @property
     def requested(self) -> Any:
         """The row that was asked for, as it would have been stored."""
-        if self.asked is None:
-            return None
-        model, image = self.asked
-        return model.from_raw_data(copy.deepcopy(image))
+        return None if self.asked is None else as_model(*self.asked)
 
 
 class ItemNotFound(LockingError):
@@ -297,6 +293,11 @@ class ItemNotFound(LockingError):
 
 class ConfigurationError(LockingError, ValueError):
     """Arguments, settings, models or tables that cannot work. The message says what to change."""
+
+
+def as_model(model: type[Any], image: dict[str, Any]) -> Any:
+    """Return a stored item as an instance of the class that its discriminator names, which may be a sibling."""
+    return (model._get_discriminator_class(image) or model).from_raw_data(copy.deepcopy(image))
 
 
 def also(kind: type[_Error], pynamodb_error: type[Exception]) -> type[_Error]:

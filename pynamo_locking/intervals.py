@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +15,7 @@ from pynamo_locking._intervals.placing import check_together, moving, saving
 from pynamo_locking._io import rows, versions
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.spans import overlapping
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.exceptions import ConfigurationError, as_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +59,7 @@ class IntervalMixin(DisjointMixin):
       deleted, and an interval that is not as it is stored is refused. New rows are refused.
     * `batch_write` needs ``unguarded=True``, and guards nothing.
 
-    Rows that have expired (`ExpiringMixin`) are in nobody's way. A row without a begin or an end, or with its end
+    Rows that have expired (`ExpiringMixin`) are in nobody's way: whoever stores others there deletes them. A row without a begin or an end, or with its end
     first, which others have stored, is not looked at.
     """
 
@@ -158,7 +157,7 @@ class IntervalMixin(DisjointMixin):
         span, reader = axis.span(begin, end), Reader("read_committed")
         rows.hash_key_of(cls, hash_key)
         found = sorted(overlapping(axis, hash_key, span, reader), key=lambda each: begin_of(each[1]))
-        return [cls.from_raw_data(copy.deepcopy(image)) for image, _ in found]
+        return [as_model(cls, image) for image, _ in found]
 
     @classmethod
     def free(cls, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:

@@ -90,7 +90,7 @@ class Lock(Generic[M]):
 
     def _take_again(self) -> OwnEntry | None:
         """Take the lock that this thread or task holds already, or return None."""
-        own = taken_here(self._target.row, self._wish.claim)
+        own = taken_here(self._target.row, self._wish.claim, self._own)
         if self._takes and (own is None or own is not self._own):
             raise self._in_use()
         if own is None or own.lost_reason == "forked":

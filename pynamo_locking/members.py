@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -12,6 +13,7 @@ from pynamodb.expressions.operand import Path
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.images import size_of
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
@@ -22,7 +24,7 @@ from pynamo_locking.models import LockableMixin
 from pynamo_locking.terms import check_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Container, Iterator
 
     from pynamodb.expressions.update import Action
 
@@ -38,7 +40,30 @@ _NAMED: Final = "touched#"
 #: So many transactions may have named something before it is settled and removed.
 _MOST_NAMED: Final = 8
 
+#: So much may be named by one transaction, and by all before it is removed, in bytes: a guard has to fit into 400 KB.
+_MOST_BYTES: Final = 120_000
+
 logger = logging.getLogger("pynamo_locking")
+
+
+@dataclass
+class _Counted:
+    """What a guard was told of.
+
+    Attributes:
+        model: of the items.
+        hash_key: of the items.
+        keys: of the items, by their identity.
+    """
+
+    model: type[GuardedMixin]
+    hash_key: Image
+    keys: dict[Any, Image] = field(default_factory=dict)
+
+    def names(self, chosen: Container[Any] | None) -> Image:
+        """Return what names those items; all of them unless some are chosen."""
+        keys = [key for identity, key in self.keys.items() if chosen is None or identity in chosen]
+        return {_NAMED: {"L": [{"M": _without(key, self.hash_key)} for key in keys]}}
 
 
 class Members:
@@ -73,8 +98,8 @@ class Members:
         self.reader = reader
         self._deadline = deadline
         self._relies_on_reads = relies_on_reads
-        self._counted: dict[int, tuple[Entry, Image, list[Entry]]] = {}
-        self._settled = set[int]()
+        self._counted: dict[Any, _Counted] = {}
+        self._settled = set[str]()
 
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
         """Return an item that the transaction from now on relies on, reading it if it has not."""
@@ -148,31 +173,51 @@ class Members:
         hash_key = getattr(entry.item, str(entry.model._hash_keyname))
         guard = self.guard(entry.model, hash_key)
         guard.touch(None, checks=False, creates=True)
-        if id(guard) not in self._counted:
-            self._counted[id(guard)] = (guard, _hash_key(entry.model, hash_key), [])
-        self._counted[id(guard)][2].append(entry)
+        counted = _Counted(entry.model, _hash_key(entry.model, hash_key))
+        keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
+        keys[_identity(entry.model, entry.key)] = entry.key
 
-    def name_in_guards(self) -> None:
+    def name_in_guards(self, direct: Callable[[], Collection[Entry]]) -> None:
         """Name in the guards what was counted there; before the commit.
 
         Each transaction has an attribute of its own for that. So whoever has settled what others have named can remove
         their attributes, without a condition; one that was removed never comes again.
+
+        Args:
+            direct: which items the deciding transaction writes itself. The others show their marks to whoever queries,
+                so they are named only where there is room.
+
+        Raises:
+            ConfigurationError: there is no room for the keys of the direct ones.
         """
-        for guard, hash_key, entries in self._counted.values():
-            if guard.write is None:  # it was all taken back
+        chosen: set[Any] | None = None
+        for identity, counted in self._counted.items():
+            guard = self.entries.get(identity)
+            if guard is None or guard.write is None:  # it was all taken back
                 continue
-            keys = {repr(entry.key): {"M": _without(entry.key, hash_key)} for entry in entries}
-            actions: list[Action] = [Path([_NAMED + self._id]).set(Stored({"L": list(keys.values())}))]
-            others = _named_in(guard)
-            if len(others) > _MOST_NAMED:
-                self._settle(entries[0].model, hash_key, guard)
-                actions += [Path([name]).remove() for name in others]
-            guard.update(actions, None, checks=False)
+            names = counted.names(None)
+            if size_of(names) > _MOST_BYTES:
+                chosen = chosen or {_identity(entry.model, entry.key) for entry in direct()}
+                names = counted.names(chosen)
+            self._name(guard, counted, names)
+        if chosen is not None and not {_identity(entry.model, entry.key) for entry in direct()} <= chosen:
+            raise _too_many()  # the names themselves have changed what goes where
+
+    def _name(self, guard: Entry, counted: _Counted, names: Image) -> None:
+        if size_of(names) > _MOST_BYTES:
+            raise _too_many()
+        actions: list[Action] = [Path([_NAMED + self._id]).set(Stored(names[_NAMED]))]
+        others = _named_in(guard)
+        if len(others) > _MOST_NAMED or (others and size_of(others) > _MOST_BYTES):
+            self._settle(counted.model, counted.hash_key, guard)
+            actions += [Path([name]).remove() for name in others]
+        guard.update(actions, None, checks=False)
 
     def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Entry) -> None:
-        if id(guard) not in self._settled:  # what it names is what it named when it was read, which is checked
-            settle(model, [hash_key | each["M"] for named in _named_in(guard).values() for each in named["L"]])
-            self._settled.add(id(guard))
+        named = _named_in(guard)  # as they were when the guard was read, which is checked
+        new = {name: value for name, value in named.items() if name not in self._settled}
+        settle(model, [hash_key | each["M"] for value in new.values() for each in value["L"]])
+        self._settled |= new.keys()
 
     def _image(self, model: type[Any], key: Image) -> Image | None:
         image = self.reader.read(model, key)
@@ -229,6 +274,14 @@ def _hash_key(model: type[Any], hash_key: Any) -> Image:
 
 def _without(key: Image, hash_key: Image) -> Image:
     return {name: value for name, value in key.items() if name not in hash_key}
+
+
+def _too_many() -> ConfigurationError:
+    return ConfigurationError(
+        f"the keys of the items that this transaction creates and deletes under one hash key of a model with "
+        f"Meta.guard_queries take more than the {_MOST_BYTES // 1000} KB that its guard has for them: write fewer at "
+        f"once."
+    )
 
 
 def _named_in(guard: Entry) -> Image:

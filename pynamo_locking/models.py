@@ -204,9 +204,14 @@ class LockableMixin(VersionedMixin):
             ConfigurationError: on entering, as `Lock.acquire`.
             LockLost: on leaving, as `Lock.release`.
 
-        Cost: that of the lock, and 1 refused write for each one that was skipped.
+        Cost: that of the lock, and 1 refused write for each one that was skipped; shared or with permits 2.
         """
+        if isinstance(keys, (str, bytes)):
+            raise ConfigurationError(f"locked_first() takes a list of keys, not {keys!r} alone.")
         pairs = [key if isinstance(key, tuple) else (key, None) for key in keys]
+        wrong = next((pair for pair in pairs if len(pair) != 2), None)  # noqa: PLR2004 - hash and range key
+        if wrong is not None:
+            raise ConfigurationError(f"a key is a hash key, or a pair of hash and range key, not {wrong!r}.")
         locks = [cls.locked(*pair, **{"wait": 0, **options}) for pair in pairs]
         return first_of(locks, (LockTimeout, ItemNotFound))
 

@@ -59,7 +59,8 @@ class QueryingMixin:
                 its queries.
 
         Cost: that of the query, and 1 read for each item that another transaction has. With guarded queries 1 more,
-        and 1 transactional read of the items that were created and deleted by the last transactions, nine at most.
+        and 1 transactional read of the items that were created and deleted by the last transactions, nine at most;
+        1 for each hundred of those items.
         """
         self._check_open()
         check_model(model)

@@ -278,7 +278,7 @@ class Transaction(QueryingMixin):
         self._check_open()
         self._state, committing = "ended", None
         try:
-            self._members.name_in_guards()
+            self._members.name_in_guards(lambda: self._committing().direct())
             committing = self._committing()
             self.is_repeated = committing.run()
         except BaseException:  # also an interrupt, which may come after the decision

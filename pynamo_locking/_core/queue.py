@@ -154,14 +154,19 @@ class LockState:
 FREE: Final = LockState()
 
 
-def traces(entries: Sequence[Entry]) -> dict[int, int]:
+def traces(entries: Sequence[Entry], known: Mapping[int, int]) -> dict[int, int]:
     """Return what a document has to remember of an eviction: by slot, the ticket of who may have held the lock.
 
     Whoever else was ahead may have left meanwhile. The evicted ones were all there until now, so one that
-    another of them blocks was no holder.
+    another of them blocks was no holder. Holders are not evicted in the order of their tickets; of two in one slot
+    the larger ticket stays, so that nobody is told that he was not evicted when he was.
+
+    Args:
+        entries: that are evicted, by ticket.
+        known: what the document remembers, by slot.
     """
-    holders = [entries[i].ticket for i in front(entry.claim for entry in entries)]
-    return {ticket % EVICTION_SLOTS: ticket for ticket in sorted(holders)}
+    holders = sorted(entries[i].ticket for i in front(entry.claim for entry in entries))
+    return {ticket % EVICTION_SLOTS: ticket for ticket in holders if ticket > known.get(ticket % EVICTION_SLOTS, 0)}
 
 
 @dataclass(frozen=True)

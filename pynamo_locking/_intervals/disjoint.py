@@ -35,6 +35,7 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
     TransactionConflict,
     also,
+    as_model,
 )
 from pynamo_locking.transactions import Transaction
 
@@ -89,6 +90,8 @@ class Disjoint:
         self._error = error
         self._seen: list[Any] = []
         self._is_over = False
+        self._expired: list[Image] = []
+        self._has_cleared = False
         self._groups: dict[str, list[Placing]] = {}
         for placing in placings:
             self._groups.setdefault(placing.guard, []).append(placing)
@@ -171,7 +174,8 @@ class Disjoint:
         A guard that seems to be what it was may be about to change: what refused the transaction was applied to a row,
         and not to the guard yet.
         """
-        if is_same and not isinstance(refused, (TransactionConflict, TransactionAborted)):
+        has_cleared, self._has_cleared = self._has_cleared, False  # then DynamoDB's TTL may have been faster
+        if is_same and not has_cleared and not isinstance(refused, (TransactionConflict, TransactionAborted)):
             settle(self._guards, [guard.key for guard in guards])
             if not any(self._has_changed(guard) for guard in guards):
                 raise refused
@@ -195,7 +199,7 @@ class Disjoint:
             OverlapError: other rows are there.
         """
         item: Any = guard.item
-        hash_key = self._hash_key(group[0])
+        hash_key, self._expired = self._hash_key(group[0]), []
         touched, placings = self._look(begun, touched_in(item, hash_key), group)
         for placing in placings:
             placing.entry = placing.write(begun)
@@ -204,10 +208,20 @@ class Disjoint:
                 touched.append(Touched(hash_key, (placing.leaves[self._axis.key_name],)))
             touched.append(Touched(hash_key, self._axis.ends(placing.span)))
         if placings:
+            self._clear(begun)
             newest = {repr(each.key(self._axis)): each for each in touched}  # of one row, the last write counts
             note_touched(item, list(newest.values()))
             guard.save(None, checks=True)
         return bool(placings)
+
+    def _clear(self, begun: Transaction) -> None:
+        """Delete what is left of expired rows that are in the way: a late save could prolong the life of one."""
+        kept = [key for placing in self._placings for key in (placing.key, placing.leaves)]
+        for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
+            item = as_model(self._axis.model, image)
+            if self._axis.key_in(image) not in kept and versions.known(item).version is not None:
+                begun._members.of(item, is_write=True, replaces=False).delete(None, checks=True)
+                self._has_cleared = True
 
     def _look(
         self, begun: Transaction, touched: list[Touched], group: list[Placing]
@@ -240,7 +254,9 @@ class Disjoint:
         leaving = [placing.leaves for placing in group]
         most, found = _MOST_TOLD + len(group), list[Any]()
         for span in joined(placing.span for placing in group):
-            rows = overlapping(self._axis, group[0].hash_key, span, begun._members.reader, page_size=_PAGE)
+            rows = overlapping(
+                self._axis, group[0].hash_key, span, begun._members.reader, page_size=_PAGE, expired=self._expired
+            )
             found += [each for each in islice(rows, most) if self._axis.key_in(each[0]) not in leaving]
         return found
 

@@ -105,6 +105,10 @@ class Committing:
             )
         return plan
 
+    def direct(self) -> list[Entry]:
+        """Return the items that the deciding transaction writes itself."""
+        return [self._entries[i] for i in self.plan().direct]
+
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
         connections = [entry.item._get_connection().connection for entry in self._entries]

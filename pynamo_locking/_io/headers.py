@@ -150,7 +150,7 @@ def header_in(image: Mapping[str, Any] | None) -> Header | None:
         by=value(BY),
         items=whole(ITEMS),
         rows=whole(ROWS),
-        is_early=bool(value(EARLY)),
+        is_early=value(EARLY) is not False,  # who wrote it without may not have known
     )
 
 

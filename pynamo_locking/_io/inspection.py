@@ -36,7 +36,7 @@ def break_entry(row: Row, ticket: int) -> bool:
         if not found:  # not by our first copy, whose answer got lost?
             return attempt > 0 and now.was_evicted(ticket) is True
         try:
-            _patiently(lambda found=found: requests.evict(row, found))  # type: ignore[misc]
+            _patiently(lambda found=found, now=now: requests.evict(row, found, now.evicted))  # type: ignore[misc]
         except Refused:
             continue  # it was renewed, or left, between the look and the removal
         except Unavailable as error:

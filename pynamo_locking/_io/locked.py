@@ -41,15 +41,16 @@ def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
     return usable(own)
 
 
-def taken_here(row: Row, claim: Claim) -> OwnEntry | None:
-    """Return the entry of this thread or task that covers a claim.
+def taken_here(row: Row, claim: Claim, last: OwnEntry | None) -> OwnEntry | None:
+    """Return the entry of this thread or task that covers a claim; `last` if it is one of several.
 
     Raises:
         ConfigurationError: one is in its way, behind which it would wait for ever.
     """
     party = runtime.current.party()
     mine = [own for own in local.all_held_in_context(row) if own.party == party]
-    found = next((own for own in mine if own.entry.claim.covers(claim)), None)
+    covering = [own for own in mine if own.entry.claim.covers(claim)]
+    found = last if last in covering else next(iter(covering), None)
     in_the_way = next((own for own in mine if own.entry.claim.conflicts(claim)), None)
     if found is None and in_the_way is not None and in_the_way.lost_reason != "forked":
         raise ConfigurationError(

@@ -178,22 +178,31 @@ def downgrade(row: Row, entry: Entry, write: int) -> Image:
     )
 
 
-def evict(row: Row, entries: tuple[Entry, ...]) -> Image:
+def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Image:
     """Remove dead entries, in ticket order, if none of them was renewed since we looked.
 
     The document remembers those that may have held the lock.
+
+    Args:
+        row: the lock's row.
+        entries: the dead.
+        known: which evictions the document remembers; refused if it has come to remember a later one in their place.
     """
-    names, values = {"#b": records.BEAT, "#evicted": records.EVICTED}, dict[str, Any]()
+    names, values = {"#b": records.BEAT}, dict[str, Any]()
     removed, conditions, remembered = list[str](), list[str](), list[str]()
     for i, entry in enumerate(entries):
         names[f"#e{i}"] = entry.id
         values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
         removed.append(f"#l.#q.#e{i}, #l.#t.#e{i}")
         conditions.append(f"#l.#q.#e{i}.#b = :b{i} AND #l.#t.#e{i} = :t{i}")
-    for slot, ticket in traces(entries).items():
+    for slot, ticket in traces(entries, known).items():
         names[f"#s{slot}"] = str(slot)
         values[f":s{slot}"] = number(ticket)
-        remembered.append(f"#l.#evicted.#s{slot} = :s{slot}")
+        path = f"#l.#evicted.#s{slot}"
+        remembered.append(f"{path} = :s{slot}")
+        conditions.append(f"(attribute_not_exists({path}) OR {path} < :s{slot})")
+    if remembered:
+        names["#evicted"] = records.EVICTED
     return _update(
         row,
         set_=", ".join(remembered),

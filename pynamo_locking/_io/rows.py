@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.attributes import TTLAttribute, UTCDateTimeAttribute
+from pynamodb.attributes import BinaryAttribute, TTLAttribute, UTCDateTimeAttribute
 
 from pynamo_locking._core.naming import canonical_number, row_name
 from pynamo_locking._io.requests import Row
@@ -93,6 +93,11 @@ def bound_of(model: type[Model], value: Any) -> Bound | None:
     if value is None or attribute is None:
         return None
     _refuse_naive(value)
+    if isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding:
+        raise ConfigurationError(
+            f"the range key of {model.__name__} is stored in a form that sorts unlike its values, so it has no ranges: "
+            f"use BinaryAttribute(legacy_encoding=False)."
+        )
     bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
     return bound
 
@@ -106,8 +111,13 @@ def free_bound(value: Any) -> Bound | None:
     if value is None:
         return None
     _refuse_naive(value)
-    if isinstance(value, datetime):
-        return "S", UTCDateTimeAttribute().serialize(value)
+    try:
+        if isinstance(value, datetime):
+            return "S", UTCDateTimeAttribute().serialize(value)
+        if isinstance(value, str):
+            value.encode()
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ConfigurationError(f"{value!r} cannot be the end of a range: {error}.") from error
     if isinstance(value, (str, bytes)):
         return "S" if isinstance(value, str) else "B", value
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):

@@ -161,7 +161,13 @@ def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any
 
 
 def overlapping(
-    axis: Axis, hash_key: Any, span: Span, reader: Reader, *, page_size: int | None = None
+    axis: Axis,
+    hash_key: Any,
+    span: Span,
+    reader: Reader,
+    *,
+    page_size: int | None = None,
+    expired: list[Image] | None = None,
 ) -> Iterator[tuple[Image, Span]]:
     """Yield the stored rows of a hash key that overlap an interval, in the order of their ends or against it.
 
@@ -169,15 +175,27 @@ def overlapping(
     downwards, and the first that ends before the interval begins is the last one that need be looked at; with the
     end as range key it is the other way round. Rows that have expired, or that nobody has committed, may lie
     anywhere and say nothing.
+
+    Args:
+        axis: of their model.
+        hash_key: of the rows.
+        span: the interval.
+        reader: reads rows that transactions have.
+        page_size: how many rows to read at once.
+        expired: gets the expired rows that overlap the interval, as far as they are met.
     """
     for image in _towards(axis, hash_key, span, page_size):
         current = _committed(axis, image, reader)
         its = None if current is None else axis.span_in(current)
         if current is None or its is None or its.is_empty:
             continue
-        if not its.overlaps(span):
+        if is_expired(axis.model, current):
+            if expired is not None and its.overlaps(span):
+                expired.append(current)
+        elif its.overlaps(span):
+            yield current, its
+        else:
             return
-        yield current, its
 
 
 def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> Iterator[Image]:
@@ -205,5 +223,4 @@ def _committed(axis: Axis, image: Image, reader: Reader) -> Image | None:
     model: Any = axis.model
     key = axis.key_in(image)
     row = row_of(model, key)
-    current = reader.read(model, key) if row is not None and row.state(image).mark is not None else image
-    return None if current is None or is_expired(model, current) else current
+    return reader.read(model, key) if row is not None and row.state(image).mark is not None else image

@@ -176,7 +176,7 @@ def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
         if len(dead) < len(state.entries):
             return False
         try:
-            image = evict_dead(row, dead)
+            image = evict_dead(row, dead, state)
         except requests.Unavailable:
             return False
         if image is None:

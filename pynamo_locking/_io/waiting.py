@@ -75,6 +75,7 @@ class Acquisition:
                 self._leave()  # a late copy of the enter request may have brought it back
                 self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
+            local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
             self._leave()
             raise
         finally:
@@ -140,7 +141,7 @@ class Acquisition:
         """The queue is full. Evict the dead in it; whoever has no time to wait learns who is ahead."""
         self._state = state
         dead = self._watch(state.entries)
-        if dead and evict_dead(self._row, dead) is not None:
+        if dead and evict_dead(self._row, dead, state) is not None:
             return self._enter_once()
         self._wish.must_fit(state.entries[0], self._row.label)
         if self._wish.wait == 0:
@@ -166,7 +167,7 @@ class Acquisition:
                     image = self._wait_for_transaction()
                     continue
                 self._wish.must_fit(self._state.entries[0], self._row.label)
-                image = evict_dead(self._row, dead) if dead else None
+                image = evict_dead(self._row, dead, self._state) if dead else None
                 if image is None:
                     image = self._next_image(max(1, len(ahead) - self._wish.claim.permits + 1))
                 attempt = 0
@@ -296,7 +297,7 @@ class Acquisition:
         if reason:
             pass
         elif ahead:
-            first = ahead[0]
+            first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
             reason = f"{len(ahead)} ahead; held by {first.owner} (ticket {first.ticket})"
         else:
             reason = f"no answer from DynamoDB: {self._failure}"
@@ -332,14 +333,14 @@ class Acquisition:
                 return
 
 
-def evict_dead(row: Row, dead: tuple[Entry, ...]) -> Image | None:
-    """Remove dead entries, the first ones if there are many; return the new image.
+def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | None:
+    """Remove dead entries of a document, the first ones if there are many; return the new image.
 
-    None: one of them proved to be alive, so that nothing was removed.
+    None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.
     """
     dead = dead[:EVICT_AT_ONCE]
     logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(entry.owner for entry in dead))
     try:
-        return requests.evict(row, dead)
+        return requests.evict(row, dead, state.evicted)
     except Refused:
         return None

@@ -74,7 +74,7 @@ def make_wish(
     )
 
 
-def make_claim(*, shared: bool, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> Claim:
+def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> Claim:
     """Return what a lock is to claim.
 
     Raises:
@@ -82,6 +82,8 @@ def make_claim(*, shared: bool, permits: Any = 1, lower: Bound | None = None, up
     """
     if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
         raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
+    if not isinstance(shared, bool):
+        raise ConfigurationError(f"shared must be True or False, got {shared!r}.")
     if shared and permits > 1:
         raise ConfigurationError(
             f"shared=True and permits={permits} exclude each other: readers share a lock without number; "

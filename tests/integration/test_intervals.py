@@ -7,17 +7,21 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
+from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
 from pynamo_locking import (
     BatchError,
     ConfigurationError,
     Conflict,
+    IntervalMixin,
     OverlapError,
     StaleVersion,
     TransactWrite,
+    VersionAttribute,
     transaction,
 )
 from pynamo_locking._io import runtime
@@ -601,3 +605,39 @@ def test_any_number_of_rows(tables: None, monkeypatch: pytest.MonkeyPatch) -> No
     assert Lease.overlapping("q", None, None) == []
     with pytest.raises(ConfigurationError, match="LockAttribute"):
         Slot.insert_disjoint(slots(*((i, i + 1) for i in range(6))))
+
+
+class Event(IntervalMixin, Model):
+    """Of two kinds in one table."""
+
+    class Meta:
+        table_name = "events"
+        lock_table = SlotLocks
+        interval = ("begin", "end")
+
+    place = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    kind = DiscriminatorAttribute()
+    version = VersionAttribute()
+
+
+class Concert(Event, discriminator="concert"):
+    """Music."""
+
+
+class Lecture(Event, discriminator="lecture"):
+    """Words."""
+
+
+def test_rows_of_several_classes_keep_apart(memory: Engine) -> None:
+    """And whoever is in the way is shown as what it is."""
+    memory.bind(Event, SlotLocks)
+    for model in (Concert, Lecture):
+        model._connection = None
+    Concert("hall", 1, end=3).save()
+    with pytest.raises(OverlapError) as caught:
+        Lecture("hall", 2, end=4).save()
+    assert [type(row) for row in caught.value.rows] == [Concert]
+    assert isinstance(caught.value.requested, Lecture)
+    assert [type(row) for row in Lecture.overlapping("hall", 0, 9)] == [Concert]

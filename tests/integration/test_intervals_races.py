@@ -32,7 +32,7 @@ from tests.support.interval_models import (
     stored_slots,
     unapplied,
 )
-from tests.support.parties import held_elsewhere, in_thread
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
 
 if TYPE_CHECKING:
@@ -372,3 +372,25 @@ def test_the_sweep_sees_an_overlap(in_memory: None) -> None:
     with Slot.batch_write(unguarded=True) as batch:
         batch.save(slots((29, 31))[0])
     assert len(overlaps_in(Slot, "pk", "sk", "e")) == 1
+
+
+def test_a_row_whose_life_is_prolonged_too_late(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was sent in time and arrives when another row is there: what had expired has gone, so it is refused."""
+    memory.bind(Lease, SlotLocks, SlotTransactions)
+    with shifted_clock() as clock:
+        row = Lease("o", "a", after="k", expires=timedelta(seconds=5))
+        row.save()
+        row.expires = timedelta(seconds=1000)
+        send = Connection.dispatch
+
+        def late(self: Connection, operation: str, kwargs: Any) -> Any:
+            monkeypatch.setattr(Connection, "dispatch", send)
+            clock.shift += 10
+            in_thread(lambda: Lease.insert_disjoint([Lease("o", "c", after="d", note="other")]))
+            return send(self, operation, kwargs)
+
+        monkeypatch.setattr(Connection, "dispatch", late)
+        with pytest.raises(StaleVersion):
+            row.save()
+        assert [each.note for each in Lease.overlapping("o", None, None)] == ["other"]
+        assert len(rows_of(Lease)) == 1

@@ -65,6 +65,17 @@ class Chunk(LockableModel):
     at = BinaryAttribute(range_key=True, legacy_encoding=False)
 
 
+class Old(LockableModel):
+    """Bytes that are stored in base 64, which sorts otherwise."""
+
+    class Meta:
+        table_name = "old"
+        lock_table = Locks
+
+    file = UnicodeAttribute(hash_key=True)
+    at = BinaryAttribute(range_key=True, legacy_encoding=True)
+
+
 @pytest.fixture
 def account(memory):
     """An account with 100 in it."""
@@ -311,6 +322,23 @@ def test_dead_readers_are_evicted_all_at_once(account_anywhere):
             assert [state.was_evicted(reader.ticket) for reader in readers] == [True] * 3
 
 
+def test_readers_that_are_evicted_out_of_order(account):
+    """Of two whose traces share a place the younger one's stays: it must not be told that it left by itself."""
+    with shifted_clock() as clock:
+        old = abandoned(account.lock("a", shared=True, heartbeat=False, lease=500))
+        others = [abandoned(account.lock("a", shared=True, heartbeat=False)) for _ in range(8)]
+        clock.shift += 200
+        with pytest.raises(LockTimeout):
+            account.locked("a", wait=0.05).acquire()  # evicts the dead, and finds the oldest alive
+        clock.shift += 400
+        assert others[-1].ticket == old.ticket + 8
+        with account.locked("a", wait=5):
+            state = account.lock_state("a")
+            assert len(state.entries) == 1
+    assert [state.was_evicted(one.ticket) for one in others] == [True] * 8
+    assert state.was_evicted(old.ticket) is None
+
+
 # Semaphores
 
 
@@ -521,6 +549,25 @@ def test_several_ranges_at_once(locks):
     assert locks.lock_state("x").entries == ()
 
 
+def test_several_ranges_have_the_best_of_their_terms(locks):
+    """The longest lease, and a heartbeat if one of them has it."""
+    short = locks.locked_range("x", 0, 1, lease=10, heartbeat=False)
+    long = locks.locked_range("x", 5, 6, lease=100, heartbeat=True)
+    with locked_all(short, long):
+        assert short.remaining == pytest.approx(long.remaining, abs=5)
+        assert short.remaining > 50
+        (entry,) = locks.lock_state("x").entries
+        assert entry.lease == 100
+
+
+def test_a_lock_that_is_taken_twice_keeps_its_own_entry(locks):
+    """Also if another one of the same party covers it."""
+    one, two = locks.locked_range("x", 0, 5, shared=True), locks.locked_range("x", 0, 10, shared=True)
+    with one, two, one:
+        assert two.ticket > one.ticket
+    assert locks.lock_state("x").entries == ()
+
+
 def test_ranges_of_times_and_bytes(engine):
     """The range key's own type, and the row of the hash key."""
     engine.bind(Booking, Chunk, Locks)
@@ -548,6 +595,11 @@ def test_ranges_of_times_and_bytes(engine):
         (lambda: Booking.locked_range("d", 1, 2), "does not accept"),
         (lambda: Device.locked_range("d", 1, 2), "no range key"),
         (lambda: Reading.locked_range(None, 1, 2), "value is needed"),
+        (lambda: Old.locked_range("f", b"a", b"b"), "sort"),
+        (lambda: Locks.locked_range("x", "\ud800", None), "cannot be the end"),
+        (lambda: Locks.locked_range("x", 1, 2, shared="no"), "shared must be True or False"),
+        (lambda: Locks.locked_first("abc"), "list of keys"),
+        (lambda: Reading.locked_first([("d", 1, 2)]), "pair of hash and range key"),
     ],
 )
 def test_ranges_that_cannot_be(make, says):

@@ -5,13 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.models import Model
 
-from pynamo_locking import transaction
+from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from tests.support.interval_models import unapplied
 from tests.support.transaction_models import Entry, Transactions, rows_of
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
+
+
+class Named(VersionedMixin, Model):
+    """Items with long keys."""
+
+    class Meta:
+        table_name = "named"
+        guard_queries = True
+        transaction_table = Transactions
+
+    box = UnicodeAttribute(hash_key=True)
+    name = UnicodeAttribute(range_key=True)
+    version = VersionAttribute()
 
 
 def create(*numbers: int) -> None:
@@ -63,3 +78,26 @@ def test_what_is_taken_back_is_not_counted(memory: Engine) -> None:
         tx.save(Entry("b", 1))
         before.rollback()
     assert rows_of(Entry) == rows_of(Transactions) == []
+
+
+def test_a_query_waits_after_a_savepoint_was_rolled_back(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of the transaction is named in the guard as if there had been no savepoint."""
+    memory.bind(Entry, Transactions)
+    with unapplied(monkeypatch, Entry), transaction() as tx:
+        tx.save(Entry("b", 1, amount=1))
+        before = tx.savepoint()
+        tx.save(Entry("b", 2, amount=1))
+        before.rollback()
+    [guard] = rows_of(Transactions)
+    named = [each for name, value in guard.items() if name.startswith("touched#") for each in value["L"]]
+    assert any(number["N"] == "1" for each in named for number in each["M"].values())
+
+
+def test_a_guard_stays_smaller_than_an_item_may_be(memory: Engine) -> None:
+    """Long keys are settled and removed after fewer transactions than short ones."""
+    memory.bind(Named, Transactions)
+    for round_ in range(6):
+        with transaction() as tx:
+            for i in range(90):
+                tx.save(Named("b", f"{round_}-{i}-".ljust(1000, "x")))
+    assert len(list(Named.query("b"))) == 540

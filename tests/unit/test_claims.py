@@ -166,16 +166,18 @@ def test_claims_are_stored_and_read():
 def test_all_evicted_holders_leave_a_trace():
     """Readers hold together; a writer behind them did not hold."""
     readers = [entry(ticket, claim=SHARE) for ticket in (1, 2)]
-    assert traces([*readers, entry(3)]) == {1: 1, 2: 2}
-    assert traces([entry(1), entry(2)]) == {1: 1}
+    assert traces([*readers, entry(3)], {}) == {1: 1, 2: 2}
+    assert traces([entry(1), entry(2)], {}) == {1: 1}
 
 
 def test_the_younger_of_two_in_one_slot_is_remembered():
     """Of the older one nobody knows then, which is the truth."""
     readers = [entry(ticket, claim=SHARE) for ticket in (1, 9)]
-    assert traces(readers) == {1: 9}
-    state = queue(since=1, evicted=traces(readers))
+    assert traces(readers, {}) == {1: 9}
+    state = queue(since=1, evicted=traces(readers, {}))
     assert (state.was_evicted(9), state.was_evicted(1)) == (True, None)
+    assert traces(readers[:1], {1: 9, 2: 10}) == {}
+    assert traces(readers[1:], {1: 1}) == {1: 9}
 
 
 def test_words_for_a_claim():
