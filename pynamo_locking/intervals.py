@@ -59,8 +59,8 @@ class IntervalMixin(DisjointMixin):
       deleted, and an interval that is not as it is stored is refused. New rows are refused.
     * `batch_write` needs ``unguarded=True``, and guards nothing.
 
-    Rows that have expired (`ExpiringMixin`) are in nobody's way: whoever stores others there deletes them. A row without a begin or an end, or with its end
-    first, which others have stored, is not looked at.
+    Rows that have expired (`ExpiringMixin`) are in nobody's way: whoever stores others there deletes them. A row
+    without a begin or an end, or with its end first, which others have stored, is not looked at.
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"insert_disjoint", "move", "overlapping", "free"})

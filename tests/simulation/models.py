@@ -10,6 +10,7 @@ from pynamodb.models import Model
 
 from pynamo_locking import (
     ExpiringMixin,
+    IntervalMixin,
     LockableModel,
     LockAttribute,
     LockSettings,
@@ -206,6 +207,51 @@ class Coin(LockableModel):
     lock = LockAttribute()
 
 
+class Booking(IntervalMixin, Model):
+    """Items of one hash key that must not overlap; no locks."""
+
+    class Meta(_Meta):
+        table_name = "booking"
+        lock_table = Names
+        interval = ("begin", "end")
+
+    key = UnicodeAttribute(hash_key=True)
+    begin: Any = NumberAttribute(range_key=True)
+    end: Any = NumberAttribute()
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
+class Stay(IntervalMixin, LockableModel):
+    """The same, and ranges of them can be locked."""
+
+    class Meta(_Meta):
+        table_name = "stay"
+        lock_table = Names
+        interval = ("begin", "end")
+
+    key = UnicodeAttribute(hash_key=True)
+    begin: Any = NumberAttribute(range_key=True)
+    end: Any = NumberAttribute()
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
+class Seat(VersionedMixin, Model):
+    """Items that are counted by queries, which are guarded against those that appear; at most so many of each kind."""
+
+    class Meta(_Meta):
+        table_name = "seat"
+        transaction_table = Headers
+        guard_queries = True
+
+    key = UnicodeAttribute(hash_key=True)
+    at: Any = NumberAttribute(range_key=True)
+    kind: Any = UnicodeAttribute()
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
 ALL: Final = (
     Account,
     Document,
@@ -221,13 +267,18 @@ ALL: Final = (
     Headers,
     Coin,
     Slot,
+    Booking,
+    Stay,
+    Seat,
 )
 
 #: Tables whose items have no lock.
-WITHOUT_LOCK: Final = frozenset(model.Meta.table_name for model in (Note, Session, Register, Purse, Headers))
+WITHOUT_LOCK: Final = frozenset(
+    model.Meta.table_name for model in (Note, Session, Register, Purse, Headers, Booking, Seat)
+)
 
 #: Tables whose items have their lock in a row of another table, one for each hash key.
-LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Slot))
+LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Slot, Stay))
 
 
 def has_lock(model: Any) -> bool:

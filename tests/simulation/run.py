@@ -113,7 +113,7 @@ class Run:
         )
 
     def _play(self) -> None:
-        used = {model for model, _ in self.workload.items}
+        used = {*self.workload.tables, *(model for model, _ in self.workload.items)}
         for name in ("lock_table", "transaction_table"):
             used |= {getattr(model.Meta, name) for model in used if hasattr(model.Meta, name)}
         for model in ALL:

@@ -16,6 +16,7 @@ from tests.simulation.engine import threads
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
+from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ PART: Final = 20
 #: Two parties in these, without any fault.
 MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of items")
 
-#: Many workloads for one rule: half as many seeds of each.
-OF_MODES: Final = {each.name for each in WORKLOADS.values() if issubclass(each, Sharing)}
+#: Many workloads for one rule, or one that takes long: half as many seeds of each.
+HALVED: Final = {each.name for each in WORKLOADS.values() if issubclass(each, (Sharing, IntervalsUnderLocks))}
 
 
 def _searched() -> Iterator[Any]:
     for workload in WORKLOADS:
-        seeds = SEEDS // 2 if workload in OF_MODES else SEEDS
+        seeds = SEEDS // 2 if workload in HALVED else SEEDS
         for first in range(FIRST_SEED, FIRST_SEED + seeds, CHUNK):
             yield pytest.param(workload, first)
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.simulation.checkers.base import Checker, Violation, content_of, log_of, queue_of
 from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss
+from tests.simulation.checkers.intervals import Disjoint, Limited
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
 from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
@@ -18,10 +19,12 @@ __all__ = [
     "Bank",
     "Breaking",
     "Checker",
+    "Disjoint",
     "Expiry",
     "Fence",
     "Fifo",
     "KeptPlace",
+    "Limited",
     "Linearizable",
     "Lives",
     "NoEarlyEviction",
@@ -58,6 +61,8 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Unhindered,
     Steady,
     OnceEach,
+    Disjoint,
+    Limited,
     Silence,
     KeptPlace,
     ToldLoss,

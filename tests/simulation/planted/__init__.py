@@ -2,12 +2,13 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `outcomes` and `transactions`.
+bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `intervals`, `outcomes` and
+`transactions`.
 """
 
 from __future__ import annotations
 
-from tests.simulation.planted import guards, modes, outcomes, queue, transactions, waiting
+from tests.simulation.planted import guards, intervals, modes, outcomes, queue, transactions, waiting
 from tests.simulation.planted.machinery import (
     BUGS,
     OPEN,
@@ -26,6 +27,7 @@ __all__ = [
     "checker_of",
     "choices_of",
     "guards",
+    "intervals",
     "measure",
     "modes",
     "outcomes",

@@ -118,7 +118,7 @@ def readers_see_what_was() -> Patches:
 def only_the_first_eviction_traced() -> Patches:
     """Of several readers who are evicted at once only the first one can find out."""
     traces = queue.traces
-    return [(requests, "traces", lambda entries: dict(list(traces(entries).items())[:1]))]
+    return [(requests, "traces", lambda entries, known: dict(list(traces(entries, known).items())[:1]))]
 
 
 # From writer to reader

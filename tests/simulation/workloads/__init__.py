@@ -6,11 +6,13 @@ from typing import Final
 
 from tests.simulation.workloads import (
     doubt,
+    intervals,
     living,
     locking,
     mixing,
     modes,
     permits,
+    querying,
     queues,
     ranges,
     sharing,
@@ -35,24 +37,13 @@ _MODULES: Final = (
     permits,
     ranges,
     queues,
+    intervals,
+    querying,
 )
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     each.name: each
-    for module in (
-        locking,
-        writing,
-        sharing,
-        living,
-        values,
-        mixing,
-        doubt,
-        transacting,
-        modes,
-        permits,
-        ranges,
-        queues,
-    )
+    for module in _MODULES
     for each in vars(module).values()
     if isinstance(each, type) and issubclass(each, Workload) and "name" in vars(each)
 }

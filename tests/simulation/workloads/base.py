@@ -26,6 +26,7 @@ class Workload:
 
     Attributes:
         items: what exists at the beginning: a model and a key each.
+        tables: models of which only the tables exist at the beginning.
         is_contended: whether an operation may be refused although nothing went wrong.
         trusts_clocks: whether any of its locks believes wall clocks.
         registers: the items whose `value` is overwritten, which must be linearizable.
@@ -36,6 +37,7 @@ class Workload:
 
     name: ClassVar[str]
     items: ClassVar[tuple[tuple[Any, Any], ...]]
+    tables: ClassVar[tuple[Any, ...]] = ()
     is_contended: ClassVar[bool] = False
     trusts_clocks: ClassVar[bool] = True
     registers: ClassVar[tuple[tuple[Any, str], ...]] = ()

@@ -1,145 +1,114 @@
-"""Rows that must not overlap, inserted and moved by several parties at once. Native transactions go step by step."""
+"""Items that must not overlap, inserted, moved, made longer and deleted by several at once."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.exceptions import DoesNotExist
-from pynamodb.models import Model
+from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import (
-    IntervalMixin,
-    LockTimeout,
-    NamedLock,
-    OutcomeUnknown,
-    OverlapError,
-    StaleVersion,
-    TransactionConflict,
-    VersionAttribute,
-)
-from tests.simulation.checkers import Violation
-from tests.simulation.models import SETTINGS, Coin, Headers, _Meta
-from tests.simulation.workloads.base import Workload
+from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown, OverlapError
+from tests.simulation.history import Told
+from tests.simulation.models import SETTINGS, Booking, Names, Stay
+from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from tests.simulation.engine.network import Change, Network, Request
-
-
-class SlotGuards(NamedLock):
-    """Guards."""
-
-    class Meta(_Meta):
-        table_name = "slot-guards"
-
-
-class Slot(IntervalMixin, Model):
-    """A row with an interval."""
-
-    class Meta(_Meta):
-        table_name = "slots"
-        lock_table = SlotGuards
-        interval = ("begin", "end")
-
-    device = UnicodeAttribute(hash_key=True)
-    begin = NumberAttribute(range_key=True)
-    end = NumberAttribute()
-    version = VersionAttribute()
-
+    from tests.simulation.engine.network import Place
 
 #: How long to try again, in seconds.
-WAIT_S = 10 * SETTINGS.lease
+WAIT_S: Final = 10 * SETTINGS.lease
+
+#: What the parties insert, in turns; the second and the third overlap the first.
+SPANS: Final = ((10, 20), (15, 25), (5, 11), (20, 22), (30, 40))
+
+#: All of them are on this hash key.
+KEY: Final = "d"
 
 
 class Intervals(Workload):
-    """Inserts, moves and deletes on one hash key, some of which overlap."""
+    """Without locks: who looks at the same time as another one is refused, and looks again."""
 
     name = "intervals"
     items: ClassVar[tuple[tuple[Any, str], ...]] = ()
+    tables: ClassVar[tuple[Any, ...]] = (Booking,)
     is_contended = True
-    most_actions = 100
+    most_actions = 100  # as many as DynamoDB's
+    options: ClassVar[dict[str, Any]] = {"wait": WAIT_S}
 
-    #: What the parties insert, in turns; the second and the third overlap the first.
-    spans = ((10, 20), (15, 25), (5, 11), (20, 22), (30, 40))
-
-    def prepare(self) -> None:
-        """Make the tables; those of coins, which the checkers of transactions look at, stay empty."""
-        for model in (SlotGuards, Slot, Coin, Headers):
-            model.create_table()
+    @property
+    def model(self) -> Any:
+        """The model of the items."""
+        return self.tables[0]
 
     def party(self, index: int, turn: int) -> None:
-        """Insert; then move, delete, or insert two at once."""
-        own = self._insert(self.spans[(index + turn) % len(self.spans)])
-        if own is not None and (index + turn) % 3 == 0:
-            with contextlib.suppress(OverlapError, TransactionConflict, StaleVersion, OutcomeUnknown):
-                Slot.move(own, 17, 29, wait=WAIT_S)
-        elif own is not None and (index + turn) % 3 == 1:
-            with contextlib.suppress(StaleVersion, OutcomeUnknown, DoesNotExist):
-                own.delete()
-        self._insert((12, 14), (22, 24))
+        """Insert; do something to that, or to what was in its way; insert two at once."""
+        begin, end = SPANS[(index + turn) % len(SPANS)]
+        item = self.insert((begin, end)) or self.in_the_way(begin, end)
+        if item is not None:
+            (self.move, self.delete, self.extend)[(index + turn) % 3](item)
+        self.insert((12, 14), (22, 24))
 
-    def _insert(self, *spans: tuple[int, int]) -> Slot | None:
-        rows = [Slot("d", begin, end=end) for begin, end in spans]
-        for _ in range(2):
+    def at(self, begin: int) -> Place:
+        """Return where the item with that begin is."""
+        return place(self.model, (KEY, begin))
+
+    def insert(self, *spans: tuple[int, int]) -> Any:
+        """Insert new items, all or none; return the first one, None if they were refused."""
+        with self.history.operation("insert", *(self.at(begin) for begin, _ in spans)) as done:
+            rows = [self.model(KEY, begin, end=end, log=[done.number]) for begin, end in spans]
+            self._insert(rows)
+        return rows[0] if done.told is Told.APPLIED else None
+
+    def _insert(self, rows: Sequence[Any]) -> None:
+        """Insert, and once more if nobody knows whether that was done: their own rows are in nobody's way."""
+        try:
+            self.model.insert_disjoint(rows, **self.options)
+        except OutcomeUnknown as unknown:
             try:
-                Slot.insert_disjoint(rows, wait=WAIT_S)
-            except OutcomeUnknown:
-                continue  # the same instances again: their own rows are in nobody's way
-            except (OverlapError, TransactionConflict, LockTimeout):
-                return None
-            return rows[0]
-        return None
+                self.model.insert_disjoint(rows, **self.options)
+            except OverlapError as error:
+                if any(other.log == rows[0].log for other in error.rows):
+                    raise  # by what they have inserted themselves: this is told wrong
+                raise unknown from None  # they may have been there, and gone again
+            except ConfigurationError:
+                raise  # a fault of the workload
+            except (LockingError, PynamoDBException):
+                raise unknown from None  # that may have been after the first one was done
+
+    def in_the_way(self, begin: int, end: int) -> Any:
+        """Return an item that others have inserted, None if there is none any more."""
+        with self.history.operation("look") as done:
+            done.value = self.model.overlapping(KEY, begin, end)
+        return next(iter(done.value or ()), None)
+
+    def move(self, item: Any) -> None:
+        """Give an item another interval: what was done to it elsewhere was not done where it comes to."""
+        with self.history.operation("move", self.at(17)) as done:
+            item.log = [*(item.log if item.begin == 17 else ()), done.number]
+            self.model.move(item, 17, 29, **self.options)
+
+    def delete(self, item: Any) -> None:
+        """Delete an item, by a plain delete."""
+        with self.history.operation("delete", self.at(int(item.begin))):
+            item.delete()
+
+    def extend(self, item: Any) -> None:
+        """Give an item another end, by a save or by an update."""
+        with self.history.operation("extend", self.at(int(item.begin))) as done:
+            if done.number % 2:
+                self.append(item, done.number)
+                item.end += 3
+                item.save()
+            else:
+                log = self.model.log
+                item.update(actions=[self.model.end.set(item.end + 3), log.set(log.append([done.number]))])
 
 
-class Sweep:
-    """Looks at what is committed, after each decision: no two rows of a hash key overlap.
+class IntervalsUnderLocks(Intervals):
+    """Inserted and moved under range locks, that is one after the other; deletes and changes in between."""
 
-    A native transaction counts as a whole from its decision on, whatever is in its place by then.
-
-    Args:
-        network: to listen to.
-
-    Attributes:
-        violation: two rows that overlap; None if there were none.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self._rows: dict[int, int] = {}
-        self.violation: Violation | None = None
-        network.on_decided.append(self._on_decided)
-        network.on_changes.append(self._on_changes)
-
-    def _on_decided(self, request: Request) -> None:
-        self._take(request.kwargs["TransactItems"])
-
-    def _on_changes(self, request: Request, changes: list[Change]) -> None:
-        """A plain delete makes room when it is applied."""
-        if request.operation == "DeleteItem" and changes:
-            self._take([{"Delete": request.kwargs}])
-
-    def _take(self, actions: Iterable[dict[str, Any]]) -> None:
-        for action in sorted(actions, key=lambda action: "Put" in action):  # a row leaves before it comes
-            [(kind, kwargs)] = action.items()
-            if kwargs["TableName"] != Slot.Meta.table_name:
-                continue
-            row = kwargs.get("Item") or kwargs["Key"]
-            if kind == "Put":
-                self._rows[int(row["begin"]["N"])] = int(row["end"]["N"])
-            elif kind == "Delete":
-                self._rows.pop(int(row["begin"]["N"]), None)
-        self._check(self._rows.items())
-
-    def check_stored(self, images: Iterable[dict[str, Any]]) -> None:
-        """Check what is in the table in the end."""
-        self._check((int(image["begin"]["N"]), int(image["end"]["N"])) for image in images)
-
-    def _check(self, rows: Iterable[tuple[int, int]]) -> None:
-        before = None
-        for begin, end in sorted(rows):
-            if before is not None and begin < before[1]:
-                # Not raised: within a request, the library or its client would take it for an answer.
-                self.violation = Violation(f"Disjoint: {begin} to {end} overlaps {before[0]} to {before[1]}")
-            before = (begin, end)
+    name = "intervals under locks"
+    items = ((Names, f"{Stay.Meta.table_name}/{KEY}"),)
+    tables = (Stay,)
+    options: ClassVar[dict[str, Any]] = {"wait": WAIT_S, "pessimistic": True}
