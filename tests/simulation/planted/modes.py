@@ -7,7 +7,8 @@ from typing import Any
 from pynamo_locking._core import claims, queue
 from pynamo_locking._core.claims import SHARED, Claim
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import locked, records, requests
+from pynamo_locking._io import records, requests
+from pynamo_locking._io.own import OwnEntry
 from pynamo_locking.placement import PlacedMixin
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -95,12 +96,7 @@ def readers_one_by_one() -> Patches:
 @plants(Plan("readers"), "Fence")
 def writes_of_readers() -> Patches:
     """Who shares a lock may write under it."""
-    usable = locked.usable
-
-    def all_usable(own: Any) -> Any:
-        return own if own is not None and not own.ended and not own.lost.is_set() else usable(own)
-
-    return [(locked, "usable", all_usable)]
+    return [(OwnEntry, "check_alone", lambda self: None)]
 
 
 @plants(Plan("readers"), "Steady")
@@ -143,7 +139,7 @@ def downgrade_not_counted() -> Patches:
 @plants(Plan("downgrade", rounds=2), "Fence")
 def downgrade_forgotten_here() -> Patches:
     """A downgrade is stored, and forgotten here: the next write is sent."""
-    return [(locked, "usable", lambda own: own)]
+    return [(OwnEntry, "check_alone", lambda self: None)]
 
 
 # Semaphores and work queues

@@ -1,0 +1,120 @@
+"""Bugs in what keeps intervals apart, and in what guards queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamo_locking._core import intervals as core
+from pynamo_locking._intervals import disjoint, keeping
+from pynamo_locking._intervals.disjoint import Disjoint
+from pynamo_locking._io.unit import Entry
+from pynamo_locking.members import Members
+from tests.simulation.engine.faults import Fault
+from tests.simulation.models import Booking
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+_INTERVALS = Plan("intervals", parties=3, processes=3)
+_QUERIES = Plan("guarded queries", parties=3, processes=3)
+
+
+def _is_guard(entry: Any) -> bool:
+    return bool(entry.table != Booking.Meta.table_name)
+
+
+# Intervals
+
+
+@plants(_INTERVALS, "Disjoint")
+def guard_not_counted() -> Patches:
+    """The guard of a hash key is checked, and not counted."""
+    save = Entry.save
+
+    def save_items(self: Any, *arguments: Any, **options: Any) -> None:
+        if not _is_guard(self):
+            save(self, *arguments, **options)
+
+    return [(Entry, "save", save_items)]
+
+
+@plants(_INTERVALS, "Disjoint")
+def guard_not_checked() -> Patches:
+    """The guard is written whatever it has become."""
+    rely, save = Entry.rely, Entry.save
+
+    def save_blindly(self: Any, condition: Any, *, checks: bool) -> None:
+        if _is_guard(self):
+            self.is_read, checks = False, False
+        save(self, condition, checks=checks)
+
+    return [
+        (Entry, "rely", lambda self: None if _is_guard(self) else rely(self)),
+        (Entry, "save", save_blindly),
+    ]
+
+
+@plants(_INTERVALS, "Disjoint")
+def touched_items_not_settled() -> Patches:
+    """What the guard names is taken to be in its place."""
+    return [(Disjoint, "_settle", lambda self, touched: []), (disjoint, "MOST_TOUCHED", 0)]
+
+
+@plants(_INTERVALS, "Disjoint")
+def touched_items_not_named() -> Patches:
+    """The guard names nothing."""
+    return [(disjoint, "note_touched", lambda guard, touched: None)]
+
+
+@plants(_INTERVALS, "Disjoint")
+def last_part_not_looked_at() -> Patches:
+    """Items that overlap by the last part of one do not count."""
+
+    def is_below(lower: Any, upper: Any) -> bool:
+        return lower is None or upper is None or lower.at < upper.at - 1
+
+    return [(core, "_is_below", is_below)]
+
+
+def _none_is_done(is_done: Any) -> Any:
+    def forgetful(self: Any, placing: Any, found: Any) -> Any:
+        vars(placing.row).pop(disjoint._UNSURE, None)
+        return is_done(self, placing, found)
+
+    return forgetful
+
+
+@plants(_INTERVALS.but(faults={Fault.FAILED_AFTER: 6}), "Truth")
+def own_items_in_the_way() -> Patches:
+    """Who inserts again what may be stored already is refused by that."""
+    return [(Disjoint, "_is_done", _none_is_done(Disjoint._is_done))]
+
+
+class _Never(Exception):  # noqa: N818 - a stand-in
+    pass
+
+
+@plants(Plan("intervals under locks", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 1}), "Truth")
+def done_under_a_lost_lock() -> Patches:
+    """That the lock is lost is told as a refusal, though the items are stored: the guards decide, and not the lock."""
+    return [(keeping, "LockLost", _Never)]
+
+
+# Queries
+
+
+@plants(_QUERIES, "Limited")
+def queries_without_guard() -> Patches:
+    """A query does not check that nothing has appeared."""
+    return [(Members, "rely_on_guard", lambda self, model, hash_key: None)]
+
+
+@plants(_QUERIES, "Limited")
+def creations_not_counted() -> Patches:
+    """Who creates or deletes an item does not count the guard of its hash key."""
+    return [(Members, "count_in_guard", lambda self, entry: None)]
+
+
+@plants(_QUERIES, "Limited")
+def named_items_not_settled() -> Patches:
+    """What the guard of a query names is taken to be in its place."""
+    return [(Members, "_settle", lambda self, model, hash_key, guard: None)]
