@@ -49,7 +49,9 @@ def eviction_without_beat() -> Patches:
 @plants(Plan("break lock", faults={Fault.LOST_RESPONSE: 2}, preemptions=0), "NoEarlyEviction", exhaustive=True)
 def eviction_without_ticket() -> Patches:
     """An entry is evicted although it came back under another ticket."""
-    return _other_condition(r" AND #l\.#t\.#e\d+ = :t\d+")
+    # The trace of the first eviction would refuse most of them as well.
+    trace = r"\(attribute_not_exists\(#l\.#evicted\.#s\d\) OR #l\.#evicted\.#s\d < :s\d\)"
+    return _other_condition(rf" AND (#l\.#t\.#e\d+ = :t\d+|{trace})")
 
 
 @plants(Plan("edit", faults={Fault.LOST_REQUEST: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True)
