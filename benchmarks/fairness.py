@@ -74,8 +74,12 @@ def measure(engine: Engine, turns: int) -> Iterator[Fairness]:
 
 def _run(one: Callable[[], Lock[Any]], crowd: Callable[[], Lock[Any]], turns: int) -> _Turns:
     seen, mutex, is_over = _Turns(), threading.Lock(), threading.Event()
+    begin = threading.Barrier(CROWD + 1)
 
     def work() -> None:
+        with crowd():  # the first request of a thread makes a session
+            pass
+        begin.wait()
         while not is_over.is_set():
             with crowd() as lock:
                 granted = time.monotonic()
@@ -85,6 +89,7 @@ def _run(one: Callable[[], Lock[Any]], crowd: Callable[[], Lock[Any]], turns: in
     threads = [threading.Thread(target=work) for _ in range(CROWD)]
     for thread in threads:
         thread.start()
+    begin.wait()
     try:
         for _ in range(turns):
             asked = time.monotonic()
