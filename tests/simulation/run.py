@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking import locks
 from pynamo_locking._core import paths
-from pynamo_locking._io import heartbeat, local, locked, runtime
+from pynamo_locking._io import headers, heartbeat, local, locked, runtime
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -21,9 +21,9 @@ from tests.simulation.engine.network import Network
 from tests.simulation.engine.scheduler import Process, Scheduler
 from tests.simulation.engine.world import World
 from tests.simulation.history import History, Told
-from tests.simulation.models import ALL, SETTINGS
+from tests.simulation.models import ALL, SETTINGS, Headers
 from tests.simulation.plans import DRIFTS, SKEWS_S
-from tests.simulation.workloads import WORKLOADS
+from tests.simulation.workloads import WORKLOADS, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with _own_globals(self.world, self.workload.most_actions), self.network:
+        with _own_globals(self.world, self.workload), self.network:
             try:
                 self._play()
             except NotTheSame:
@@ -122,6 +122,8 @@ class Run:
         self.workload.prepare()
         if self.workload.most_actions is not None:
             self.network.take_steps(self.choices)
+        if self.workload.final_ttl_s is not None:
+            self.network.expire(Headers.Meta.table_name)
         self._start_parties()
         self.scheduler.run()
         self._require_calm()
@@ -236,7 +238,7 @@ class _OfProcess:
 
 
 @contextlib.contextmanager
-def _own_globals(world: World, most_actions: int | None) -> Iterator[None]:
+def _own_globals(world: World, workload: Workload) -> Iterator[None]:
     """Install the world, and give each simulated process what a real one has of its own."""
     heart = _OfProcess(world, "heart", heartbeat.Heart)
     replaced: list[tuple[Any, str, Any]] = [
@@ -244,8 +246,10 @@ def _own_globals(world: World, most_actions: int | None) -> Iterator[None]:
         (local, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
         *((module, "heart", heart) for module in (heartbeat, locks, locked)),
     ]
-    if most_actions is not None:
-        replaced += [(paths, "MOST_ACTIONS", most_actions)]
+    if workload.most_actions is not None:
+        replaced += [(paths, "MOST_ACTIONS", workload.most_actions)]
+    if workload.final_ttl_s is not None:
+        replaced += [(headers, "IDLE_TTL_S", workload.final_ttl_s)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     logger = logging.getLogger("pynamo_locking")
     was_disabled, logger.disabled = logger.disabled, True

@@ -18,6 +18,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
+from tests.simulation.workloads.transacting import ForgottenHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,9 @@ PART: Final = 20
 MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of items")
 
 #: Many workloads for one rule, or one that takes long: half as many seeds of each.
-HALVED: Final = {each.name for each in WORKLOADS.values() if issubclass(each, (Sharing, IntervalsUnderLocks))}
+HALVED: Final = {
+    each.name for each in WORKLOADS.values() if issubclass(each, (Sharing, IntervalsUnderLocks, ForgottenHeaders))
+}
 
 
 def _searched() -> Iterator[Any]:

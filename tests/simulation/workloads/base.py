@@ -32,6 +32,7 @@ class Workload:
         registers: the items whose `value` is overwritten, which must be linearizable.
         purses: the items whose sum of balances never changes.
         jobs: the items that are to be written once.
+        final_ttl_s: how long the header of a transaction is kept that is over, if DynamoDB's TTL is at work.
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
     """
 
@@ -43,6 +44,7 @@ class Workload:
     registers: ClassVar[tuple[tuple[Any, str], ...]] = ()
     purses: ClassVar[tuple[tuple[Any, str], ...]] = ()
     jobs: ClassVar[tuple[tuple[Any, str], ...]] = ()
+    final_ttl_s: ClassVar[int | None] = None
     most_actions: ClassVar[int | None] = None
 
     def __init__(self, history: History) -> None:

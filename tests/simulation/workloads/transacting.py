@@ -88,6 +88,20 @@ class MixedTransactions(Transacting):
         self.repeatedly(reads, writes, read_only=not writes)
 
 
+class ForgottenHeaders(MixedTransactions):
+    """The headers of transactions that are over are deleted while late requests of theirs are on their way."""
+
+    name = "forgotten headers"
+    #: Longer than anybody pauses or asks again: who is slower is told that nobody knows the transaction.
+    final_ttl_s = 15
+
+    def party(self, index: int, turn: int) -> None:
+        """Give the TTL some time, and go on."""
+        super().party(index, turn)
+        runtime.current.sleep(self.final_ttl_s + 1)
+        super().party(index, turn + 1)
+
+
 class NativeTransactions(Transacting):
     """One native transaction each, whose reads are checked by it."""
 
