@@ -22,9 +22,9 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 $(BESIDE) -k "not ($(SLOW))"
-	$(BIN)/python -m pytest --no-cov -n 2 $(BESIDE) -k "$(SLOW)"
-	$(BIN)/python -m pytest --no-cov -n 2 tests/simulation
+	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 --dist worksteal $(BESIDE) -k "not ($(SLOW))"
+	$(BIN)/python -m pytest --no-cov -n 2 --dist worksteal $(BESIDE) -k "$(SLOW)"
+	$(BIN)/python -m pytest --no-cov -n 2 --dist worksteal tests/simulation
 	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 $(ALONE)
 	$(BIN)/coverage report
 

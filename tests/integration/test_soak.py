@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import soak
+from tests.support.workers import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +34,17 @@ def test_a_leak_is_found(dynoxide: Engine) -> None:
     soak.prepare(dynoxide)
     kept = []
 
+    def progress() -> float:
+        return 2 * run.total() / OPERATIONS
+
     def leaking(key: str) -> Sequence[object]:
+        # A sample takes longer than many operations where the process has grown large.
+        until(lambda: len(run.samples) >= progress() * MOMENTS - 1 or progress() >= 1, "the samples")
         kept.append(bytearray(200_000))
         return soak.edit(key)
 
     run = soak.Soak([leaking], MOMENTS)
-    run.run(lambda: 2 * run.total() / OPERATIONS)
+    run.run(progress)
     grown = {one.name for one in soak.verdicts(run.samples) if not one.is_flat}
     assert "python_mb" in grown
 
