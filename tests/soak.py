@@ -183,8 +183,8 @@ def create_and_delete(_key: str) -> Sequence[Any]:
 
 def transaction(key: str) -> Sequence[Any]:
     with (
-        Plain.locked(key) as lock,
-        Beside.locked(key) as beside,
+        # In the order of `two_locks`, which is that of the names of the tables.
+        locked_all(Plain.lock(key), Beside.lock(key)) as (lock, beside),
         TransactWrite(connection=Plain._get_connection().connection) as transaction,
     ):
         transaction.update(lock.item, [Plain.value.add(1)])
