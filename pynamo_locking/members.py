@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.expiry import is_expired
-from pynamo_locking._io.images import size_of
-from pynamo_locking._io.operands import Stored
+from pynamo_locking._io.guard_names import Counted, forgetting, has_room, is_full, named_in, naming, too_many
 from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
 from pynamo_locking._io.together import settle
@@ -24,9 +21,7 @@ from pynamo_locking.models import LockableMixin
 from pynamo_locking.terms import check_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterator
-
-    from pynamodb.expressions.update import Action
+    from collections.abc import Callable, Collection, Iterator
 
     from pynamo_locking._io.reading import Reader
     from pynamo_locking._io.requests import Image
@@ -34,36 +29,7 @@ if TYPE_CHECKING:
     from pynamo_locking.locks import Lock
     from pynamo_locking.transaction_table import TransactionTable
 
-#: The attributes of a guard that name what a transaction touched begin like this, and end in its id.
-_NAMED: Final = "touched#"
-
-#: So many transactions may have named something before it is settled and removed.
-_MOST_NAMED: Final = 8
-
-#: So much may be named by one transaction, and by all before it is removed, in bytes: a guard has to fit into 400 KB.
-_MOST_BYTES: Final = 120_000
-
 logger = logging.getLogger("pynamo_locking")
-
-
-@dataclass
-class _Counted:
-    """What a guard was told of.
-
-    Attributes:
-        model: of the items.
-        hash_key: of the items.
-        keys: of the items, by their identity.
-    """
-
-    model: type[GuardedMixin]
-    hash_key: Image
-    keys: dict[Any, Image] = field(default_factory=dict)
-
-    def names(self, chosen: Container[Any] | None) -> Image:
-        """Return what names those items; all of them unless some are chosen."""
-        keys = [key for identity, key in self.keys.items() if chosen is None or identity in chosen]
-        return {_NAMED: {"L": [{"M": _without(key, self.hash_key)} for key in keys]}}
 
 
 class Members:
@@ -98,8 +64,8 @@ class Members:
         self.reader = reader
         self._deadline = deadline
         self._relies_on_reads = relies_on_reads
-        self._counted: dict[Any, _Counted] = {}
-        self._settled = set[str]()
+        self._counted: dict[Any, Counted] = {}
+        self._settled = set[tuple[Any, str]]()
 
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
         """Return an item that the transaction from now on relies on, reading it if it has not."""
@@ -173,15 +139,12 @@ class Members:
         hash_key = getattr(entry.item, str(entry.model._hash_keyname))
         guard = self.guard(entry.model, hash_key)
         guard.touch(None, checks=False, creates=True)
-        counted = _Counted(entry.model, _hash_key(entry.model, hash_key))
+        counted = Counted(entry.model, _hash_key(entry.model, hash_key))
         keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
         keys[_identity(entry.model, entry.key)] = entry.key
 
     def name_in_guards(self, direct: Callable[[], Collection[Entry]]) -> None:
         """Name in the guards what was counted there; before the commit.
-
-        Each transaction has an attribute of its own for that. So whoever has settled what others have named can remove
-        their attributes, without a condition; one that was removed never comes again.
 
         Args:
             direct: which items the deciding transaction writes itself. The others show their marks to whoever queries,
@@ -196,28 +159,23 @@ class Members:
             if guard is None or guard.write is None:  # it was all taken back
                 continue
             names = counted.names(None)
-            if size_of(names) > _MOST_BYTES:
-                chosen = chosen or {_identity(entry.model, entry.key) for entry in direct()}
+            if not has_room(names):
+                chosen = chosen or _identities(direct())
                 names = counted.names(chosen)
-            self._name(guard, counted, names)
-        if chosen is not None and not {_identity(entry.model, entry.key) for entry in direct()} <= chosen:
-            raise _too_many()  # the names themselves have changed what goes where
-
-    def _name(self, guard: Entry, counted: _Counted, names: Image) -> None:
-        if size_of(names) > _MOST_BYTES:
-            raise _too_many()
-        actions: list[Action] = [Path([_NAMED + self._id]).set(Stored(names[_NAMED]))]
-        others = _named_in(guard)
-        if len(others) > _MOST_NAMED or (others and size_of(others) > _MOST_BYTES):
-            self._settle(counted.model, counted.hash_key, guard)
-            actions += [Path([name]).remove() for name in others]
-        guard.update(actions, None, checks=False)
+            if is_full(guard.base):
+                self._settle(counted.model, counted.hash_key, guard)
+                guard.update([naming(self._id, names), *forgetting(guard.base)], None, checks=False)
+            else:
+                guard.update([naming(self._id, names)], None, checks=False)
+        if chosen is not None and not _identities(direct()) <= chosen:
+            raise too_many()  # the names themselves have changed what goes where
 
     def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Entry) -> None:
-        named = _named_in(guard)  # as they were when the guard was read, which is checked
-        new = {name: value for name, value in named.items() if name not in self._settled}
-        settle(model, [hash_key | each["M"] for value in new.values() for each in value["L"]])
-        self._settled |= new.keys()
+        """Settle what a guard names, as it was when it was read, which is checked."""
+        place = _identity(guard.model, guard.key)
+        new = {name: keys for name, keys in named_in(guard.base).items() if (place, name) not in self._settled}
+        settle(model, [hash_key | key for keys in new.values() for key in keys])
+        self._settled |= {(place, name) for name in new}
 
     def _image(self, model: type[Any], key: Image) -> Image | None:
         image = self.reader.read(model, key)
@@ -272,22 +230,8 @@ def _hash_key(model: type[Any], hash_key: Any) -> Image:
     return {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
 
 
-def _without(key: Image, hash_key: Image) -> Image:
-    return {name: value for name, value in key.items() if name not in hash_key}
-
-
-def _too_many() -> ConfigurationError:
-    return ConfigurationError(
-        f"the keys of the items that this transaction creates and deletes under one hash key of a model with "
-        f"Meta.guard_queries take more than the {_MOST_BYTES // 1000} KB that its guard has for them: write fewer at "
-        f"once."
-    )
-
-
-def _named_in(guard: Entry) -> Image:
-    """Return the attributes in which transactions have named what they touched, as the guard was read."""
-    base = guard.base if isinstance(guard.base, dict) else {}
-    return {name: value for name, value in base.items() if name.startswith(_NAMED)}
+def _identities(entries: Collection[Entry]) -> set[Any]:
+    return {_identity(entry.model, entry.key) for entry in entries}
 
 
 def _identity(model: type[Any], key: Image) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
+from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import VersionAttribute, VersionedMixin, transaction
@@ -101,3 +102,23 @@ def test_a_guard_stays_smaller_than_an_item_may_be(memory: Engine) -> None:
             for i in range(90):
                 tx.save(Named("b", f"{round_}-{i}-".ljust(1000, "x")))
     assert len(list(Named.query("b"))) == 540
+
+
+def test_each_guard_settles_what_it_names_itself(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one transaction is named in the guards of two hash keys: that it was settled for one says nothing."""
+    memory.bind(Entry, Transactions)
+    with transaction() as tx:
+        for book in "bc":
+            tx.save(Entry(book, 1))
+    asked, dispatch = set[str](), Connection.dispatch
+
+    def listen(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
+        if operation == "TransactGetItems":
+            asked.update(each["Get"]["Key"].get("book", {"S": ""})["S"] for each in kwargs["TransactItems"])
+        return dispatch(self, operation, kwargs, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", listen)
+    with transaction() as tx:
+        for book in "bc":
+            tx.query(Entry, book)
+            assert book in asked
