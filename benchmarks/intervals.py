@@ -11,10 +11,6 @@ Each prints its tables as Markdown. ``--json FILE`` keeps the figures, ``--plot 
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import os
-import platform
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,14 +25,14 @@ from benchmarks.fairness import as_markdown as fairness_table
 from benchmarks.fairness import measure as measure_fairness
 from benchmarks.interval_growth import SIZES, grow
 from benchmarks.interval_growth import as_markdown as growth_table
-from benchmarks.transactions import show
+from benchmarks.parts import Parts, run, show
 from tests.engines.engine import running
-from tests.engines.servers import Servers
 from tests.support.schedule import Job, fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.engines.servers import Servers
     from tests.support.schedule import Story
 
 ENGINES: Final = ("dynoxide", "dynamodb-local")
@@ -157,7 +153,7 @@ def fairness(servers: Servers, options: argparse.Namespace) -> list[dict[str, An
     return [asdict(each) for each in done]
 
 
-PARTS: Final[dict[str, Callable[[Servers, argparse.Namespace], list[dict[str, Any]]]]] = {
+PARTS: Final[Parts] = {
     "race": race,
     "growth": growth,
     "fairness": fairness,
@@ -179,17 +175,7 @@ def _options() -> argparse.Namespace:
 
 def main() -> None:
     """Measure what was asked for."""
-    options, servers = _options(), Servers()
-    logging.getLogger("pynamo_locking").setLevel(logging.ERROR)
-    figures: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, Python {platform.python_version()}"}
-    try:
-        for name, measure in PARTS.items():
-            if options.part in (name, "all"):
-                figures[name] = measure(servers, options)
-    finally:
-        servers.close()
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    run(PARTS, _options())
 
 
 if __name__ == "__main__":

@@ -12,25 +12,19 @@ Each prints its tables as Markdown. With ``--json FILE`` the figures are written
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import os
-import platform
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import rich
 from rich.progress import track
 
 from benchmarks import transaction_contention, transaction_counts, transaction_unblock
+from benchmarks.parts import Parts, run, show
 from tests.engines.engine import running
-from tests.engines.servers import Servers
 from tests.support.bank_audit import run_bank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.engines.servers import Servers
 
 BOTH: Final = ("dynoxide", "dynamodb-local")
 
@@ -96,14 +90,7 @@ def unblock(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any
     return [sample.as_dict() for sample in samples]
 
 
-def show(title: str, table: str) -> None:
-    """Print a table as Markdown, whatever the width of the terminal."""
-    rich.print(f"\n[bold]{title}[/bold]\n")
-    sys.stdout.write(f"{table}\n")
-    sys.stdout.flush()
-
-
-PARTS: Final[dict[str, Callable[[Servers, argparse.Namespace], list[dict[str, Any]]]]] = {
+PARTS: Final[Parts] = {
     "counts": counts,
     "kills": kills,
     "contention": contention,
@@ -127,17 +114,7 @@ def _options() -> argparse.Namespace:
 
 def main() -> None:
     """Measure what was asked for."""
-    options, servers = _options(), Servers()
-    logging.getLogger("pynamo_locking").setLevel(logging.ERROR)  # that the dead are aborted is the point
-    figures: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, Python {platform.python_version()}"}
-    try:
-        for name, measure in PARTS.items():
-            if options.part in (name, "all"):
-                figures[name] = measure(servers, options)
-    finally:
-        servers.close()
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    run(PARTS, _options())
 
 
 if __name__ == "__main__":

@@ -255,11 +255,8 @@ class Lock(Generic[M]):
         try:
             own.renew()
         except Unavailable as error:
-            raise OutcomeUnknown(
-                f"no answer to the renewal of {own}; {own.remaining:.1f} s of the lease are certain. Try again.",
-                write_id=own.entry.id,
-                cause=error.cause,
-            ) from error
+            certain = f"{own.remaining:.1f} s of the lease are certain. Try again."
+            raise _unanswered(own, "renewal", error, certain) from error
 
     def ensure(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
@@ -304,11 +301,7 @@ class Lock(Generic[M]):
         try:
             own.downgrade()
         except Unavailable as error:
-            raise OutcomeUnknown(
-                f"no answer to the downgrade of {own}; doing it again is safe.",
-                write_id=own.entry.id,
-                cause=error.cause,
-            ) from error
+            raise _unanswered(own, "downgrade", error, "doing it again is safe.") from error
 
     # Guards for writes of your own
 
@@ -345,3 +338,7 @@ class Lock(Generic[M]):
         if self._own is None or not self._takes:
             return f"<Lock {self.name} not held>"
         return f"<Lock {self.name} ticket {self.ticket}, {self.remaining:.1f} s left>"
+
+
+def _unanswered(own: OwnEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no answer to the {request} of {own}; {advice}", write_id=own.entry.id, cause=error.cause)

@@ -151,6 +151,8 @@ def front(claims: Iterable[Claim]) -> Iterator[int]:
     for i, claim in enumerate(claims):
         if not blockers(claim, before):
             yield i
+        if claim.is_alone:  # in the way of all that follow, which may be many
+            return
         before.append(claim)
 
 

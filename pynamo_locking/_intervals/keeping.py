@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
-from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import SetAction
 from typing_extensions import override
 
@@ -14,7 +14,6 @@ from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._intervals.placing import Placing, saving, updating
 from pynamo_locking._io import guards, runtime, versions
-from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.spans import Axis, axis_of
 from pynamo_locking.contexts import locked_all
 from pynamo_locking.exceptions import (
@@ -87,8 +86,8 @@ class DisjointMixin(VersionedMixin):
         axis = self._interval()
         ends = _ends_in(axis, actions)
         if not ends:
-            exists = Path([axis.key_name]).exists()
-            return super().update(actions, guards.both(condition, exists), add_version_condition=add_version_condition)
+            condition = guards.both(condition, axis.is_stored())
+            return super().update(actions, condition, add_version_condition=add_version_condition)
         end = _literal(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)
         with _dressed(UpdateError):
@@ -107,9 +106,7 @@ class DisjointMixin(VersionedMixin):
     def _same_interval(self) -> Condition:
         """Return the condition that the stored row has the interval that it has here; its key says the other half."""
         axis = self._interval()
-        name = axis.names[1 if axis.is_by_begin else 0]
-        same: Condition = Path([axis.other_name]) == Stored(axis.value(getattr(self, name), name))
-        return same
+        return axis.has_end(getattr(self, axis.names[1 if axis.is_by_begin else 0]))
 
     @override
     def _kept(self, condition: Condition | None, actions: Sequence[Action] | None = None) -> Condition | None:
@@ -120,7 +117,7 @@ class DisjointMixin(VersionedMixin):
                 f"move(), or update() outside of the transaction."
             )
         if actions is not None:
-            return guards.both(condition, Path([axis.key_name]).exists())
+            return guards.both(condition, axis.is_stored())
         if versions.known(self).version is None:
             raise ConfigurationError(
                 f"a transaction would store this {type(self).__name__} without a look at the others: use "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import images
+from pynamo_locking._io import guards, images
 from pynamo_locking._io.operands import Stored
 
 if TYPE_CHECKING:
@@ -28,10 +28,4 @@ def changes(before: Image | None, after: Image, keys: Collection[str]) -> list[A
     set_, removed = images.difference(before, after, keys=keys)
     actions: list[Action] = [Path([name]).set(Stored(value)) for name, value in set_.items()]
     actions += [Path([name]).remove() for name in removed]
-    return actions or [nothing()]
-
-
-def nothing() -> Action:
-    """Return an action that changes nothing, of an attribute that no item has."""
-    action: Action = Path(["pynamo_locking_nothing"]).remove()
-    return action
+    return actions or [guards.nothing()]

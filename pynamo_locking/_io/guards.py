@@ -114,7 +114,13 @@ def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[
         actions.append(path.set(Stored(values[name])) if name in values else path.remove())
     actions += part.actions()
     # An update without any action is fine with DynamoDB, but moto, which many test with, fails on it.
-    return actions or [Path([_NOTHING]).remove()]
+    return actions or [nothing()]
+
+
+def nothing() -> Action:
+    """Return an action that changes nothing, of an attribute that no item has."""
+    action: Action = Path([_NOTHING]).remove()
+    return action
 
 
 def same_class(item: Model) -> Condition | None:

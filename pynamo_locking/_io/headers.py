@@ -10,11 +10,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._core.lease import IDLE_TTL_S, backoff
+from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import requests, runtime, transport
 from pynamo_locking._io.records import number
-from pynamo_locking._io.requests import Refused, Unavailable
+from pynamo_locking._io.requests import Refused
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
@@ -67,15 +67,7 @@ def persistently(call: Callable[[], _T]) -> _T:
     Raises:
         Unavailable: none came at all.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
-            return call()
-        except Unavailable as error:
-            if attempt + 1 == _ATTEMPTS:
-                raise
-            logger.debug("not answered, trying again: %s", error)
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-    raise AssertionError("the last attempt returns or raises")
+    return requests.patiently(call, most=_ATTEMPTS)
 
 
 def _ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._core.lease import backoff
-from pynamo_locking._io import requests, runtime
+from pynamo_locking._io import requests
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.requests import Row
-
-_T = TypeVar("_T")
 
 _ATTEMPTS: Final = 4
 
@@ -23,7 +18,7 @@ _ATTEMPTS: Final = 4
 def state(row: Row) -> LockState:
     """Read the lock document."""
     try:
-        return _patiently(lambda: requests.look_at_document(row))
+        return requests.patiently(lambda: requests.look_at_document(row))
     except Unavailable as error:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 
@@ -36,7 +31,7 @@ def break_entry(row: Row, ticket: int) -> bool:
         if not found:  # not by our first copy, whose answer got lost?
             return attempt > 0 and now.was_evicted(ticket) is True
         try:
-            _patiently(lambda found=found, now=now: requests.evict(row, found, now.evicted))  # type: ignore[misc]
+            requests.patiently(lambda found=found, now=now: requests.evict(row, found, now.evicted))  # type: ignore[misc]
         except Refused:
             continue  # it was renewed, or left, between the look and the removal
         except Unavailable as error:
@@ -46,12 +41,3 @@ def break_entry(row: Row, ticket: int) -> bool:
             ) from error
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
-
-
-def _patiently(call: Callable[[], _T]) -> _T:
-    for attempt in range(_ATTEMPTS - 1):
-        try:
-            return call()
-        except Unavailable:
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-    return call()

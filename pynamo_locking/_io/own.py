@@ -136,21 +136,14 @@ class OwnEntry:
         local.tell_waiters(self.row, image)
 
     def _share(self, number: int) -> Image | None:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return requests.downgrade(self.row, self.entry, number)
-            except Refused as refused:
-                state = self.row.state(refused.image)
-                if state.find(self.entry.id, self.entry.ticket) is None:
-                    self.lose_to(state)
-                    raise self.loss() from refused
-                return refused.image  # our own first copy was here before
-            except Unavailable:
-                if attempt == _RELEASE_ATTEMPTS:
-                    raise
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+        try:
+            return requests.patiently(lambda: requests.downgrade(self.row, self.entry, number))
+        except Refused as refused:
+            state = self.row.state(refused.image)
+            if state.find(self.entry.id, self.entry.ticket) is None:
+                self.lose_to(state)
+                raise self.loss() from refused
+            return refused.image  # our own first copy was here before
 
     def check_alone(self) -> None:
         """Refuse to write where others may hold the lock as well.

@@ -6,22 +6,30 @@ nothing or is refused with an image in which its first effect can be seen.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
-from pynamo_locking._core.lease import row_expiry_s
+from pynamo_locking._core.lease import backoff, row_expiry_s
 from pynamo_locking._core.queue import Entry, LockState, traces
 from pynamo_locking._io import attempts, records, runtime, transport
 from pynamo_locking._io.records import number
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamodb.connection import Connection
 
+logger = logging.getLogger("pynamo_locking")
+
 Image = dict[str, Any]
+
+_T = TypeVar("_T")
+
+#: How often a request is sent that nobody answers, where there is somebody to tell in the end.
+_ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -211,6 +219,21 @@ def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Ima
         names=names,
         values=values,
     )
+
+
+def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
+    """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
+
+    Raises:
+        Unavailable: none came at all.
+    """
+    for attempt in range(most - 1):
+        try:
+            return call()
+        except Unavailable as error:
+            logger.debug("not answered, trying again: %s", error)
+            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+    return call()
 
 
 def _expiry(row: Row, lease: float) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.attributes import BinaryAttribute
 from pynamodb.expressions.operand import Path
 from pynamodb.pagination import ResultIterator
 
@@ -96,6 +95,17 @@ class Axis:
             self.value(None if edge is None else edge.value, name) for edge, name in zip(edges, self.names, strict=True)
         )
 
+    def is_stored(self) -> Condition:
+        """Return the condition that there is such a row."""
+        stored: Condition = Path([self.key_name]).exists()
+        return stored
+
+    def has_end(self, value: Any) -> Condition:
+        """Return the condition that the stored row has this end; its begin, if the end is the range key."""
+        name = self.names[1 if self.is_by_begin else 0]
+        same: Condition = Path([self.other_name]) == Stored(self.value(value, name))
+        return same
+
     def key_in(self, image: Image) -> Image:
         """Return the key of a stored row."""
         hash_key: Any = self.model._hash_key_attribute()
@@ -153,7 +163,7 @@ def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any
             f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "
             f"strings, bytes or times: they are {type(begin).__name__} and {type(end).__name__}."
         )
-    if any(isinstance(each, BinaryAttribute) and each.legacy_encoding for each in (begin, end)):
+    if rows.sorts_otherwise(begin) or rows.sorts_otherwise(end):
         raise ConfigurationError(
             f"{names[0]!r} and {names[1]!r} of {model.__name__} are stored in a form that sorts unlike their values: "
             f"use BinaryAttribute(legacy_encoding=False)."

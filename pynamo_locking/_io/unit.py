@@ -11,7 +11,7 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import expiry, guards, images, transport, versions
-from pynamo_locking._io.changes import changes, nothing
+from pynamo_locking._io.changes import changes
 from pynamo_locking._io.items import check_actions
 from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write, refusal
 from pynamo_locking.exceptions import ConfigurationError
@@ -268,7 +268,7 @@ class Entry:
             self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
         self.is_checked = self.is_checked or self.is_read or checks
         if self.write is None:
-            self._plan_update([nothing()])
+            self._plan_update([guards.nothing()])
 
     def _new_writer(self) -> FreeItem:
         writer = self.item._writer()
@@ -319,7 +319,7 @@ class Entry:
             self._plan_delete()
         else:
             is_unknown = isinstance(self.after, Unread)
-            self._plan_update(self._pending or ([nothing()] if is_unknown else self._changes()))
+            self._plan_update(self._pending or ([guards.nothing()] if is_unknown else self._changes()))
 
     def _save_again(self, old: Write) -> Write:
         """Return a save of the values that were given when it was asked for."""

@@ -20,6 +20,7 @@ from pynamo_locking import (
     locked_all,
     transaction,
 )
+from pynamo_locking._io import requests
 from tests.support.faults import lost_responses
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -339,6 +340,22 @@ def test_readers_that_are_evicted_out_of_order(account):
     assert state.was_evicted(old.ticket) is None
 
 
+def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
+    """Whoever did not know of the later trace looks again."""
+    with shifted_clock() as clock:
+        first = abandoned(account.lock("a", shared=True, heartbeat=False))
+        image = account.lock_state("a")
+        others = [abandoned(account.lock("a", shared=True, heartbeat=False)) for _ in range(8)]
+        assert account.break_lock("a", ticket=others[-1].ticket)
+        row = first._target.row
+        with pytest.raises(requests.Refused):
+            requests.evict(row, image.entries, image.evicted)
+        requests.evict(row, image.entries, account.lock_state("a").evicted)
+        clock.shift += 200
+        state = account.lock_state("a")
+        assert (state.was_evicted(others[-1].ticket), state.was_evicted(first.ticket)) == (True, None)
+
+
 # Semaphores
 
 
@@ -502,6 +519,18 @@ def test_a_transaction_in_a_locked_range(memory):
     with pytest.raises(LockLost), TransactWrite(connection=Reading._get_connection().connection) as transact:
         transact.save(Reading("d", 3, value=1))
     assert [row.number for row in Reading.query("d")] == [0, 1, 2]
+
+
+def test_a_transaction_as_large_as_can_be_in_a_locked_range(memory):
+    """99 rows and the check of their range, which is one action for all of them."""
+    memory.bind(Reading, Locks)
+    connection = Reading._get_connection().connection
+    with Reading.locked_range("d", 0, 100), TransactWrite(connection=connection) as transact:
+        for number in range(99):
+            transact.save(Reading("d", number, value=1))
+        with pytest.raises(ConfigurationError, match="100 actions"):
+            transact.save(Reading("d", 99, value=1))
+    assert Reading.count("d") == 99
 
 
 def test_two_ranges_in_one_transaction(memory):

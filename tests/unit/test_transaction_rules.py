@@ -18,6 +18,7 @@ from pynamo_locking._core.paths import (
     keys_in_rows,
 )
 from pynamo_locking._core.transaction import GRACE_S, Fate, Header, State, fate, meet, reason_to_abort, shows_committed
+from pynamo_locking._io import headers
 from tests.unit.helpers import steady
 
 LEASE = 10.0
@@ -263,3 +264,15 @@ def test_a_key_larger_than_a_row_has_one_of_its_own() -> None:
     assert keys_in_rows([ROW_BYTES + 1]) == [range(1)]
     assert keys_in_rows([1, ROW_BYTES + 1, 1]) == [range(1), range(1, 2), range(2, 3)]
     assert keys_in_rows([]) == []
+
+
+def test_a_header_that_does_not_say_may_have_checked_early():
+    """It was written by somebody who did not know that it matters: nobody looks past it."""
+    book, stored = headers.Book(None, "headers"), {}
+    known = header()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(headers, "_ask", lambda _book, _operation, kwargs: stored.update(kwargs["Item"]))
+        headers.begin(book, known)
+    assert not headers.header_in(stored).is_early
+    del stored[headers.EARLY]
+    assert headers.header_in(stored).is_early

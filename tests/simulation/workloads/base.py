@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist
 
+from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
 from tests.simulation.engine.network import Place
 from tests.simulation.history import Told
-from tests.simulation.models import LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, has_lock
+from tests.simulation.models import LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +126,15 @@ class Workload:
         item = vars(lock._own or object).get("item")
         if done.told is Told.REFUSED and item is not None and done.number in item.log:
             item.log.remove(done.number)
+
+    def write_beside(self, lock: Lock[Any]) -> None:
+        """Change an item that has no lock, if we still have ours."""
+        with self.history.operation("write beside", place(Note, "n"), ticket=lock.ticket) as done:
+            note = Note.get("n", consistent_read=True)
+            self.append(note, done.number)
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
+                lock.check(transaction)
+                transaction.save(note)
 
     def read(self, model: Any, key: str) -> None:
         """Read an item."""

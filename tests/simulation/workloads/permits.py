@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking import ConfigurationError, TransactWrite
+from pynamo_locking import ConfigurationError
 from pynamo_locking._io import runtime
 from tests.simulation.models import Account, Names, Note
 from tests.simulation.workloads.base import place
@@ -48,15 +48,6 @@ class Semaphores(Sharing):
                     self.write_beside(lock)
         finally:
             self.give_back(lock)
-
-    def write_beside(self, lock: Lock[Any]) -> None:
-        """Change an item of which several may be at work, if we still have our permit."""
-        with self.history.operation("write beside", place(Note, "n"), ticket=lock.ticket) as done:
-            note = Note.get("n", consistent_read=True)
-            self.append(note, done.number)
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                lock.check(transaction)
-                transaction.save(note)
 
     @staticmethod
     def row_of(item: Place) -> Place | None:
