@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pynamo_locking._io import own
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
 from tests.engines.servers import Servers
 
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 ON_AWS = bool(os.environ.get(AWS_PREFIX_VARIABLE))
 REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
 ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_renewed_afterwards() -> Iterator[None]:
+    """What a test leaves locked is not renewed during the next one, which may count or lose requests."""
+    yield
+    for entry in tuple(own._alive):
+        entry.ended = True
 
 
 @pytest.fixture(scope="session")
