@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.transaction_counts import metered
+from benchmarks.meter import metered
 from tests.support.schedule import MODELS, Booking
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from tests.engines.servers import Servers
 Parts = dict[str, Callable[[Servers, argparse.Namespace], list[dict[str, Any]]]]
 
 
-def run(parts: Parts, options: argparse.Namespace) -> None:
-    """Measure the part that was asked for, or all of them, and write the figures down if there is a file for them."""
+def run(parts: Parts, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the part that was asked for, or all of them; write the figures down if there is a file for them."""
     servers = Servers()
     logging.getLogger("pynamo_locking").setLevel(logging.ERROR)  # that the dead are aborted is the point
     figures: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, Python {platform.python_version()}"}
@@ -32,6 +32,7 @@ def run(parts: Parts, options: argparse.Namespace) -> None:
         servers.close()
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return figures
 
 
 def show(title: str, table: str) -> None:

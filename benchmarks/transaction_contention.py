@@ -14,7 +14,8 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from benchmarks.transaction_counts import Transactions, metered
+from benchmarks.meter import metered
+from benchmarks.transaction_counts import Transactions
 from pynamo_locking import LockableModel, LockAttribute, Transaction, VersionAttribute, transactional
 from pynamo_locking._core.lease import backoff
 

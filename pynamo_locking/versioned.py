@@ -66,8 +66,9 @@ class VersionedMixin(GuardedMixin):
             range_key: the item's range key, if the model has one.
             change: gets the item and changes it in place. It may be called `attempts` times, each time
                 with a fresh item. What it returns is ignored; if it raises, nothing is written.
-            attempts: how often to try before giving up; 10 unless set. Between two attempts there is a pause
-                of full jitter: up to 0.1 s, doubled each time, at most 2 s.
+            attempts: how often to try before giving up; 10 unless set. The second one follows at once, with
+                the item that the refusal brought; before each other one there is a pause of full jitter, up to
+                0.1 s, doubled each time, at most 2 s, and the item is read again.
             condition: has to be true as well; if it is not, there is no other attempt.
             create: begin with a new instance where there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
@@ -82,7 +83,7 @@ class VersionedMixin(GuardedMixin):
             OutcomeUnknown: no answer tells whether it was saved.
             ConfigurationError: the model has no version.
 
-        Cost: 1 read and 1 write; 1 write for each attempt more, since a refusal brings the stored item.
+        Cost: 1 read and 1 write; 1 write for a second attempt, and 1 read and 1 write for each other one.
         """
         if change is None and callable(range_key):
             range_key, change = None, range_key
@@ -96,8 +97,7 @@ class VersionedMixin(GuardedMixin):
             except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
                 if attempt == attempts:
                     raise
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-                item = cls._again(conflict, hash_key, range_key, create=create)
+                item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
             else:
                 return item
         raise AssertionError("the last attempt returns or raises")
@@ -124,10 +124,15 @@ class VersionedMixin(GuardedMixin):
             return cls(hash_key, range_key)
 
     @classmethod
-    def _again(cls, conflict: Conflict, hash_key: Any, range_key: Any, *, create: bool) -> Self:
-        """Return the item to begin the next attempt with: the one that the refusal brought."""
-        current: Self | None = conflict.current if isinstance(conflict, StaleVersion) else None
-        return current or cls._read_or_create(hash_key, range_key, create=create)
+    def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
+        """Return the item that a first refusal brought: nothing is as fresh. After a pause it would be old."""
+        is_first = attempt == 1 and isinstance(conflict, StaleVersion)
+        return conflict.current if is_first else None
+
+    @classmethod
+    def _read_later(cls, hash_key: Any, range_key: Any, attempt: int, create: bool) -> Self:  # noqa: FBT001
+        runtime.current.sleep(backoff(attempt - 1, runtime.current.jitter()))
+        return cls._read_or_create(hash_key, range_key, create=create)
 
     def touch(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Count the version up and change nothing else, so that everybody who has read the item must read again.

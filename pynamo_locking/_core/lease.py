@@ -81,7 +81,9 @@ class LockSettings:
         max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and
             its owner label. When the queue is full, newcomers try again outside of it until their
             deadline. 100.
-        poll: time between two looks of the first waiter; one look is half a read unit for each 4 KB
+        poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is after
+            half of the time that its turn seems to be away. 0.01 s; `poll` itself if that is shorter.
+        poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB
             of the item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease
@@ -96,6 +98,7 @@ class LockSettings:
     heartbeat: bool = True
     max_clock_skew: float | None = 10.0
     max_waiters: int = 100
+    poll_min: Seconds = Seconds(0.01)
     poll: Seconds = Seconds(0.1)
     poll_max: Seconds = Seconds(2.0)
     request_timeout: Seconds = Seconds(1.0)
@@ -107,6 +110,8 @@ class LockSettings:
             raise ConfigurationError(f"max_waiters must be a whole number above 0, got {self.max_waiters!r}.")
         if not 0 < self.poll <= self.poll_max < math.inf:
             raise ConfigurationError(f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s).")
+        if not 0 < self.poll_min < math.inf:
+            raise ConfigurationError(f"poll_min ({self.poll_min} s) must be above 0 and finite.")
         if not 0 < self.request_timeout < math.inf:
             raise ConfigurationError("request_timeout must be above 0 and finite.")
         check_lease(self.lease, self)

@@ -206,12 +206,49 @@ def dead_among(
     )
 
 
-def poll_delay(position: int, settings: LockSettings, jitter: float) -> float:
-    """Return the time until the next look: fast at the head of the queue, slower far behind.
+@dataclass(frozen=True)
+class Pace:
+    """How fast a queue moves, as one who waits in it sees it. Times are of our monotonic clock.
+
+    Attributes:
+        position: number of entries in our way; 1 is the first waiter.
+        began: when we first saw our position.
+        changed: when we last saw it change; the same at first.
+        passed: how many positions we have advanced since then.
+    """
+
+    position: int
+    began: float
+    changed: float
+    passed: int = 0
+
+    def seen(self, position: int, now: float) -> Pace:
+        """Return the pace after a look that ended at `now`."""
+        if position >= self.position:
+            return self  # an older image
+        return Pace(position, self.began, now, self.passed + self.position - position)
+
+    def time_to_turn(self, now: float) -> float:
+        """Return how long we have to wait, if it goes on as we saw it; nothing before anything was seen.
+
+        Whoever is first has had the lock for as long as we have seen no change, so its turn is at least of that length.
+        """
+        each = (self.changed - self.began) / self.passed if self.passed else 0.0
+        return self.position * max(each, now - self.changed)
+
+
+def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float) -> float:
+    """Return the time until the next look: half of the time that our turn seems to be away.
+
+    So whoever waits is late by a part of what it has waited anyway, and a queue that moves fast is not slowed down
+    by those who wait. Never longer than `poll` for each position, and `poll_max`.
 
     Args:
-        position: number of entries ahead; 1 is the first waiter.
-        settings: gives `poll` and `poll_max`.
+        pace: how fast the queue moves.
+        now: on our monotonic clock.
+        settings: gives `poll_min`, `poll` and `poll_max`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
     """
-    return min(settings.poll * position, settings.poll_max) * (0.5 + jitter / 2)
+    longest = min(settings.poll * pace.position, settings.poll_max)
+    interval = min(max(pace.time_to_turn(now) / 2, settings.poll_min), longest)
+    return interval * (0.5 + jitter / 2)

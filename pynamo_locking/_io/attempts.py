@@ -35,7 +35,7 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
         ResponseStreamingError: the last answer was cut short. botocore takes what is left of it for an answer,
             unless a checksum tells it and it may repeat the request.
     """
-    _watch(connection.client)
+    _watch(transport.client_of(connection))
     attempts: list[Attempt] = []
     reset = _attempts.set(attempts)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
@@ -56,7 +57,7 @@ class Row:
     may_create: bool
     label: str
 
-    @property
+    @cached_property
     def identity(self) -> tuple[Any, ...]:
         """What makes two rows the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))

@@ -12,6 +12,7 @@ from pynamo_locking._core.queue import (
     FREE,
     Entry,
     LockState,
+    Pace,
     Sighting,
     dead_among,
     observe,
@@ -55,6 +56,7 @@ class Acquisition:
         self._started = 0.0
         self._beat = 0
         self._may_be_in = False
+        self._pace: Pace | None = None
 
     def run(self) -> OwnEntry:
         """Take the lock, or leave nothing behind.
@@ -89,6 +91,7 @@ class Acquisition:
     def _enter(self) -> Image:
         """Join the queue under `self._new`, as often as it takes."""
         self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
+        self._pace = None
         attempt = 0
         while True:
             try:
@@ -218,7 +221,8 @@ class Acquisition:
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
-        delay = poll_delay(position, self._wish.settings, runtime.current.jitter())
+        self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
+        delay = poll_delay(self._pace, now, self._wish.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._wish.lease)
         told = self._hear_until(min(now + delay, self._deadline, renewal))
         if runtime.current.monotonic() >= renewal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
 from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.queue import Entry
+
+
+_DEFAULTS: Final = LockSettings()
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upp
 
 def checked_settings(*candidates: object) -> LockSettings:
     """Return the first settings that are given, or the defaults."""
-    settings = next((given for given in candidates if given is not None), LockSettings())
+    settings = next((given for given in candidates if given is not None), _DEFAULTS)
     if not isinstance(settings, LockSettings):
         raise ConfigurationError(f"lock settings must be a LockSettings, not {settings!r}.")
     return settings

@@ -396,7 +396,7 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
 
 def test_a_waiter_renews_its_entry(account):
     """Waiting longer than the lease keeps the place in the queue, however rare the looks are."""
-    settings = LockSettings(request_timeout=0.2, poll=60, poll_max=60, max_clock_skew=0)
+    settings = LockSettings(request_timeout=0.2, poll_min=60, poll=60, poll_max=60, max_clock_skew=0)
     waiter = account.lock("a", lease=1.2, settings=settings)
     thread = threading.Thread(target=waiter.acquire)
     with held_elsewhere(account.lock("a")):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 #: Nobody who waits for a look of its own gets through in time.
-LAZY = LockSettings(lease=100, wait=100, poll=50, poll_max=50, request_timeout=10)
+LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
 
 THREADS = 32
 
@@ -112,7 +112,7 @@ def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pyt
     """Who is next in DynamoDB's queue is woken, even if another thread began to wait earlier."""
     dynoxide.bind(Locks, Beside)
     Beside("a").save()
-    deaf = LockSettings(lease=100, wait=20, poll=1000, poll_max=1000, request_timeout=10)
+    deaf = LockSettings(lease=100, wait=20, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
     enter, is_late, go_on = requests.enter, threading.Event(), threading.Event()
 
     def delayed(row: Any, new: Any, capacity: int) -> Any:

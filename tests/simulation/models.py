@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from pynamodb.attributes import ListAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
@@ -21,13 +22,16 @@ from pynamo_locking import (
 )
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
-SETTINGS: Final = LockSettings(wait=1000, lease=6, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)
+SETTINGS: Final = LockSettings(wait=1000, lease=6, poll_min=4, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)
 
 #: Several looks between two renewals, so that those in an old image count.
-OFTEN: Final = LockSettings(wait=1000, lease=6, poll=1.5, poll_max=1.5, request_timeout=1, max_clock_skew=10)
+OFTEN: Final = replace(SETTINGS, poll_min=1.5, poll=1.5, poll_max=1.5)
+
+#: Looks as often as the queue moves fast.
+BY_PACE: Final = replace(SETTINGS, poll_min=0.5, poll=2)
 
 #: Trusts no wall clock.
-NO_HINTS: Final = LockSettings(wait=1000, lease=6, poll=4, poll_max=4, request_timeout=1, max_clock_skew=None)
+NO_HINTS: Final = replace(SETTINGS, max_clock_skew=None)
 
 
 class _Meta:

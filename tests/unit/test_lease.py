@@ -69,7 +69,15 @@ def test_defaults():
     settings = LockSettings()
 
     assert settings == LockSettings(
-        wait=60, lease=60, heartbeat=True, max_clock_skew=10, max_waiters=100, poll=0.1, poll_max=2, request_timeout=1
+        wait=60,
+        lease=60,
+        heartbeat=True,
+        max_clock_skew=10,
+        max_waiters=100,
+        poll_min=0.01,
+        poll=0.1,
+        poll_max=2,
+        request_timeout=1,
     )
 
 
@@ -77,17 +85,24 @@ def test_every_duration_may_be_a_timedelta():
     """All durations are float seconds when read, whatever they were given as."""
     ten = timedelta(seconds=10)
     settings = LockSettings(
-        wait=ten, lease=timedelta(minutes=2), max_clock_skew=ten, poll=ten, poll_max=ten, request_timeout=ten
+        wait=ten,
+        lease=timedelta(minutes=2),
+        max_clock_skew=ten,
+        poll_min=ten,
+        poll=ten,
+        poll_max=ten,
+        request_timeout=ten,
     )
 
-    given_as = (settings.wait, settings.max_clock_skew, settings.poll, settings.poll_max, settings.request_timeout)
+    polls = (settings.poll_min, settings.poll, settings.poll_max)
+    given_as = (settings.wait, settings.max_clock_skew, *polls, settings.request_timeout)
 
-    assert given_as == (10.0,) * 5
+    assert given_as == (10.0,) * 6
     assert all(type(value) is float for value in given_as)
     assert settings.lease == 120.0
 
 
-@pytest.mark.parametrize("name", ["wait", "lease", "poll", "poll_max", "request_timeout", "max_clock_skew"])
+@pytest.mark.parametrize("name", ["wait", "lease", "poll_min", "poll", "poll_max", "request_timeout", "max_clock_skew"])
 @pytest.mark.parametrize("value", [-1, math.nan, True, "1", [], timedelta(seconds=-1)])
 def test_every_duration_is_checked_by_name(name, value):
     """A wrong duration is refused when the settings are made, and the message begins with its name."""
@@ -109,6 +124,13 @@ def test_poll_intervals_fit_each_other(poll, poll_max):
     """The shortest is above 0, the longest no shorter and finite; the message names both."""
     with pytest.raises(ConfigurationError, match=r"^poll \(.*poll_max \("):
         LockSettings(poll=poll, poll_max=poll_max)
+
+
+@pytest.mark.parametrize("poll_min", [0, math.inf])
+def test_the_shortest_interval_is_above_zero_and_finite(poll_min):
+    """Nobody looks without a pause, nor never."""
+    with pytest.raises(ConfigurationError, match=r"^poll_min \("):
+        LockSettings(poll_min=poll_min)
 
 
 @pytest.mark.parametrize("value", [0, math.inf])

@@ -14,6 +14,7 @@ from pynamo_locking import LockSettings, LockState
 from pynamo_locking._core.queue import (
     EVICTION_SLOTS,
     FREE,
+    Pace,
     Sighting,
     dead_among,
     observe,
@@ -220,15 +221,41 @@ def test_the_long_over_are_dead_at_once():
 @steady
 @given(
     position=st.integers(1, 200),
+    poll_min=st.floats(0.001, 2),
     poll=st.floats(0.001, 2),
+    waited=st.floats(0, 100),
     jitter=st.floats(0, 1, exclude_max=True),
 )
-def test_poll_delay(position, poll, jitter):
-    """Between half and the whole of the interval, which grows with the position up to poll_max."""
-    settings = LockSettings(poll=poll, poll_max=2)
-    delay = poll_delay(position, settings, jitter)
-    interval = min(poll * position, 2)
+def test_poll_delay(position, poll_min, poll, waited, jitter):
+    """Between half and the whole of the interval, which grows with the wait, up to a longest for each position."""
+    settings = LockSettings(poll_min=poll_min, poll=poll, poll_max=2)
+    pace = Pace(position, 10.0, 10.0)
+    delay = poll_delay(pace, 10 + waited, settings, jitter)
+    longest = min(poll * position, 2)
 
-    assert interval / 2 <= delay <= interval
-    assert poll_delay(position + 1, settings, jitter) >= delay
-    assert poll_delay(position, settings, 0) == interval / 2
+    assert min(poll_min, longest) / 2 <= delay <= longest
+    assert poll_delay(pace, 11 + waited, settings, jitter) >= delay
+    assert poll_delay(pace, 10, settings, 0) == min(poll_min, longest) / 2
+    assert poll_delay(pace, 1e9, settings, 0) == longest / 2
+
+
+def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
+    """However long the holder takes, the waiter is late by a part of that; up to `poll`."""
+    settings = LockSettings(poll_min=0.01, poll=0.1)
+    pace = Pace(1, 5.0, 5.0)
+
+    delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.02, 0.05, 0.1, 0.2, 10)]
+
+    assert delays == pytest.approx([0.01, 0.01, 0.025, 0.05, 0.1, 0.1])
+
+
+def test_those_behind_look_by_the_pace_of_the_queue():
+    """Three have gone in 0.3 s, so five more take half a second; once nobody goes any more, longer."""
+    settings = LockSettings(poll_min=0.01, poll=0.1, poll_max=2)
+    pace = Pace(8, 5.0, 5.0).seen(6, 5.2).seen(5, 5.3)
+
+    assert pace.seen(7, 5.4) is pace, "an older image tells nothing"
+    assert poll_delay(pace, 5.3, settings, 0) * 2 == pytest.approx(5 * 0.1 / 2)
+    assert poll_delay(pace, 5.45, settings, 0) * 2 == pytest.approx(5 * 0.15 / 2)
+    assert poll_delay(pace, 50.0, settings, 0) * 2 == pytest.approx(5 * 0.1)
+    assert poll_delay(pace.seen(1, 5.4), 5.4, settings, 0) * 2 == pytest.approx(0.4 / 7 / 2)

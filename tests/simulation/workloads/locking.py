@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking import LockingError, TransactWrite, locked_all
-from tests.simulation.models import OFTEN, Account, Device, Document, Note
+from tests.simulation.models import BY_PACE, OFTEN, Account, Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
@@ -50,10 +50,18 @@ class Polling(Workload):
 
     name = "polling"
     items = ((Account, "a"),)
+    settings = OFTEN
 
     def party(self, index: int, turn: int) -> None:
         """Take, work, save, release."""
-        self.saves(Account.lock("a", settings=OFTEN), 1.0 if index + turn else 14.0)
+        self.saves(Account.lock("a", settings=self.settings), 1.0 if index + turn else 14.0)
+
+
+class PollingByPace(Polling):
+    """The same, and those who wait look the more often, the faster the queue moves."""
+
+    name = "polling by pace"
+    settings = BY_PACE
 
 
 class NoHeartbeat(Workload):

@@ -1,0 +1,1 @@
+"""Locks, versions and transactions beside their alternatives: ``python -m benchmarks.locks``."""

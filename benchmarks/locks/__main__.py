@@ -1,0 +1,236 @@
+"""Everything about locks that can be measured on one machine.
+
+    python -m benchmarks.locks cycles       # one uncontended cycle of everyone, at 0, 1, 5 and 20 ms
+    python -m benchmarks.locks contention   # 1 to 128 contenders for one lock
+    python -m benchmarks.locks handoff      # from a release to the next grant
+    python -m benchmarks.locks crash        # after a kill of the holder
+    python -m benchmarks.locks many         # 1 to 10,000 locks in one process
+    python -m benchmarks.locks queue        # a lock with a long queue
+    python -m benchmarks.locks sizes        # transactions of 2 to 1,000 items
+    python -m benchmarks.locks layer        # processor time, import time
+    python -m benchmarks.locks all --publish
+
+Each prints its tables as Markdown. With ``--publish`` they also go into ``docs/benchmarks/locks.md``, its pictures,
+and ``locks.json`` beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.progress import Progress
+
+from benchmarks.contenders.optimistic import RetryLoop
+from benchmarks.contenders.ours import Edit, LockedInItem, Modify
+from benchmarks.latency import slowed
+from benchmarks.locks import contention, crash, cycles, handoff, layer, many, plots, queue, sizes
+from benchmarks.locks.tables import fill
+from benchmarks.locks.variants import missing
+from benchmarks.parts import Parts, run, show
+from benchmarks.transaction_counts import Record, Transactions
+from tests.engines.engine import DUMMY_ENVIRONMENT, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+    from tests.engines.servers import Servers
+
+PUBLISHED: Final = Path(__file__).parents[2] / "docs" / "benchmarks"
+#: Where a table shall stand on the page, by its name, in the course of one run.
+_tables: dict[str, str] = {}
+_drawn: list[Callable[[Path], None]] = []
+
+
+@contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[], None]]:
+    with Progress(transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _table(name: str, title: str, text: str) -> None:
+    _tables[name] = text
+    show(title, text)
+
+
+@contextmanager
+def _at_a_distance(servers: Servers, round_trip_ms: float) -> Iterator[Engine]:
+    """Run dynoxide behind a slow network."""
+    with slowed(servers["dynoxide"].url, round_trip_ms) as url, running("dynoxide", servers) as engine:
+        engine.host = url
+        yield engine
+
+
+def measure_cycles(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One after the other, at each distance."""
+    done: list[cycles.Cycles] = []
+    with _bar("cycles", options.turns * len(cycles.ROUND_TRIPS_MS)) as tick:
+        for trip in cycles.ROUND_TRIPS_MS:
+            done += cycles.measure(servers["dynoxide"].url, trip, options.turns, tick)
+    _table("costs", "What a cycle takes of DynamoDB", cycles.costs_as_markdown(done))
+    _table("cycles", "One cycle, alone", cycles.times_as_markdown(done))
+    _drawn.append(lambda folder: plots.draw_cycles(done, folder / "locks-cycles.svg"))
+    return [each.as_dict() for each in done]
+
+
+def measure_contention(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All levels of everyone, in turns."""
+    crew, done = contention.all_variants(), []
+    levels = [level for level in contention.LEVELS if level <= options.contenders]
+    with _bar("contention", len(levels) * len(crew)) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+        for level in levels:
+            for variant in crew:
+                done.append(contention.race(url, options.ms, variant, level, options.seconds))
+                tick()
+    _table("contention", "Contenders for one lock", contention.as_markdown(done))
+    _drawn.append(lambda folder: plots.draw_contention(done, folder / "locks-contention.svg"))
+    names = [each.kind.name for each in crew if each.kind in (RetryLoop, Modify, Edit, LockedInItem)]
+    _drawn.append(lambda folder: plots.draw_versions(done, names, folder / "locks-versions.svg"))
+    return [each.as_dict() for each in done]
+
+
+def measure_handoff(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Release and grant."""
+    with (
+        _bar("handoff", len(handoff.all_variants())) as tick,
+        slowed(servers["dynoxide"].url, options.ms) as url,
+    ):
+        done = handoff.report(tick, url, options.ms, options.samples)
+    _table("handoff", "From a release to the next grant", handoff.as_markdown(done))
+    _drawn.append(lambda folder: plots.draw_handoff(done, folder / "locks-handoff.svg"))
+    return [each.as_dict() for each in done]
+
+
+def measure_crash(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Kill and grant."""
+    with _bar("crash", 8) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+        done = crash.measure(url, options.ms, tick)
+    _table("crash", "After a crash", crash.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
+def measure_many(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """More and more locks."""
+    done = []
+    counts = [count for count in many.COUNTS if count <= options.locks]
+    with _bar("many", len(counts)) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+        for count in counts:
+            done.append(many.measure(url, count))
+            tick()
+    _table("many", "Many locks", many.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
+def measure_queue(servers: Servers, _options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A longer and longer queue."""
+    with running("dynoxide", servers) as engine, _bar("queue", len(queue.LENGTHS)) as tick:
+        engine.bind(queue.Names)
+        done = queue.measure(tick)
+    _table("queue", "A long queue", queue.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
+def measure_sizes(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Larger and larger transactions."""
+    with _at_a_distance(servers, options.ms) as engine, _bar("sizes", len(sizes.SIZES)) as tick:
+        engine.bind(Transactions, Record)
+        done = sizes.measure(options.samples // 4 + 1, tick)
+    _table("sizes", "Transactions", sizes.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
+def measure_layer(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Processor time."""
+    cpu: list[layer.Cpu] = []
+    with _bar("layer", 3 * options.turns) as tick:
+        for name in ("dynoxide", "memory"):
+            with running(name, servers) as engine:
+                cpu += layer.measure(engine, options.turns, tick)
+        imports = layer.measure_imports(options.turns // 5 + 1, tick)
+    _table("cpu", "Processor time", layer.cpu_as_markdown(cpu))
+    _table("imports", "To import", layer.imports_as_markdown(imports))
+    return [each.as_dict() for each in cpu] + [each.as_dict() for each in imports]
+
+
+PARTS: Final[Parts] = {
+    "cycles": measure_cycles,
+    "contention": measure_contention,
+    "handoff": measure_handoff,
+    "crash": measure_crash,
+    "many": measure_many,
+    "queue": measure_queue,
+    "sizes": measure_sizes,
+    "layer": measure_layer,
+}
+
+
+def facts() -> dict[str, str]:
+    """Return where and with what this was measured."""
+    packages = ("pynamodb", "boto3", "botocore", "python-dynamodb-lock")
+    model = next(
+        line for line in Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines() if "model name" in line
+    )
+    return {
+        "date": datetime.now(tz=timezone.utc).date().isoformat(),
+        "machine": f"virtual machine, {os.cpu_count()} cores of {model.partition(':')[2].strip()}, {platform.system()}",
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+        "dynoxide": _engine_version(),
+    }
+
+
+def _engine_version() -> str:
+    manifest = Path(__file__).parents[2] / "tests" / "engines" / "package.json"
+    version: str = json.loads(manifest.read_text(encoding="utf-8"))["dependencies"]["@dynoxide/linux-x64"]
+    return version
+
+
+def publish(figures: dict[str, Any]) -> None:
+    """Write tables, pictures and figures to where they are read; parts that were not measured stay."""
+    file = PUBLISHED / "locks.json"
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    measured = {name: {"measured": facts(), "figures": figures[name]} for name in PARTS if name in figures}
+    file.write_text(json.dumps(old | measured, indent=1) + "\n", encoding="utf-8")
+    text = ", ".join(f"{name} {value}" for name, value in facts().items())
+    for name, table in {"machine": text, **_tables}.items():
+        fill(PUBLISHED / "locks.md", name, table)
+    for draw in _drawn:
+        draw(PUBLISHED)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.locks")
+    parser.add_argument("part", choices=[*PARTS, "all"])
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
+    parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
+    parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
+    parser.add_argument("--seconds", type=float, default=4.0, help="contention: of each contender at each level")
+    parser.add_argument("--contenders", type=int, default=128, help="contention: the most")
+    parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")
+    parser.add_argument("--locks", type=int, default=10_000, help="many: the most")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    os.environ.update(DUMMY_ENVIRONMENT)
+    options = _options()
+    for line in missing():
+        show("Left out", line)
+    figures = run(PARTS, options)
+    if options.publish:
+        publish(figures)
+
+
+if __name__ == "__main__":
+    main()

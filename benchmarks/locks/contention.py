@@ -1,0 +1,163 @@
+"""Many contenders for one lock: throughput, waits, who overtakes whom, and what it costs."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.contenders import Contender, Place
+from benchmarks.locks.crew import PROCESSES, Shift, contend
+from benchmarks.locks.tables import markdown, milliseconds
+from benchmarks.locks.variants import Variant, variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEVELS: Final = (1, 2, 8, 32, 128)
+_HOT: Final = "hot"
+
+
+@dataclass(frozen=True)
+class Race:
+    """What one contender did with so many threads.
+
+    Attributes:
+        contender: its name.
+        threads: that wanted the lock all the time, in up to four processes.
+        seconds: for how long.
+        cycles: how many were done.
+        cycles_per_s: the same a second.
+        wait_p50_ms: of a cycle, from its beginning to its end. Those still under way count with the time they had.
+        wait_p95_ms: the same, 95 of 100.
+        wait_p99_ms: the same, 99 of 100.
+        wait_max_ms: the longest.
+        overtaken_mean: how many cycles began after another one and ended before it, on average for each.
+        overtaken_max: the most that overtook one.
+        requests: for each cycle done.
+        read_units: for each cycle done.
+        write_units: for each cycle done.
+        lost: cycles that were done and are not in the item.
+        failed: cycles that gave up, by error.
+    """
+
+    contender: str
+    threads: int
+    seconds: float
+    cycles: int
+    cycles_per_s: float
+    wait_p50_ms: float
+    wait_p95_ms: float
+    wait_p99_ms: float
+    wait_max_ms: float
+    overtaken_mean: float
+    overtaken_max: int
+    requests: float
+    read_units: float
+    write_units: float
+    lost: int
+    failed: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def all_variants() -> list[Variant]:
+    """Everyone, and those that poll slowly a second time with our interval."""
+    return list(variants(lambda _: True, tuned=True))
+
+
+def race(host: str, ms: float, variant: Variant, threads: int, seconds: float) -> Race:
+    """Measure one contender at one level, on tables of its own."""
+    place = Place(host, f"contention-{variant.slug}-{threads}-", ms)
+    seconds = max(seconds, 2 * variant.pace_s)
+    contender = variant.build(place)
+    try:
+        contender.create([_HOT, *(f"warm-{i}" for i in range(PROCESSES))])
+        shift = contend(variant, place, [_HOT], threads, seconds)
+        return _judge(variant, threads, seconds, shift, contender)
+    finally:
+        contender.close()
+
+
+def _judge(variant: Variant, threads: int, seconds: float, shift: Shift, contender: Contender) -> Race:
+    waits = [end - begin for begin, end in shift.done] + [shift.ended - begin for begin in shift.begun]
+    overtaken = list(overtakings(shift.done, shift.begun))
+    cycles = len(shift.done)
+    parts = statistics.quantiles(waits, n=100, method="inclusive") if len(waits) > 1 else (waits or [0.0]) * 99
+    each = max(1, cycles)
+    return Race(
+        variant.name,
+        threads,
+        seconds,
+        cycles,
+        cycles / seconds,
+        1000 * parts[49],
+        1000 * parts[94],
+        1000 * parts[98],
+        1000 * max(waits, default=0.0),
+        statistics.fmean(overtaken) if overtaken else 0.0,
+        max(overtaken, default=0),
+        shift.requests.total() / each,
+        shift.read_units / each,
+        shift.write_units / each,
+        max(0, cycles - contender.total(_HOT)),
+        dict(shift.failed),
+    )
+
+
+def overtakings(done: list[tuple[float, float]], begun: list[float]) -> Iterator[int]:
+    """For each cycle, yield how many others began after it and ended before it.
+
+    Args:
+        done: beginning and end.
+        begun: beginnings of cycles that have not ended.
+    """
+    cycles = sorted([*done, *((begin, float("inf")) for begin in begun)])
+    for i, (_, end) in enumerate(cycles):
+        count = 0
+        for later_begin, later_end in cycles[i + 1 :]:
+            if later_begin > end:
+                break
+            count += later_end < end
+        yield count
+
+
+def as_markdown(races: list[Race]) -> str:
+    """Return one table for each level."""
+    levels = dict.fromkeys(each.threads for each in races)
+    return "\n\n".join(_level([each for each in races if each.threads == level]) for level in levels)
+
+
+def _level(races: list[Race]) -> str:
+    n = races[0].threads
+    head = (
+        f"{n} contender{'s' * (n > 1)}",
+        "cycles/s",
+        "p50, ms",
+        "p95, ms",
+        "p99, ms",
+        "longest, ms",
+        "overtaken, mean",
+        "most",
+        "requests",
+        "read units",
+        "write units",
+        "lost updates",
+        "gave up",
+    )
+    rows = [
+        (
+            each.contender,
+            f"{each.cycles_per_s:.1f}",
+            *map(milliseconds, (each.wait_p50_ms, each.wait_p95_ms, each.wait_p99_ms, each.wait_max_ms)),
+            f"{each.overtaken_mean:.1f}",
+            str(each.overtaken_max),
+            *(f"{figure:.1f}" for figure in (each.requests, each.read_units, each.write_units)),
+            str(each.lost),
+            str(sum(each.failed.values())),
+        )
+        for each in races
+    ]
+    return markdown(head, rows)
