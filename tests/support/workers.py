@@ -503,6 +503,7 @@ def _answer(action: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def main() -> None:
     """Serve commands in a worker process."""
     faulthandler.register(signal.SIGUSR1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without one
     parent, *descriptors = map(int, sys.argv[1:])
     _die_with(parent)
     pipes: list[Connection] = [Connection(descriptor) for descriptor in descriptors]
