@@ -48,7 +48,8 @@ docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings a
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-bench: $(VENV)/.test engines ## what a versioned save and update cost more than PynamoDB's own
+bench: $(VENV)/.bench engines ## a quarter of an hour: everything beside its alternatives, written into docs/benchmarks
+	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
 
 bench-transactions: $(VENV)/.test engines ## transactions: requests, kills for a minute, contention, waiting for the dead
@@ -67,7 +68,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: $(BIN)/python pyproject.toml
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group $*
 	touch $@
 

@@ -5,7 +5,6 @@ import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
-from pynamo_locking._core.paths import Plan
 from pynamo_locking._core.queue import Entry, LockState
 from pynamo_locking.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking.batches import GuardedBatch
@@ -34,6 +33,7 @@ from pynamo_locking.transaction_table import TransactionTable
 from pynamo_locking.versioned import VersionedMixin
 
 if _typing.TYPE_CHECKING:
+    from pynamo_locking._core.paths import Plan
     from pynamo_locking.intervals import IntervalMixin
     from pynamo_locking.recovery import SweepReport, outcome, recover, sweep
     from pynamo_locking.running import current_transaction, transaction, transactional
@@ -86,6 +86,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("SweepReport", "outcome", "recover", "sweep"), "recovery"),
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "running"),
+    "Plan": "_core.paths",
     "Transaction": "transactions",
     "IntervalMixin": "intervals",
 }
