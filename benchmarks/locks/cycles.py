@@ -23,6 +23,9 @@ ROUND_TRIPS_MS: Final = (0, 1, 5, 20)
 #: What the others are compared with.
 FLOOR: Final = "unprotected"
 _KEY: Final = "alone"
+#: US$ for a million request units, on demand, us-east-1, tables of the Standard class (aws.amazon.com/dynamodb/pricing).
+_READ_UNIT: Final = 0.125
+_WRITE_UNIT: Final = 0.625
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,18 @@ def _sum_up(variant: Variant, contender: Contender, round_trip_ms: float, times:
 def costs_as_markdown(done: list[Cycles]) -> str:
     """Return what a cycle takes of DynamoDB, which does not depend on the distance."""
     nearest = min(each.round_trip_ms for each in done)
-    head = ("one cycle, alone", "requests", "read units", "write units")
+    head = ("one cycle, alone", "requests", "read units", "write units", "US$ a million")
     rows = [
-        (each.contender, f"{each.requests:g}", f"{each.read_units:g}", f"{each.write_units:g}")
+        (each.contender, f"{each.requests:g}", f"{each.read_units:g}", f"{each.write_units:g}", f"{dollars(each):.2f}")
         for each in done
-        if each.round_trip_ms == nearest
+        if each.round_trip_ms == nearest and each.requests
     ]
     return markdown(head, rows)
+
+
+def dollars(each: Cycles) -> float:
+    """Return the price of a million cycles, on demand, in us-east-1."""
+    return _READ_UNIT * each.read_units + _WRITE_UNIT * each.write_units
 
 
 def times_as_markdown(done: list[Cycles]) -> str:

@@ -24,7 +24,8 @@ def milliseconds(value: float) -> str:
 def spread(values: Sequence[float]) -> str:
     """Return the range of the middle 80 % of some values."""
     ordered = sorted(values)
-    return f"{ordered[len(ordered) // 10]:.2f} to {ordered[-len(ordered) // 10 - 1]:.2f}"
+    left_out = len(ordered) // 10
+    return f"{ordered[left_out]:.2f} to {ordered[-left_out - 1]:.2f}"
 
 
 def fill(page: Path, name: str, text: str) -> None:
