@@ -23,7 +23,7 @@ ROUND_TRIPS_MS: Final = (0, 1, 5, 20)
 #: What the others are compared with.
 FLOOR: Final = "unprotected"
 _KEY: Final = "alone"
-#: US$ for a million request units, on demand, us-east-1, tables of the Standard class (aws.amazon.com/dynamodb/pricing).
+#: US$ for a million request units, on demand, us-east-1, Standard tables (aws.amazon.com/dynamodb/pricing).
 _READ_UNIT: Final = 0.125
 _WRITE_UNIT: Final = 0.625
 
