@@ -3,12 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
-# These start processes of their own, kill and pause them: nothing else runs beside them.
-ALONE := $(foreach name,crashes demo fork interval_processes pauses processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
-BESIDE := $(ALONE:%=--ignore=%) --ignore=tests/simulation
-# The same tests on engines that take long enough without being measured.
+# These kill and pause processes of their own, and mostly wait for leases to end: two run at a time.
+WAITING := $(foreach name,crashes fork pauses,tests/integration/test_$(name).py)
+# These keep both cores busy, or count what only happens in time: nothing else runs beside them.
+ALONE := $(foreach name,demo interval_processes processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
+BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
+# The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
+COVERED := --cov --cov-append --cov-report= --cov-fail-under=0
+TWO := -n 2 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test simulate soak lint format docs bench bench-transactions bench-intervals engines clean
@@ -22,10 +28,11 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 
 test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 -n 2 --dist worksteal $(BESIDE) -k "not ($(SLOW))"
-	$(BIN)/python -m pytest --no-cov -n 2 --dist worksteal $(BESIDE) -k "$(SLOW)"
-	$(BIN)/python -m pytest --no-cov -n 2 --dist worksteal tests/simulation
-	$(BIN)/python -m pytest --cov --cov-append --cov-report= --cov-fail-under=0 $(ALONE)
+	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(SLOW))"
+	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(SLOW)"
+	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
+	$(BIN)/python -m pytest $(COVERED) $(TWO) $(WAITING)
+	$(BIN)/python -m pytest $(COVERED) $(ALONE)
 	$(BIN)/coverage report
 
 simulate: $(VENV)/.test ## the simulator: all exhaustive searches, and fresh seeds, for MINUTES=20

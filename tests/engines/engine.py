@@ -13,9 +13,11 @@ import botocore.exceptions
 import botocore.session
 import pytest
 from moto import mock_aws  # before any session is made, so that each has moto's hook
+from moto.core import models as moto_models
 from moto.core.botocore_stubber import BotocoreStubber
 from pynamodb.models import Model
 
+from tests.engines import descriptions
 from tests.engines.memory import TappedMemory
 from tests.engines.servers import Servers, StartError
 
@@ -37,6 +39,8 @@ DUMMY_ENVIRONMENT: Final = {
 }
 COUNTER: Final = itertools.count(1)
 MISSING: Final = object()
+
+descriptions.share()
 
 
 class Engine:
@@ -73,6 +77,11 @@ class Engine:
     @property
     def is_aws(self) -> bool:
         return self.name == "aws"
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether it ends with the test, and all tables with it."""
+        return self.is_moto or self._memory is not None
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -158,22 +167,21 @@ class Engine:
         connection: Any = model._get_connection().connection
         connection._local.session = self._session
         self._cleanup.callback(connection.client.close)
-        with self._without_ttl(model):
-            model.create_table(wait=True, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
+        self._make_table(model)
 
-    @contextmanager
-    def _without_ttl(self, model: type[Model]) -> Iterator[None]:
-        """Leave TTL off on DynamoDB Local, which deletes what has expired within seconds, in the middle of a test."""
-        if self.name != "dynamodb-local":
-            yield
-            return
-        setattr(model, "update_ttl", lambda *_arguments, **_options: None)  # noqa: B010 - typed as a method
-        try:
-            yield
-        finally:
-            delattr(model, "update_ttl")
+    def _make_table(self, model: type[Model]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if not self.is_aws:
+                # The name is new, so there is no need to ask; and a new table can be used at once.
+                patch.setattr(model, "exists", lambda: False)
+            if self.name == "dynamodb-local":
+                # It deletes what has expired within seconds, in the middle of a test.
+                patch.setattr(model, "update_ttl", lambda *_arguments, **_options: None)
+            model.create_table(wait=self.is_aws, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
 
     def _drop(self, table: str) -> None:
+        if self.vanishes:
+            return
         client = self.client()
         try:
             if self.is_aws:
@@ -211,9 +219,12 @@ def moto_one_at_a_time() -> Iterator[None]:
         with one_at_a_time:
             return answer(self, *args, **options)
 
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        patch.setattr(BotocoreStubber, "__call__", answer_alone)
-        yield
+    with pytest.MonkeyPatch.context() as patch:
+        # botocore's requests come by another way; moto would prepare 1,300 answers to those of `requests`.
+        patch.setattr(moto_models, "RESPONSES_METHODS", ())
+        with mock_aws():
+            patch.setattr(BotocoreStubber, "__call__", answer_alone)
+            yield
 
 
 _SESSIONS: Final[dict[str, botocore.session.Session]] = {}
