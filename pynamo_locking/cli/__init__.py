@@ -1,0 +1,45 @@
+"""The command line, ``pynamo-locking``: for whoever is on call, for scripts, and for a first look.
+
+It needs the extra ``cli``. Nothing of the library needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+#: As for a command that was used wrongly.
+_USAGE: Final = 2
+
+#: What the extra brings.
+_EXTRA: Final = ("typer", "rich")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``pynamo-locking`` with these arguments, or with those of the process.
+
+    Args:
+        arguments: without the name of the program.
+
+    Returns:
+        The exit code; each is explained in the reference of the command line.
+    """
+    try:
+        app = importlib.import_module("pynamo_locking.cli.app")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        sys.stderr.write(
+            f"pynamo-locking: the command line needs {missing}, which is not installed. "
+            f'Install it with: pip install "pynamo-locking[cli]"\n'
+        )
+        return _USAGE
+    code: int = app.run(sys.argv[1:] if arguments is None else list(arguments))
+    return code

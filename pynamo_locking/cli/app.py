@@ -1,0 +1,91 @@
+"""The program: its commands, and how errors end it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from pynamo_locking.cli import command, output
+from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: In the order of the help. Each has `attach`.
+_MODULES: Final = ("tables", "locks", "tx", "run", "demo", "about")
+
+#: Of click, whichever copy of it this typer has.
+_CLICK_ERROR: Final[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+_SIGINT: Final = 2
+_SIGPIPE: Final = 13
+
+
+def make_app() -> typer.Typer:
+    """Return the program."""
+    app = command.group(
+        "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
+        "and run programs under a lock."
+    )
+    for name in _MODULES:
+        importlib.import_module(f"pynamo_locking.cli.{name}").attach(app)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program, and say in one line what went wrong if something did.
+
+    Args:
+        arguments: without the name of the program.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        return _run(arguments)
+    except BrokenPipeError:  # whoever read our output, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.SIGNALLED + _SIGPIPE
+
+
+def _run(arguments: Sequence[str]) -> int:
+    as_json = "--json" in _own(arguments)
+    try:
+        result: Any = typer.main.get_command(make_app()).main(
+            args=list(arguments), prog_name="pynamo-locking", standalone_mode=False
+        )
+        return int(result or 0)
+    except Problem as problem:
+        return _tell(problem, as_json=as_json)
+    except EXPECTED as error:
+        return _tell(explain(error), as_json=as_json)
+    except _CLICK_ERROR as error:
+        return _tell(_misused(error), as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return _tell(Problem("interrupted", "interrupted", Exit.SIGNALLED + _SIGINT), as_json=as_json)
+
+
+def _own(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before those of a program to be run."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _misused(error: Any) -> Problem:
+    message = error.format_message()
+    path = error.ctx.command_path if getattr(error, "ctx", None) is not None else "pynamo-locking"
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help was shown; or it is the message, in an older click
+        message = f"{message}\nName a command".lstrip()
+    return Problem("usage", f"{message.rstrip('.')}. See {path} --help.", Exit.USAGE)
+
+
+def _tell(problem: Problem, *, as_json: bool) -> int:
+    if as_json:
+        sys.stderr.write(output.dump(problem.document(), lines=True) + "\n")
+    else:
+        message = "\n".join(output.plain(line) for line in problem.message.splitlines())
+        output.console(stderr=True).print(f"pynamo-locking: {message}", soft_wrap=True)
+    return problem.exit_code

@@ -1,0 +1,123 @@
+"""How a function becomes a command: the options that all have, its session, and its exit code."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pynamo_locking.cli.session import Session
+from pynamo_locking.cli.settings import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PANEL: Final = "Where, and how to print"
+
+
+def _option(flag: str, help_: str, metavar: str) -> Any:
+    return Annotated[str | None, typer.Option(flag, help=help_, metavar=metavar, rich_help_panel=_PANEL)]
+
+
+_JSON: Final = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document, and errors as JSON.", rich_help_panel=_PANEL)
+]
+_REACH: Final[dict[str, Any]] = {
+    "region": _option("--region", "AWS Region.", "REGION"),
+    "profile": _option("--profile", "Profile of the AWS configuration.", "PROFILE"),
+    "endpoint": _option("--endpoint", "URL of another DynamoDB, such as an emulator.", "URL"),
+    "log_file": _option("--log-file", "File to which warnings and broken locks are appended.", "FILE"),
+}
+#: By the setting that it stands for.
+_TABLES: Final[dict[str, Any]] = {
+    "table": _option("--table", "Table of the locks.", "TABLE"),
+    "transaction_table": _option("--table", "Table of transactions.", "TABLE"),
+    "both": _option("--transaction-table", "Table of transactions.", "TABLE"),
+}
+
+
+def group(help_: str) -> typer.Typer:
+    """Return a group of commands."""
+    return typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode="rich", add_completion=False)
+
+
+def command(
+    app: typer.Typer,
+    name: str,
+    *,
+    examples: tuple[str, ...],
+    tables: tuple[str, ...] = (),
+    reach: bool = True,
+    **options: Any,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a function that takes a `Session` first, and returns the exit code, a command.
+
+    Args:
+        app: the group it belongs to.
+        name: of the command.
+        examples: command lines for the help.
+        tables: the settings that its ``--table`` and ``--transaction-table`` stand for.
+        reach: whether it talks to DynamoDB.
+        **options: of typer's.
+    """
+    added: dict[str, Any] = {}
+    for setting in tables:
+        is_second = setting == "transaction_table" and "table" in tables
+        added[setting] = _TABLES["both" if is_second else setting]
+    if reach:
+        added |= _REACH
+    epilog = "\n\n".join(["[bold]Examples[/bold]", *(example.replace("[", "\\[") for example in examples)])
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        wrapper = _with_session(function, added)
+        app.command(name, help=_help(function), epilog=epilog, **options)(wrapper)
+        return wrapper
+
+    return decorate
+
+
+def _help(function: Callable[..., int]) -> str:
+    """Return the docstring with one line for each paragraph: the width of the terminal folds them."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(paragraph.replace("\n", " ").replace("[", "\\[") for paragraph in paragraphs)
+
+
+def _with_session(function: Callable[..., int], added: dict[str, Any]) -> Callable[..., int]:
+    first, *names = inspect.signature(function).parameters
+    written = types.SimpleNamespace(__annotations__={name: function.__annotations__[name] for name in names})
+    hints = typing.get_type_hints(written, globalns=function.__globals__, include_extras=True)
+
+    @functools.wraps(function)
+    def wrapper(**given: Any) -> int:
+        as_json = given.pop("as_json")
+        chosen = {name: given.pop(name) for name in added}
+        options = {name: chosen.get(name) for name in NAMES}
+        with Session(options, as_json=as_json) as session:
+            try:
+                code = function(session, **given)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise BrokenPipeError from None  # click would take one with a number for itself, and exit with 1
+            return code
+
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name != first
+    ]
+    extra = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
+        for name, hint in added.items()
+    ]
+    json_option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=_JSON, default=False)
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + [*extra, json_option]
+    described: Any = wrapper
+    del described.__wrapped__  # typer would look at what it wraps
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper

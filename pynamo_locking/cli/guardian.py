@@ -1,0 +1,69 @@
+"""A process beside a program that runs under a lock: it ends the program should nobody else be there to do so.
+
+It is run as a script of its own and imports nothing of the package, so that it starts in milliseconds. Whoever holds
+the lock writes lines to its standard input: ``<process group> <seconds>`` says how long the lease lasts from now on,
+``done`` that nothing is left to be guarded.
+
+* The end of the input without ``done``: the holder died. The program is told to stop, and killed before its lease ends.
+* No line before the lease has ended: the holder was stopped, or hangs. The program is killed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+#: A program whose holder has died gets so long to stop by itself, in seconds.
+_GRACE_S = 5.0
+
+
+def guard(source: int) -> None:
+    """Read lines until there is nothing left to guard.
+
+    Args:
+        source: file descriptor to read from.
+    """
+    group, unread = 0, b""
+    ends: float | None = None
+    while True:
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        if not select.select([source], [], [], left)[0]:
+            _send(group, signal.SIGKILL)
+            return
+        got = os.read(source, 4096)
+        if not got:
+            end_slowly(group, 0.0 if left is None else min(left, _GRACE_S))
+            return
+        *lines, unread = (unread + got).split(b"\n")
+        if b"done" in lines:
+            return
+        if lines:
+            first, second = lines[-1].split()
+            group, ends = int(first), time.monotonic() + float(second)
+
+
+def end_slowly(group: int, grace: float) -> None:
+    """Tell the processes of a group to stop, and kill those that are still there after so many seconds."""
+    ends = time.monotonic() + grace
+    _send(group, signal.SIGTERM)
+    while time.monotonic() < ends and _send(group, 0):
+        time.sleep(0.02)
+    _send(group, signal.SIGKILL)
+
+
+def _send(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether there is one."""
+    if not group:
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    guard(sys.stdin.fileno())

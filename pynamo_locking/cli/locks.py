@@ -1,0 +1,264 @@
+"""``locks list``, ``show``, ``watch`` and ``break``."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.live import Live
+
+from pynamo_locking.cli import models, output, queues
+from pynamo_locking.cli.command import command, group
+from pynamo_locking.cli.problems import Exit, Problem, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+    from pynamo_locking import LockableMixin
+    from pynamo_locking.cli.session import Session
+
+_Key = Annotated[str, typer.Argument(metavar="KEY", help="The lock's name, or the hash key of the item.")]
+_Range = Annotated[str | None, typer.Argument(metavar="[RANGE_KEY]", help="The range key of the item.")]
+_Model = Annotated[
+    str | None, typer.Option("--model", metavar="MODULE:MODEL", help="Model of your application, instead of --table.")
+]
+_Attribute = Annotated[
+    str, typer.Option("--attribute", metavar="NAME", help="Stored name of the LockAttribute of a --table.")
+]
+_Prefix = Annotated[
+    str | None, typer.Option("--prefix", metavar="TEXT", help="Only locks whose name, or hash key, begins so.")
+]
+_All = Annotated[bool, typer.Option("--all", help="Also those that nobody has or waits for.")]
+
+_LOCK: Final = "lock"
+_TABLE: Final[Any] = {"tables": ("table",)}
+
+#: Replaced by tests.
+_sleep: Callable[[float], None] = time.sleep
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the commands."""
+    locks = group("Who holds which lock, and who waits.")
+    app.add_typer(locks, name="locks")
+    examples: tuple[str, ...] = (
+        "pynamo-locking locks list --table locks",
+        "pynamo-locking locks list --model shop.models:Order --json",
+    )
+    command(locks, "list", examples=examples, **_TABLE)(list_)
+    examples = (
+        "pynamo-locking locks show nightly-report --table locks",
+        "pynamo-locking locks show customer-7 2026-01 --model shop.models:Order",
+    )
+    command(locks, "show", examples=examples, **_TABLE)(show)
+    examples = (
+        "pynamo-locking locks watch --table locks",
+        "pynamo-locking locks watch --prefix nightly- --every 5",
+        "pynamo-locking locks watch --once --json",
+    )
+    command(locks, "watch", examples=examples, **_TABLE)(watch)
+    examples = (
+        "pynamo-locking locks break nightly-report --ticket 1767225600000",
+        "pynamo-locking locks break a-1 --ticket 1767225600000 --model shop.models:Account --yes",
+    )
+    command(locks, "break", examples=examples, **_TABLE)(break_)
+
+
+def list_(
+    session: Session,
+    *,
+    model: _Model = None,
+    attribute: _Attribute = _LOCK,
+    prefix: _Prefix = None,
+    all_: _All = False,
+) -> int:
+    """List the locks that somebody holds or waits for.
+
+    Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan.
+    """
+    found = _model(session, model, attribute, prefix)
+    document = _listed(found, prefix, with_free=all_)
+    session.show(document, lambda console: console.print(_table(document)))
+    return 0
+
+
+def show(
+    session: Session,
+    *,
+    key: _Key,
+    range_key: _Range = None,
+    model: _Model = None,
+    attribute: _Attribute = _LOCK,
+) -> int:
+    """Show one lock: its holders and its queue.
+
+    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked.
+    """
+    found = session.lockable(model, attribute)
+    document = _looked_at(found, key, range_key)
+    session.show(document, lambda console: console.print(_table({"table": document["table"], "locks": [document]})))
+    return 0
+
+
+def watch(
+    session: Session,
+    *,
+    model: _Model = None,
+    attribute: _Attribute = _LOCK,
+    prefix: _Prefix = None,
+    all_: _All = False,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+) -> int:
+    """Watch the locks that somebody holds or waits for, until Ctrl-C.
+
+    Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed.
+    """
+    found = _model(session, model, attribute, prefix)
+
+    def look() -> dict[str, Any]:
+        return _listed(found, prefix, with_free=all_)
+
+    if once:
+        document = look()
+        session.show(document, lambda console: console.print(_table(document)))
+        return 0
+    try:
+        _watch(session, look, every)
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def break_(
+    session: Session,
+    *,
+    key: _Key,
+    ticket: Annotated[int, typer.Option("--ticket", metavar="NUMBER", help="Of the entry, from `locks show`.")],
+    range_key: _Range = None,
+    model: _Model = None,
+    attribute: _Attribute = _LOCK,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Take an entry out of a queue by hand, whether its owner lives or not.
+
+    What the owner writes under the lock is refused from then on; what it does elsewhere is not. It is told at its
+    next renewal. Needs the ticket, so that nobody is hit who came later. The log says who did it.
+    """
+    found = session.lockable(model, attribute)
+    before = _looked_at(found, key, range_key)
+    role, entry = _entry(before, ticket)
+    if not yes:
+        _ask(session, before, role, entry)
+    if not found.break_lock(*_keys(found, key, range_key), ticket=ticket):
+        raise _no_ticket(before, ticket, "it has left meanwhile")
+    who = _who()
+    output.logger.warning(
+        "ticket %d of %s in %s was broken by %s; it was that of %s, which %s",
+        *(ticket, output.plain(before["name"]), before["table"], who, output.plain(entry["owner"]), role),
+    )
+    document = {
+        **{name: before[name] for name in ("table", "name", "key")},
+        "ticket": ticket,
+        "owner": entry["owner"],
+        "was": role,
+        "broken": True,
+        "broken_by": who,
+    }
+    session.show(document, lambda console: console.print(f"Ticket {ticket} of {output.plain(before['name'])} is gone."))
+    return 0
+
+
+# Looking
+
+
+def _model(session: Session, model: str | None, attribute: str, prefix: str | None) -> type[LockableMixin]:
+    found = session.lockable(model, attribute)
+    hash_key, _ = models.key_attributes(found)
+    if prefix and (hash_key is None or hash_key.attr_type != "S"):
+        raise usage(f"--prefix is for names and keys that are strings, and those of {found.Meta.table_name} are not.")
+    return found
+
+
+def _listed(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> dict[str, Any]:
+    return {"table": model.Meta.table_name, "locks": queues.found(model, prefix, with_free=with_free)}
+
+
+def _table(document: dict[str, Any]) -> RenderableType:
+    lines = queues.shown(document["locks"])
+    if not lines:
+        return f"{document['table']}: nobody holds a lock."
+    return output.table(document["table"], queues.COLUMNS, lines)
+
+
+def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:
+    attributes = models.key_attributes(model)
+    if attributes[1] is not None and range_key is None and getattr(model.Meta, "lock_table", None) is None:
+        raise usage(f"the items of {model.Meta.table_name} have a range key: name it after the KEY.")
+    hash_value, range_value = (
+        models.key_from_text(model, attribute, text)
+        for attribute, text in zip(attributes, (key, range_key), strict=True)
+    )
+    return hash_value, range_value
+
+
+def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
+    keys = _keys(model, key, range_key)
+    name = model._target_of(*keys).row.label
+    return {"table": model.Meta.table_name, **queues.document(name, [key, range_key], model.lock_state(*keys))}
+
+
+def _watch(session: Session, look: Callable[[], dict[str, Any]], every: float) -> None:
+    console = output.console()
+    if session.as_json or not console.is_terminal:
+        while True:
+            document = look()
+            if session.as_json:
+                print(output.dump(document, lines=True), flush=True)  # noqa: T201 - the answer
+            else:
+                console.print(_table(document))
+            _sleep(every)
+    with Live(_table(look()), console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            _sleep(every)
+            live.update(_table(look()), refresh=True)
+
+
+# Breaking
+
+
+def _entry(lock: dict[str, Any], ticket: int) -> tuple[str, dict[str, Any]]:
+    for role, entries in (("held it", lock["holders"]), ("waited", lock["waiters"])):
+        for entry in entries:
+            if entry["ticket"] == ticket:
+                return role, entry
+    raise _no_ticket(lock, ticket, "nobody in the queue has it")
+
+
+def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
+    tickets = [entry["ticket"] for entry in (*lock["holders"], *lock["waiters"])]
+    now = f"those in it are {', '.join(map(str, tickets))}" if tickets else "the queue is empty"
+    message = f"ticket {ticket} of {output.plain(lock['name'])} cannot be broken: {why}; {now}. Nothing was changed."
+    return Problem("no_such_ticket", message, Exit.NO, ticket=ticket, tickets=tickets)
+
+
+def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
+    question = (
+        f"{output.plain(lock['name'])}: ticket {entry['ticket']} of {output.plain(entry['owner'])}, which {role}, was "
+        f"renewed {output.duration(entry['since_renewal_s'])} ago. Break it?"
+    )
+    session.confirm(question)
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without this user
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,175 @@
+"""Lock documents as they are shown, and the scan that finds them."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from pynamodb.expressions.condition import size
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._io import records, rows
+from pynamo_locking.cli import models, output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking import Entry, LockableMixin, LockState
+
+
+def scan(
+    model: type[Model], condition: Condition | None, attributes: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the items of a table that meet a condition, as stored, page by page; reads are consistent."""
+    connection = model._get_connection()
+    start: Any = None
+    while True:
+        answer = connection.scan(
+            filter_condition=condition, attributes_to_get=attributes, consistent_read=True, exclusive_start_key=start
+        )
+        yield from answer["Items"]
+        start = answer.get("LastEvaluatedKey")
+        if start is None:
+            return
+
+
+def found(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> list[dict[str, Any]]:
+    """Return the locks of a model's items, or of its table of locks, by name.
+
+    Args:
+        model: whose locks.
+        prefix: with which the names begin: hash keys that are strings, or the names of locks.
+        with_free: also those that nobody has or waits for.
+
+    Cost: a consistent scan of the table that carries the locks.
+    """
+    attribute = model._lock_attribute()
+    carrier: Any = model if attribute is not None else model._lock_table()
+    lock = carrier._lock_attribute().attr_name
+    hash_name = carrier._hash_key_attribute().attr_name
+    begin = prefix if attribute is not None else f"{quote(model.Meta.table_name, safe='')}/{_quoted(prefix)}"
+    condition = Path([lock, records.NEXT]).exists() if with_free else size(Path([lock, records.QUEUE])) > 0
+    condition |= Path([lock, records.TX]).exists()
+    if begin:
+        condition &= Path([hash_name]).startswith(begin)
+    range_attribute = carrier._range_key_attribute()
+    wanted = [hash_name, *([] if range_attribute is None else [range_attribute.attr_name]), lock]
+    made = [_document(model, image, wanted) for image in scan(carrier, condition, wanted)]
+    return sorted(made, key=lambda each: (each["name"], each["key"]["range"] or ""))
+
+
+def _quoted(prefix: str | None) -> str:
+    return quote(prefix or "", safe="")
+
+
+def _document(model: type[LockableMixin], image: Mapping[str, Any], wanted: list[str]) -> dict[str, Any]:
+    """Return what is shown of the lock in an image of a row that carries it."""
+    *keys, lock = wanted
+    stored = {name: image[name] for name in keys}
+    attributes = [each for each in models.key_attributes(model) if each is not None]
+    if model._lock_attribute() is None:
+        name = stored[keys[0]]["S"]
+        texts = _keys_in_name(name, attributes)
+    else:
+        name = stored[keys[0]]["S"] if model._lock_creates_item else rows.name_of(model, stored)
+        texts = [models.key_to_text(each, value) for each, value in zip(attributes, stored.values(), strict=True)]
+    return document(name, [*texts, None, None][:2], records.state_in(image, lock))
+
+
+def _keys_in_name(name: str, attributes: list[Attribute[Any]]) -> list[str]:
+    """Return the key of the item whose lock row has that name; nothing if it was too long for the name."""
+    parts = name.split("/")[1:]
+    if parts[0].startswith("#"):
+        return []
+    return [
+        base64.b64encode(unquote_to_bytes(part)).decode() if each.attr_type == "B" else unquote(part)
+        for part, each in zip(parts, attributes, strict=False)
+    ]
+
+
+def document(name: str, key: list[str | None], state: LockState) -> dict[str, Any]:
+    """Return what ``--json`` shows of a lock.
+
+    Args:
+        name: of the lock.
+        key: hash key and range key of what is locked, in the form in which commands take them.
+        state: of the lock.
+    """
+    mark = state.mark
+    return {
+        "name": name,
+        "key": {"hash": key[0], "range": key[1]},
+        "is_free": not state.entries and mark is None,
+        "holders": [entry_document(entry) for entry in state.holders],
+        "waiters": [entry_document(entry) for entry in state.waiters],
+        "next_ticket": state.next_ticket or None,
+        "broken_tickets": sorted(state.evicted.values()),
+        "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
+    }
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """Return what ``--json`` shows of a holder, or of who waits."""
+    claim = entry.claim
+    return {
+        "ticket": entry.ticket,
+        "owner": entry.owner,
+        "mode": entry.mode,
+        "permits": claim.permits,
+        "range_lower": None if claim.lower is None else _bound(claim.lower[1]),
+        "range_upper": None if claim.upper is None else _bound(claim.upper[1]),
+        "lease_s": entry.lease,
+        "renewals": entry.beat,
+        "guarded_writes": entry.writes,
+        "since_renewal_s": entry.age,
+        "lease_left_s": (entry.until_ms - entry.read_ms) / 1000,
+        "lease_ends_at": output.text_of_ms(entry.until_ms),
+    }
+
+
+def _bound(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+COLUMNS = ("lock", "", "ticket", "owner", "mode", "renewed", "lease", "lease ends")
+
+
+def shown(locks: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    """Return the rows of the table for people: one for each entry, holders first."""
+    lines: list[tuple[object, ...]] = []
+    for lock in locks:
+        entries = [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
+        mine: list[tuple[object, ...]] = [("", role, *_cells(entry)) for role, entry in entries]
+        if lock["transaction"] is not None:
+            what = f"transaction {lock['transaction']['id']}"
+            mine.append(("", "marked", "", what, lock["transaction"]["operation"], "", "", ""))
+        if not mine:
+            mine.append(("", "free", "", "", "", "", "", ""))
+        mine[0] = (lock["name"], *mine[0][1:])
+        lines += mine
+    return lines
+
+
+def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    left = entry["lease_left_s"]
+    ends = f"in {output.duration(left)}" if left >= 0 else f"{output.duration(-left)} ago"
+    return (
+        entry["ticket"],
+        entry["owner"],
+        _mode(entry),
+        f"{output.duration(entry['since_renewal_s'])} ago",
+        output.duration(entry["lease_s"]),
+        ends,
+    )
+
+
+def _mode(entry: Mapping[str, Any]) -> str:
+    parts = [entry["mode"] if entry["permits"] == 1 else f"permits={entry['permits']}"]
+    if entry["range_lower"] is not None or entry["range_upper"] is not None:
+        parts.append(f"[{entry['range_lower'] or '...'}, {entry['range_upper'] or '...'})")
+    return " ".join(parts)

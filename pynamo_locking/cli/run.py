@@ -1,0 +1,192 @@
+"""``run``: a program under a lock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pynamo_locking import ConfigurationError, LockLost, LockTimeout
+from pynamo_locking.cli import output
+from pynamo_locking.cli.child import Child, Signals, Stopped
+from pynamo_locking.cli.command import command
+from pynamo_locking.cli.problems import Exit, Problem, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking import Lock
+    from pynamo_locking.cli.session import Session
+
+#: In the environment of the program.
+TICKET: Final = "PYNAMO_LOCKING_TICKET"
+NAME: Final = "PYNAMO_LOCKING_NAME"
+
+#: A program gets so long to stop by itself, unless said otherwise, and never more than this part of the lease.
+_GRACE_S: Final = 5.0
+_MOST_OF_LEASE: Final = 0.5
+#: Between two looks how much of the lease is left.
+_LOOK_S: Final = 1.0
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command."""
+    examples = (
+        "pynamo-locking run --lock nightly-report -- make report",
+        "pynamo-locking run --lock nightly-report --wait 0 -- make report  # not at all if it runs elsewhere",
+        "pynamo-locking run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
+    )
+    command(
+        app,
+        "run",
+        examples=examples,
+        tables=("table",),
+        context_settings={"allow_interspersed_args": False},
+    )(run)
+
+
+def run(  # noqa: PLR0913 - options of the command line
+    session: Session,
+    *,
+    program: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="The program to run.")],
+    lock: Annotated[str, typer.Option("--lock", metavar="NAME", help="Name of the lock.")],
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for our turn; inf for ever.")
+    ] = 60.0,
+    lease: Annotated[
+        float, typer.Option("--lease", metavar="SECONDS", help="How long the lock survives without a renewal.")
+    ] = 60.0,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace",
+            metavar="SECONDS",
+            help="How long the program has to stop by itself before it is killed; at most half of the lease. 5 s, or "
+            "a quarter of the lease if that is less.",
+        ),
+    ] = None,
+    permits: Annotated[int, typer.Option("--permits", metavar="NUMBER", help="How many may run at once.")] = 1,
+    shared: Annotated[bool, typer.Option("--shared", help="Together with others that share.")] = False,
+    owner: Annotated[str | None, typer.Option("--owner", metavar="TEXT", help="Label for people.")] = None,
+) -> int:
+    """Run a program while holding a lock.
+
+    The exit code is the program's own, 128 + n if signal n killed it; 75 if it was not our turn in time; 70 if the lock
+    was lost while it ran. Then, and when it ends, all that it has started in its process group is ended as well.
+    Signals are passed on. PYNAMO_LOCKING_TICKET and PYNAMO_LOCKING_NAME tell it what it holds.
+    """
+    patience = _grace(grace, lease)
+    path = _found(program[0], session.environment)
+    news = threading.Event()
+    terms: dict[str, Any] = {"wait": wait, "lease": lease, "permits": permits, "shared": shared, "owner": owner}
+    try:
+        taken = session.locks().locked(lock, **terms, on_lost=lambda _: news.set())
+    except ConfigurationError as error:
+        raise usage(str(error)) from error
+    began = time.monotonic()
+    with Signals() as signals:
+        _acquire(taken, signals)
+        waited = time.monotonic() - began
+        try:
+
+            def start() -> Child:
+                return Child(program, path, _told(session, taken), taken.remaining, news.set)
+
+            why_lost, code = _run_under(taken, signals, start, news, patience)
+        finally:
+            loss = _give_back(taken)
+    facts: dict[str, Any] = {"table": session.settings.table, "name": lock, "ticket": taken.ticket}
+    facts |= {"waited_s": round(waited, 3), "held_s": round(time.monotonic() - began - waited, 3)}
+    if why_lost or loss:
+        message = f"the lock {output.plain(lock)} was lost while {program[0]} ran, which was ended: {why_lost or loss}"
+        raise Problem("lock_lost", message, Exit.LOST, **facts, program_exit_code=code)
+    if session.as_json:  # standard output is the program's
+        document = {**facts, "exit_code": code, "program_exit_code": code}
+        sys.stderr.write(output.dump(document, lines=True) + "\n")
+    return code
+
+
+def _told(session: Session, lock: Lock[Any]) -> dict[str, str]:
+    """Return the environment of the program."""
+    return {**session.environment, TICKET: str(lock.ticket), NAME: lock.name}
+
+
+def _grace(given: float | None, lease: float) -> float:
+    grace = min(_GRACE_S, lease / 4) if given is None else given
+    if not 0 <= grace <= lease * _MOST_OF_LEASE:
+        raise usage(f"--grace must be between 0 and half of the lease, {lease * _MOST_OF_LEASE:g} s, not {grace:g} s.")
+    return grace
+
+
+def _found(name: str, environment: dict[str, str]) -> str:
+    """Return the program's path, before anybody waits for anything."""
+    if not hasattr(os, "killpg"):
+        raise usage("run needs a system with process groups, which this is not.")
+    path = shutil.which(name, path=environment.get("PATH"))
+    if path is not None:
+        return path
+    if os.path.sep in name and os.path.exists(name):  # noqa: PTH110 - as the shell sees it
+        raise Problem("not_executable", f"{name} cannot be executed.", Exit.NOT_EXECUTABLE)
+    raise Problem("not_found", f"there is no program {name}.", Exit.NOT_FOUND)
+
+
+def _acquire(lock: Lock[Any], signals: Signals) -> None:
+    """Take the lock; whatever interrupts us leaves no entry behind."""
+    try:
+        lock.acquire()
+        signals.keep()
+    except LockTimeout as error:
+        if error.queue is None:  # no answer at all
+            raise
+        raise Problem("not_obtained", str(error), Exit.NOT_OBTAINED) from error
+    except Stopped as stopped:
+        if lock.is_held:
+            lock.release()
+        code = Exit.SIGNALLED + stopped.number
+        raise Problem("interrupted", f"interrupted before it was our turn for {lock.name}.", code) from None
+
+
+def _run_under(
+    lock: Lock[Any], signals: Signals, start: Callable[[], Child], news: threading.Event, grace: float
+) -> tuple[str | None, int]:
+    """Run the program to its end, or to that of the lock; return why the lock is over, and the exit code."""
+    try:
+        child = start()
+    except OSError as error:
+        message = f"{error.filename} cannot be started: {error.strerror}."
+        raise Problem("not_executable", message, Exit.NOT_EXECUTABLE) from error
+    try:
+        signals.pass_on_to(child)
+        why_lost = _watch(lock, child, news, grace)
+        child.end(grace if lock.lost.is_set() else min(grace, lock.remaining))
+        return why_lost, child.exit_code
+    finally:
+        signals.pass_on_to(None)
+        child.close()
+
+
+def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -> str | None:
+    """Wait until the program has ended, or the lock may be over soon; then return why."""
+    while not child.has_ended:
+        left = lock.remaining
+        if lock.lost.is_set():
+            return "somebody broke it, or no renewal arrived in time."
+        if left <= grace:
+            return f"no renewal was answered, and the lease would have ended in {left:.1f} s."
+        child.is_guarded_for(left)
+        news.wait(min(_LOOK_S, left - grace))
+    return None
+
+
+def _give_back(lock: Lock[Any]) -> LockLost | None:
+    """Release the lock; return the error that says that it was lost before."""
+    try:
+        lock.release()
+    except LockLost as loss:
+        return loss
+    return None

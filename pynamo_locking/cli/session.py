@@ -1,0 +1,132 @@
+"""What every command begins with: settings, the way to print, and the models it is about."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typing_extensions import Self
+
+from pynamo_locking.cli import models, output
+from pynamo_locking.cli import settings as where
+from pynamo_locking.cli.problems import Exit, Problem, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from pynamodb.models import Model
+    from rich.console import Console
+
+    from pynamo_locking import LockableMixin, NamedLock, TransactionTable
+    from pynamo_locking.cli.settings import Settings
+
+
+class Session:
+    """One run of one command.
+
+    Args:
+        options: where things are, as far as options say it.
+        as_json: print JSON.
+
+    Attributes:
+        settings: from options, environment and file.
+        as_json: print JSON.
+        environment: of the process as it was started, for programs that it starts.
+    """
+
+    def __init__(self, options: Mapping[str, str | None], *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.environment = dict(os.environ)
+        self.settings: Settings = where.load(options)
+        self._ends = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as ends:  # should one of them fail
+            ends.enter_context(where.profile_in_use(self.settings.profile))
+            ends.enter_context(models.modules_from_here())
+            ends.enter_context(output.logging_to(self.settings.log_file, as_json=self.as_json))
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.close()
+
+    # Printing
+
+    def show(self, document: Mapping[str, Any], people: Callable[[Console], object]) -> None:
+        """Print the answer: as JSON, or as it is printed for people."""
+        if self.as_json:
+            print(output.dump(document))  # noqa: T201 - the answer
+        else:
+            people(output.console())
+
+    def confirm(self, question: str) -> None:
+        """Ask, and go on only after a yes.
+
+        Raises:
+            Problem: the answer was no, or there is nobody to ask.
+        """
+        if self.as_json:
+            raise usage("with --json nobody is asked: say --yes as well.")
+        try:
+            is_sure = typer.confirm(question, err=True)
+        except typer.Abort:
+            raise usage("nobody answered, so nothing was changed; say --yes where nobody can be asked.") from None
+        if not is_sure:
+            raise Problem("not_confirmed", "nothing was changed.", Exit.NO)
+
+    # Tables and models
+
+    def model(self, spec: str) -> type[Model]:
+        """Return an application's model, in the Region and at the endpoint of the settings if they name any."""
+        found = models.load(spec)
+        self._ends.enter_context(models.reached_by(self.settings, found))
+        return found
+
+    def lockable(self, spec: str | None, lock_attribute: str) -> type[LockableMixin]:
+        """Return the model whose locks a command is about: one that is named, or the one of the table's items."""
+        if spec is not None:
+            return models.as_lockable(spec, self.model(spec))
+        table = self._table()
+        description = describe(models.lock_table(self.settings, table))
+        return models.lockable(self.settings, table, description, lock_attribute)
+
+    def locks(self) -> type[NamedLock]:
+        """Return the class of locks on names, in the table of the settings."""
+        return models.lock_table(self.settings, self._table())
+
+    def transactions(self, spec: str | None) -> type[TransactionTable]:
+        """Return the table of transactions that a command is about."""
+        if spec is not None:
+            return models.as_transactions(spec, self.model(spec))
+        if self.settings.transaction_table is None:
+            raise usage(
+                "which table of transactions? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE, or "
+                "transaction-table in [tool.pynamo-locking] of pyproject.toml; or a model with --model module:Class."
+            )
+        return models.transaction_table(self.settings, self.settings.transaction_table)
+
+    def _table(self) -> str:
+        if self.settings.table is None:
+            raise usage(
+                "which table? Name it with --table, PYNAMO_LOCKING_TABLE, or table in [tool.pynamo-locking] of "
+                "pyproject.toml."
+            )
+        return self.settings.table
+
+
+def describe(model: type[Model]) -> dict[str, Any]:
+    """Return DynamoDB's description of a model's table. 1 DescribeTable.
+
+    Raises:
+        VerboseClientError, BotoCoreError: there is no such table, or no answer.
+    """
+    connection = model._get_connection()
+    answer = connection.connection.dispatch("DescribeTable", {"TableName": connection.table_name})
+    description: dict[str, Any] = answer["Table"]
+    return description

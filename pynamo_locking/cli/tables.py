@@ -1,0 +1,133 @@
+"""``tables create`` and ``tables check``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from pynamo_locking.cli import checks, models, output
+from pynamo_locking.cli.command import command, group
+from pynamo_locking.cli.problems import Exit, usage
+from pynamo_locking.tables import OwnTable
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+    from rich.console import Console
+
+    from pynamo_locking.cli.session import Session
+
+_STYLES: Final = {checks.OK: "green", checks.NOTE: "cyan", checks.WARNING: "yellow", checks.PROBLEM: "bold red"}
+
+_Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MODULE:MODEL]...", help="Models of your application; also the tables that they name."),
+]
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the commands."""
+    tables = group("The tables of locks, of transactions, and of your models.")
+    app.add_typer(tables, name="tables")
+    used: Any = {"tables": ("table", "transaction_table")}
+    examples = (
+        "pynamo-locking tables create --table locks --region eu-west-1",
+        "pynamo-locking tables create --table locks --transaction-table transactions",
+        "pynamo-locking tables create shop.models:Order shop.models:Customer",
+    )
+    command(tables, "create", examples=examples, **used)(create)
+    examples = (
+        "pynamo-locking tables check --table locks",
+        "pynamo-locking tables check shop.models:Order --json",
+        "pynamo-locking tables check shop.models:Order --strict  # warnings count as problems",
+    )
+    command(tables, "check", examples=examples, **used)(check)
+
+
+def create(session: Session, names: _Models = None) -> int:
+    """Create the tables that are missing, and check all of them.
+
+    They are billed on demand unless the model's Meta says otherwise, with TTL enabled where the model has an attribute
+    for it. Nothing that is there is changed, but for TTL where it is off. Safe to run again, and by several at once.
+    """
+    found = _models(session, names)
+    created = [model for model in found if not checks.exists(model)]
+    for model in created:
+        _create(model)
+    for model in found:
+        if any(each.check == "ttl" and each.remedy == checks.CREATE for each in checks.findings(model)):
+            model.update_ttl(ignore_update_ttl_errors=False)
+    return _report(session, found, created=created, strict=False)
+
+
+def check(
+    session: Session,
+    *,
+    names: _Models = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as problems.")] = False,
+) -> int:
+    """Check that tables are what they have to be. Nothing is written.
+
+    Keys, Region and replication, billing, TTL, encryption, and the permissions that can be seen without a write. The
+    exit code is 1 if there is a problem.
+    """
+    return _report(session, _models(session, names), created=None, strict=strict)
+
+
+def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
+    """Return the models to look at: those of the settings, those that are named, and the tables they name."""
+    found: list[type[Model]] = []
+    if session.settings.table is not None:
+        found.append(session.locks())
+    if session.settings.transaction_table is not None:
+        found.append(session.transactions(None))
+    for name in names or ():
+        model = session.model(name)
+        found += [model, *models.named_by(model)]
+    by_table: dict[tuple[str, str], type[Model]] = {}
+    for model in found:  # of those for the same rows the last one, which is an application's own if there is one
+        role = checks.role_of(model)
+        by_table[model.Meta.table_name, f"{role} {model.__qualname__}" if role == "items" else role] = model
+    if not by_table:
+        raise usage(
+            "which tables? Name models as module:Class, or tables with --table and --transaction-table (or the "
+            "settings for them)."
+        )
+    return list(by_table.values())
+
+
+def _create(model: type[Model]) -> None:
+    meta: Any = model.Meta
+    says_how = getattr(meta, "billing_mode", None) is not None or getattr(meta, "read_capacity_units", None) is not None
+    if says_how or issubclass(model, OwnTable):
+        model.create_table(wait=True)
+    else:
+        model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+
+
+def _report(session: Session, found: list[type[Model]], *, created: list[type[Model]] | None, strict: bool) -> int:
+    documents = list[dict[str, Any]]()
+    for model in found:
+        seen = [each.document() for each in checks.findings(model)]
+        document = {"table": model.Meta.table_name, "role": checks.role_of(model), "model": _name(model)}
+        documents.append(document | ({} if created is None else {"created": model in created}) | {"findings": seen})
+    bad = {checks.PROBLEM, checks.WARNING} if strict else {checks.PROBLEM}
+    is_ok = not any(finding["level"] in bad for each in documents for finding in each["findings"])
+    session.show({"ok": is_ok, "tables": documents}, lambda console: _print(console, documents))
+    return Exit.OK if is_ok else Exit.NO
+
+
+def _name(model: type[Model]) -> str | None:
+    """Return how a model of an application is named; None for those made up here."""
+    return None if model.__module__ == models.__name__ else f"{model.__module__}:{model.__qualname__}"
+
+
+def _print(console: Console, documents: list[dict[str, Any]]) -> None:
+    for each in documents:
+        title = f"{each['table']} ({each['role']}){', created' if each.get('created') else ''}"
+        rows = [
+            (each["check"], Text(each["level"], _STYLES[each["level"]]), each["detail"], each["remedy"])
+            for each in each["findings"]
+        ]
+        console.print(output.table(title, ("check", "", "what was seen", "what to do"), rows))

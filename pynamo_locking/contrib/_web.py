@@ -1,0 +1,238 @@
+"""What Flask and Django have in common: errors as HTTP answers, entity tags, leftover locks."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._io import local, versions
+from pynamo_locking._io.heartbeat import heart
+from pynamo_locking.exceptions import (
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    LockingError,
+    LockLost,
+    LockTimeout,
+    OutcomeUnknown,
+    OverlapError,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+)
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.own import OwnEntry
+
+logger = logging.getLogger("pynamo_locking")
+
+# What an error is over HTTP
+
+
+class PreconditionRequired(LockingError):  # noqa: N818 - the name of the status
+    """The request changes something and does not say which version of it (428): it has no ``If-Match``."""
+
+
+class Problem(NamedTuple):
+    """An answer in the form of RFC 9457.
+
+    Attributes:
+        status: of the answer.
+        body: to be sent as ``application/problem+json``.
+        headers: besides.
+    """
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+PROBLEM_TYPE: Final = "urn:pynamo-locking:problem:"
+CONTENT_TYPE: Final = "application/problem+json"
+
+
+class _Kind(NamedTuple):
+    status: int
+    code: str
+    detail: str
+    facts: tuple[str, ...] = ()
+
+
+#: From the leaf to the root: the first that fits counts. No text here says what is stored, or where.
+_KINDS: Final[dict[type[LockingError], _Kind]] = {
+    PreconditionRequired: _Kind(428, "precondition-required", "Send If-Match with the ETag of what you have read."),
+    StaleVersion: _Kind(
+        409, "stale-version", "It was changed since it was read. Read it again.", ("expected", "actual")
+    ),
+    ItemLocked: _Kind(423, "item-locked", "Somebody else holds its lock. Try again later.", ("ticket",)),
+    TransactionAborted: _Kind(409, "transaction-aborted", "Another transaction needed the same. Try again.", ("by",)),
+    TransactionConflict: _Kind(409, "transaction-conflict", "Other transactions kept it busy. Try again later."),
+    Conflict: _Kind(409, "conflict", "It is not in a state in which this can be done."),
+    OverlapError: _Kind(409, "overlap", "Others have that interval, or a part of it."),
+    LockTimeout: _Kind(423, "lock-timeout", "Somebody else holds its lock. Try again later."),
+    # Not 503 or 504: proxies and clients send those again by themselves, and this may have been done.
+    LockLost: _Kind(500, "lock-lost", "A lock was lost on the way: a part may have been done.", ("ticket", "reason")),
+    OutcomeUnknown: _Kind(
+        500, "outcome-unknown", "This may have been done, or not. Look before you try again.", ("write_id",)
+    ),
+}
+#: Errors that have an answer; all others are the application's own business.
+ANSWERED: Final = tuple(_KINDS)
+STATUSES: Final = frozenset({kind.status for kind in _KINDS.values()} | {412, 503})
+
+
+def problem(error: LockingError, *, is_conditional: bool, base: str | None = None) -> Problem:
+    """Return the answer to a request that has failed.
+
+    It holds numbers and codes, never keys, owners or items, nor the text of the error, which is for the log.
+
+    Args:
+        error: one of `ANSWERED`.
+        is_conditional: whether the request said by ``If-Match`` what it expects; a stale version is a 412 then.
+        base: what the problem's code is appended to, for its type.
+    """
+    kind = next(kind for error_class, kind in _KINDS.items() if isinstance(error, error_class))
+    facts = {name: getattr(error, name) for name in kind.facts}
+    headers = {}
+    if isinstance(error, StaleVersion) and is_conditional:
+        kind = kind._replace(status=412)
+    if isinstance(error, (ItemLocked, LockTimeout)):
+        state = _queue_of(error)
+        if state is None and isinstance(error, LockTimeout):
+            kind = _Kind(503, "no-answer", "The database did not answer. Try again later.")
+        facts |= _who_holds(state)
+        headers = _retry_after(state)
+    title = kind.code.replace("-", " ").capitalize()
+    body = {"type": f"{PROBLEM_TYPE if base is None else base}{kind.code}", "title": title, "status": kind.status}
+    return Problem(kind.status, {**body, "detail": kind.detail, "code": kind.code, **facts}, headers)
+
+
+def log_if_broken(error: LockingError, answer: Problem, request: str) -> None:
+    """Write down what is no ordinary conflict: nobody else would."""
+    if answer.status in (500, 503):
+        logger.error("%s: %s", request, error, exc_info=error)
+
+
+def _queue_of(error: ItemLocked | LockTimeout) -> LockState | None:
+    if isinstance(error, LockTimeout):
+        return error.queue
+    model, image = error.stored or (None, {})
+    lock = None if model is None else model._lock_attribute()
+    stored = None if lock is None else image.get(lock.attr_name)
+    state: LockState | None = None if lock is None or stored is None else lock.deserialize(lock.get_value(stored))
+    return state
+
+
+def _who_holds(state: LockState | None) -> dict[str, int]:
+    return {"ticket": state.holders[0].ticket} if state is not None and state.holders else {}
+
+
+def _retry_after(state: LockState | None) -> dict[str, str]:
+    """Say when the lock will be free, if that is known: where its holders have stopped to renew.
+
+    A live holder renews its lease each third of it, and tells nobody when it will be done.
+    """
+    holders = () if state is None else state.holders
+    if not holders or any(holder.age < holder.lease / 2 for holder in holders):
+        return {}
+    left = max(holder.lease - holder.age for holder in holders)
+    return {"Retry-After": str(max(1, math.ceil(left)))}
+
+
+# Entity tags
+
+#: DynamoDB's numbers have at most 38 digits.
+_LONGEST_NUMBER: Final = 38
+_TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+
+def etag_of(item: Any) -> str:
+    """Return the entity tag of an item, without its quotes: the version, and the id of the write that made it.
+
+    Raises:
+        ConfigurationError: the model has no version, or the item is not stored.
+    """
+    known = versions.known(item)
+    if known.version is None:
+        raise ConfigurationError(
+            f"this {type(item).__name__} has no version that an ETag could be made of: it is not stored, or its model "
+            f"has no `version = VersionAttribute()`."
+        )
+    return f"{known.version}" if known.write_id is None else f"{known.version}-{known.write_id}"
+
+
+def _meant_by(tag: str) -> Known | None:
+    version, _, write_id = tag.partition("-")
+    is_number = version.isascii() and version.isdigit() and len(version) <= _LONGEST_NUMBER
+    return Known(int(version), write_id or None) if is_number else None
+
+
+def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any = None) -> Any:
+    """Return the item that a request may write, given its ``If-Match``.
+
+    Args:
+        header: the ``If-Match``, None if there is none.
+        found: the item as it was read; or its model, and the keys.
+        hash_key: of the item.
+        range_key: of the item.
+
+    Returns:
+        An item whose `save`, `update` and `delete` DynamoDB refuses unless it is as the client has read it.
+
+    Raises:
+        PreconditionRequired: there is no ``If-Match``.
+        StaleVersion: the item is none of those that it names.
+        DoesNotExist: it had to be read, and is not there.
+        ConfigurationError: the model has no version.
+    """
+    model: Any = found if isinstance(found, type) else type(found)
+    if versions.shape_of(model).attribute is None:
+        raise ConfigurationError(f"{model.__name__} has no version to compare: declare `version = VersionAttribute()`.")
+    if header is None:
+        raise PreconditionRequired("this request changes an item and has no If-Match: send the ETag of what was read.")
+    tags = [_meant_by(tag) for weak, tag in _TAG.findall(header) if not weak]  # RFC 9110: the comparison is strong
+    expected = [known for known in tags if known is not None]
+    if found is model and len(expected) == len(tags) == 1:
+        item = model(hash_key, range_key)  # nothing has to be read: the write itself compares
+        versions.assume(item, expected[0])
+        return item
+    current: Any = model.get(hash_key, range_key, consistent_read=True) if found is model else found
+    stored = versions.known(current)
+    if header.strip() != "*" and not any(_is_same(known, stored) for known in expected):
+        first = expected[0].version if expected else None
+        raise StaleVersion(
+            "the item is not in a version that If-Match names. Nothing was written; read it again.",
+            expected=first,
+            actual=stored.version,
+        )
+    return current
+
+
+def _is_same(known: Known, stored: Known) -> bool:
+    """Tell whether two may be the same; what is not known here is compared by the write."""
+    return known.version == stored.version and (None in (known.write_id, stored.write_id) or known == stored)
+
+
+# Locks that a request has forgotten
+
+
+def held() -> frozenset[OwnEntry]:
+    """Return what this context holds."""
+    return frozenset(own for entries in local._held.get().values() for own in entries if not own.ended)
+
+
+def release_others(before: frozenset[OwnEntry], request: str) -> None:
+    """Release what a request has taken and not given back. Never raises: the answer is made already."""
+    for own in held() - before:
+        logger.warning("%s was still held at the end of %s; it is released now", own, request)
+        local.forget(own)
+        try:
+            own.release()
+        except LockingError as error:
+            logger.warning("the release of %s failed: %s", own, error)
+        finally:
+            heart.remove(own)

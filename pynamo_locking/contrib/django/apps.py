@@ -1,0 +1,23 @@
+"""The Django application: configures the models when Django starts."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.checks import Tags, register
+
+from pynamo_locking.contrib.django import checks, conf
+
+
+class PynamoLockingConfig(AppConfig):
+    """Puts the models where ``settings.PYNAMO_LOCKING`` says, before anybody uses them. No request."""
+
+    name = "pynamo_locking.contrib.django"
+    label = "pynamo_locking"
+    verbose_name = "pynamo_locking"
+
+    def ready(self) -> None:
+        """Configure the models, and register the checks."""
+        conf.apply()
+        register(checks.check_keys, Tags.compatibility)
+        register(checks.check_models, Tags.models)
+        register(checks.check_tables, Tags.database, deploy=True)

@@ -1,0 +1,117 @@
+"""ETags, preconditions and the answers to errors, for views; and a view that says whether locks can be taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeVar, overload
+
+from django.http import HttpResponse, JsonResponse
+from django.utils.cache import get_conditional_response
+from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
+
+from pynamo_locking._io import transport
+from pynamo_locking.contrib import _web
+from pynamo_locking.contrib.django import conf
+
+_M = TypeVar("_M", bound=Model)
+
+_IS_CONDITIONAL: Final = "_pynamo_locking_is_conditional"
+#: A key that no item has, and for how many seconds an answer is waited for, to connect and again to answer.
+_PROBE: Final[dict[str, Any]] = {"S": "pynamo-locking-health", "N": "-1", "B": b"pynamo-locking-health"}
+_PATIENCE: Final = 1.0
+
+
+def etag(item: Model) -> str:
+    """Return the ETag of an item as Django takes it, with its quotes.
+
+    ``response["ETag"] = etag(stock)``. It is a strong one: it names the write that made the item what it is.
+    No request.
+
+    Args:
+        item: that is stored, of a model with a version.
+
+    Raises:
+        ConfigurationError: it has no version.
+    """
+    return f'"{_web.etag_of(item)}"'
+
+
+def conditional(request: Any, response: Any, item: Model) -> Any:
+    """Return a response with the ETag of an item; 304 without a body if the client has that already.
+
+    Args:
+        request: that is answered.
+        response: what it would get.
+        item: that it shows.
+    """
+    response["ETag"] = etag(item)
+    if request.method not in ("GET", "HEAD"):
+        return response  # If-Match is compared by the write, which has happened
+    return get_conditional_response(request, etag=response["ETag"], response=response)
+
+
+@overload
+def if_match(request: Any, item: type[_M], hash_key: Any, range_key: Any = None) -> _M: ...
+@overload
+def if_match(request: Any, item: _M) -> _M: ...
+def if_match(request: Any, item: Any, hash_key: Any = None, range_key: Any = None) -> Any:
+    """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
+
+    DynamoDB compares in the write itself, so nobody can come between. From here on a stale version is answered
+    by 412 in this request.
+
+    Args:
+        request: with the header.
+        item: as it was just read; or a model, with the keys: nothing is read then unless ``If-Match`` has several
+            tags or a ``*``, and the item has nothing but its keys and its version. That is enough to `update` or
+            `delete` it; to `save` it, give it all its attributes.
+        hash_key: with a model.
+        range_key: with a model.
+
+    Raises:
+        PreconditionRequired: there is no ``If-Match``; answered by 428.
+        StaleVersion: it names another version.
+        DoesNotExist: the item had to be read, and is not there.
+        ConfigurationError: the model has no version.
+    """
+    setattr(request, _IS_CONDITIONAL, True)
+    return _web.matched(request.headers.get("If-Match"), item, hash_key, range_key)
+
+
+def is_conditional(request: Any) -> bool:
+    """Tell whether a view has compared ``If-Match`` with an item."""
+    return bool(getattr(request, _IS_CONDITIONAL, False))
+
+
+def response_of(problem: _web.Problem) -> Any:
+    """Return the answer to an error."""
+    return HttpResponse(
+        json.dumps(problem.body).encode(),
+        status=problem.status,
+        headers=problem.headers,
+        content_type=_web.CONTENT_TYPE,
+    )
+
+
+def health(_request: Any) -> Any:
+    """Answer 200 if every table of the settings answers, 503 otherwise, with what is wrong in the log.
+
+    Asks for an item that is not there, once, and waits 2 s at most.
+
+    Cost: half a read unit for each model.
+    """
+    bad = [model.__name__ for model in conf.models() if not _answers(model)]
+    return JsonResponse({"status": "failing" if bad else "ok", "failing": bad}, status=503 if bad else 200)
+
+
+def _answers(model: Any) -> bool:
+    keys = [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
+    connection = transport.lock_connection(model._get_connection().connection, _PATIENCE)
+    try:
+        with transport.readable_errors():
+            connection.get_item(model.Meta.table_name, *(_PROBE[key.attr_type] for key in keys))
+    except PynamoDBException as error:
+        _web.logger.error("%s does not answer: %s", model.__name__, error)
+        return False
+    return True

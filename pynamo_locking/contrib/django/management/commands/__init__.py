@@ -1,0 +1,1 @@
+"""``locks`` and ``dynamodb_tables``."""

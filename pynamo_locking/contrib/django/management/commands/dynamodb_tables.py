@@ -1,0 +1,29 @@
+"""``manage.py dynamodb_tables create`` and ``check``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from pynamo_locking.contrib.django import conf
+
+
+class Command(BaseCommand):
+    """Creates the tables of the models in the settings, or says which are absent."""
+
+    help = "The tables of the models in PYNAMO_LOCKING['MODELS']."
+
+    def add_arguments(self, parser: Any) -> None:
+        """Declare the arguments."""
+        parser.add_argument("action", choices=("create", "check"), help="Create what is absent, or only say what is.")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        """Do it."""
+        absent = [model for model in conf.models() if not model.exists()]
+        names = ", ".join(str(model.Meta.table_name) for model in absent)
+        if options["action"] == "check" and absent:
+            raise CommandError(f"Absent: {names}.")
+        for model in absent:
+            model.create_table(wait=True, billing_mode=getattr(model.Meta, "billing_mode", "PAY_PER_REQUEST"))
+        self.stdout.write(f"Created: {names}." if absent else "All tables are there.")

@@ -1,0 +1,55 @@
+"""``manage.py locks list``, ``show`` and ``break``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from pynamo_locking.contrib import _queues
+from pynamo_locking.contrib.django import conf
+from pynamo_locking.exceptions import LockingError
+
+
+class Command(BaseCommand):
+    """Shows who holds which lock and who waits, and removes entries by hand."""
+
+    help = "Who holds which lock, and who waits."
+
+    def add_arguments(self, parser: Any) -> None:
+        """Declare the arguments."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        listing = actions.add_parser("list", help="All holders and waiters. Scans the tables that carry locks.")
+        show = actions.add_parser("show", help="The queue of one lock.")
+        breaking = actions.add_parser("break", help="Remove an entry from a queue, whether its owner lives or not.")
+        for one in (show, breaking):
+            one.add_argument("model", help="The name of a model, or of its table.")
+            one.add_argument("key", nargs="+", help="Hash key, and range key if there is one.")
+        for one in (listing, show):
+            one.add_argument("--json", action="store_true", dest="is_json", help="Print JSON.")
+        breaking.add_argument("--ticket", type=int, required=True, help="Of the entry, from `show`.")
+        breaking.add_argument("--yes", action="store_true", help="Do not ask.")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        """Do it."""
+        try:
+            self._do(options, conf.models())
+        except LockingError as error:
+            raise CommandError(str(error)) from error
+
+    def _do(self, options: dict[str, Any], models: list[Any]) -> None:
+        if options["action"] == "break":
+            self._break(models, options["model"], options["key"], options["ticket"], is_sure=options["yes"])
+            return
+        is_list = options["action"] == "list"
+        rows = list(_queues.listed(models)) if is_list else _queues.shown(models, options["model"], options["key"])
+        self.stdout.write(json.dumps(rows) if options["is_json"] else _queues.table(rows))
+
+    def _break(self, models: list[Any], model: str, key: list[str], ticket: int, *, is_sure: bool) -> None:
+        question = f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}? [y/N] "
+        if not is_sure and input(question).strip().lower() not in ("y", "yes"):
+            raise CommandError("Nothing was done.")
+        if not _queues.broken(models, model, key, ticket):
+            raise CommandError(f"Ticket {ticket} is not in that queue (any more).")
+        self.stdout.write(f"Ticket {ticket} is gone.")

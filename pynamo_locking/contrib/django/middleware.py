@@ -1,0 +1,73 @@
+"""The middleware: errors become answers, and locks that a request has forgotten are released."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+
+from pynamo_locking.contrib import _web
+from pynamo_locking.contrib.django import conf, http, sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class LocksMiddleware:
+    """Answers errors of locks, versions and transactions, and releases what a request leaves locked.
+
+    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing
+      one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457, or by what the
+      setting ``HANDLER409`` (and so on) makes of it.
+    * A lock that the view took by `Lock.acquire` and never gave back is released at the end, and that is logged; those
+      of `hold` are released without a word. Nothing is ever committed here.
+
+    Runs under WSGI and ASGI. Put it last: whatever comes after it in ``MIDDLEWARE`` is inside.
+
+    Args:
+        get_response: what Django calls next.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: Any) -> Any:
+        """Answer a request."""
+        if self._is_async:
+            return self._answer_later(request)
+        before, held = _web.held(), list[Any]()
+        try:
+            with sql.scope(held):
+                return self._get_response(request)
+        finally:
+            _end(before, held, request)
+
+    async def _answer_later(self, request: Any) -> Any:
+        before, held = _web.held(), list[Any]()
+        try:
+            with sql.scope(held):
+                return await self._get_response(request)
+        finally:
+            if held or _web.held() - before:
+                await sync_to_async(_end)(before, held, request)
+
+    def process_exception(self, request: Any, error: Exception) -> Any:
+        """Return the answer to an error of this package; None for others, which Django goes on with."""
+        if not isinstance(error, _web.ANSWERED):
+            return None
+        base = conf.configuration().get("PROBLEM_TYPE")
+        problem = _web.problem(error, is_conditional=http.is_conditional(request), base=base)
+        _web.log_if_broken(error, problem, f"{request.method} {request.path}")
+        handler = conf.handler(problem.status)
+        return http.response_of(problem) if handler is None else handler(request, error)
+
+
+def _end(before: Any, held: list[Any], request: Any) -> None:
+    sql.give_all_back(held)
+    _web.release_others(before, f"{request.method} {request.path}")

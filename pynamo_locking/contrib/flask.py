@@ -1,0 +1,219 @@
+"""Flask: configuration, errors as answers, ETags, ``flask locks``. Needs the extra ``flask``.
+
+::
+
+    locking = PynamoLocking(models=[Account])
+
+    def create_app():
+        app = Flask(__name__)
+        app.config.from_prefixed_env()
+        locking.init_app(app)
+        return app
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+import click
+from flask import appcontext_pushed, current_app, g, has_request_context, make_response, request
+from flask.cli import AppGroup
+
+from pynamo_locking.contrib import _places, _queues, _web
+from pynamo_locking.contrib._web import PreconditionRequired
+from pynamo_locking.exceptions import ConfigurationError, LockingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from flask import Flask, Response
+    from pynamodb.models import Model
+
+__all__ = ["PreconditionRequired", "PynamoLocking", "conditional", "etag", "if_match"]
+
+_M = TypeVar("_M", bound="Model")
+
+_EXTENSION: Final = "pynamo_locking"
+_PREFIX: Final = "PYNAMO_LOCKING_"
+_HELD_BEFORE: Final = "_pynamo_locking_held_before"
+_IS_CONDITIONAL: Final = "_pynamo_locking_is_conditional"
+
+
+class PynamoLocking:
+    """The extension: one object for a program, however many applications its factory makes.
+
+    What it gives to an application:
+
+    * The keys ``PYNAMO_LOCKING_HOST``, ``_REGION``, ``_TABLE_PREFIX``, ``_CONNECT_TIMEOUT`` and ``_READ_TIMEOUT``
+      (seconds), ``_MAX_RETRIES``, ``_MAX_POOL_CONNECTIONS``, ``_LOCK_SETTINGS`` (a `LockSettings` or its arguments; for
+      models without ``Meta.lock_settings``) say where the models are and how they behave. ``_PROBLEM_TYPE`` is what the
+      code of an error is appended to, for the ``type`` of its answer.
+    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing
+      one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A handler that the
+      application registers afterwards, or for a more special class, is used instead.
+    * ``flask locks list``, ``show`` and ``break``.
+    * A lock that a request took by `Lock.acquire` and never gave back is released when its context ends, and that is
+      logged. Nothing is ever committed there.
+
+    Args:
+        models: the models of the program. Tables that they name in ``Meta.lock_table`` and ``Meta.transaction_table``
+            belong to them.
+    """
+
+    def __init__(self, models: Sequence[type[Model]]) -> None:
+        self.models = _places.with_tables(models)
+
+    def init_app(self, app: Flask) -> None:
+        """Configure the models as an application says, and add everything else to it.
+
+        Args:
+            app: the application.
+
+        Raises:
+            ConfigurationError: an unknown key, or a model that was used or configured otherwise before: a model class
+                has one place in a process, whatever the number of applications.
+        """
+        if app.extensions.setdefault(_EXTENSION, self) is not self:
+            raise ConfigurationError("this application has a PynamoLocking already: give all models to one.")
+        given = {key.removeprefix(_PREFIX): value for key, value in app.config.items() if key.startswith(_PREFIX)}
+        unknown = sorted(given.keys() - _places.KEYS)
+        if unknown:
+            raise ConfigurationError(f"{_PREFIX}{unknown[0]} is no key; there are: {', '.join(sorted(_places.KEYS))}.")
+        _places.configure(self.models, given)
+        for error_class in _web.ANSWERED:
+            app.register_error_handler(error_class, _answer)
+        appcontext_pushed.connect(_note_held, app)
+        app.teardown_request(_release_leftovers)
+        app.teardown_appcontext(_release_leftovers)  # those of commands
+        app.cli.add_command(_commands(self.models))
+
+    def reset(self) -> None:
+        """Put the models back to where their classes say: for tests that configure one application after another."""
+        _places.reset(self.models)
+
+
+def etag(item: Model) -> str:
+    """Return the ETag of an item as Flask takes it, without quotes: ``response.set_etag(etag(account))``.
+
+    It is a strong one: it names the write that made the item what it is. No request.
+
+    Args:
+        item: that is stored, of a model with a version.
+
+    Raises:
+        ConfigurationError: it has no version.
+    """
+    return _web.etag_of(item)
+
+
+def conditional(body: Any, item: Model) -> Response:
+    """Return a response with the ETag of an item; 304 without a body if the client has that already.
+
+    Args:
+        body: whatever a view may return.
+        item: that it shows.
+    """
+    response = make_response(body)
+    response.set_etag(etag(item))
+    response.make_conditional(request)
+    return response
+
+
+@overload
+def if_match(item: type[_M], hash_key: Any, range_key: Any = None) -> _M: ...
+@overload
+def if_match(item: _M) -> _M: ...
+def if_match(item: Any, hash_key: Any = None, range_key: Any = None) -> Any:
+    """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
+
+    DynamoDB compares in the write itself, so nobody can come between. From here on a stale version is answered
+    by 412 in this request.
+
+    Args:
+        item: as it was just read; or a model, with the keys: nothing is read then unless ``If-Match`` has several
+            tags or a ``*``, and the item has nothing but its keys and its version. That is enough to `update` or
+            `delete` it; to `save` it, give it all its attributes.
+        hash_key: with a model.
+        range_key: with a model.
+
+    Raises:
+        PreconditionRequired: there is no ``If-Match``; answered by 428.
+        StaleVersion: it names another version.
+        DoesNotExist: the item had to be read, and is not there.
+        ConfigurationError: the model has no version.
+    """
+    setattr(g, _IS_CONDITIONAL, True)
+    return _web.matched(request.headers.get("If-Match"), item, hash_key, range_key)
+
+
+def _answer(error: LockingError) -> Response:
+    base = current_app.config.get(f"{_PREFIX}PROBLEM_TYPE")
+    problem = _web.problem(error, is_conditional=g.get(_IS_CONDITIONAL, False), base=base)
+    _web.log_if_broken(error, problem, _request())
+    body = current_app.json.dumps(problem.body)
+    return current_app.response_class(body, problem.status, problem.headers, content_type=_web.CONTENT_TYPE)
+
+
+def _request() -> str:
+    return f"{request.method} {request.path}" if has_request_context() else "an application context"
+
+
+def _note_held(_app: Flask, **_: Any) -> None:
+    setattr(g, _HELD_BEFORE, _web.held())
+
+
+def _release_leftovers(_error: BaseException | None) -> None:
+    before = g.get(_HELD_BEFORE)
+    if before is not None:
+        _web.release_others(before, _request())
+
+
+def _commands(models: Sequence[type[Model]]) -> AppGroup:
+    locks = AppGroup("locks", help="Who holds which lock, and who waits.")
+    as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+    @locks.command("list")
+    @as_json
+    def list_locks(is_json: bool) -> None:  # noqa: FBT001 - click
+        """List all holders and waiters. Scans the tables that carry locks."""
+        _print(list(_queues.listed(models)), is_json)
+
+    @locks.command()
+    @click.argument("model")
+    @click.argument("key", nargs=-1, required=True)
+    @as_json
+    def show(model: str, key: tuple[str, ...], is_json: bool) -> None:  # noqa: FBT001
+        """Show the queue of one lock: the name of a MODEL, and its hash KEY and range key."""
+        with _usage_errors():
+            _print(_queues.shown(models, model, key), is_json)
+
+    @locks.command("break")
+    @click.argument("model")
+    @click.argument("key", nargs=-1, required=True)
+    @click.option("--ticket", type=int, required=True, help="Of the entry to remove, from `show`.")
+    @click.option("--yes", is_flag=True, help="Do not ask.")
+    def break_lock(model: str, key: tuple[str, ...], ticket: int, yes: bool) -> None:  # noqa: FBT001
+        """Remove an entry from a queue, whether its owner lives or not."""
+        if not yes:
+            click.confirm(f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}?", abort=True)
+        with _usage_errors():
+            if not _queues.broken(models, model, key, ticket):
+                raise click.ClickException(f"ticket {ticket} is not in that queue (any more).")
+        click.echo(f"ticket {ticket} is gone")
+
+    return locks
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Show wrong names and keys as errors of usage."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _print(rows: list[dict[str, Any]], is_json: bool) -> None:  # noqa: FBT001
+    click.echo(json.dumps(rows) if is_json else _queues.table(rows))

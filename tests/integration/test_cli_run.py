@@ -1,0 +1,568 @@
+"""``pynamo-locking run``: real programs, real signals, and nothing that is left running without its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from pynamo_locking import LockSettings
+from pynamo_locking.cli import guardian, main
+from pynamo_locking.cli import run as command
+from pynamo_locking.cli.child import Child, Signals
+from pynamo_locking.cli.problems import Problem
+from tests.engines.servers import TRAMPOLINE
+from tests.support.models import Locks
+from tests.support.workers import PATIENCE, until, until_queued
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+
+#: So long that no guardian does what a test is about.
+GUARDED_S = 3600.0
+#: The program of most tests and a program that it starts; both say who they are, and do not stop when they are told to.
+STUBBORN = """
+trap '' TERM; exec 3>"$0"
+sh -c 'trap "" TERM; echo up $$ >&3; sleep 1000' &
+echo up $$ >&3; wait
+"""
+#: One that stops when it is told to, with an exit code of its own, and leaves something running.
+POLITE = """
+trap 'echo told >&3; exit 7' TERM; exec 3>"$0"
+sleep 1000 &
+echo up $$ >&3; wait
+"""
+
+
+class Ear:
+    """A named pipe by which programs are heard, and which ends when all of them are gone, whoever reaps them."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._heard = b""
+        self._is_over = False
+
+    def _listen(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            got = os.read(self._descriptor, 4096)
+            self._is_over = not got
+            self._heard += got
+
+    def lines(self, count: int) -> list[str]:
+        """Wait for so many lines; return all so far."""
+
+        def are_there() -> bool:
+            self._listen()
+            return self._heard.count(b"\n") >= count
+
+        until(are_there, f"{count} lines")
+        return self._heard.decode().splitlines()
+
+    def until_over(self) -> None:
+        """Wait until nobody is there any more who could say something."""
+        assert self._heard, "nobody was there yet"
+        self._is_over = False
+        while not self._is_over:
+            assert select.select([self._descriptor], [], [], PATIENCE)[0], "somebody is still there"
+            self._listen()
+
+    def close(self) -> None:
+        """Kill whoever was heard."""
+        for line in self._heard.decode().splitlines():
+            if line.startswith("up "):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(line.split()[1]), signal.SIGKILL)
+        os.close(self._descriptor)
+
+
+@pytest.fixture
+def ear(tmp_path: Path) -> Iterator[Ear]:
+    """Hears what the programs say."""
+    with contextlib.closing(Ear(tmp_path / "ear")) as made:
+        yield made
+
+
+@pytest.fixture
+def start(dynoxide: Engine, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the program ``pynamo-locking`` in a process of its own, which dies with this one."""
+    dynoxide.bind(Locks)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        assert dynoxide.host is not None
+        table = ["--table", Locks.Meta.table_name, "--endpoint", dynoxide.host, "--region", dynoxide.region]
+        run = [sys.executable, "-m", "pynamo_locking.cli", "run", "--json", *table, *arguments]
+        process = subprocess.Popen(
+            [sys.executable, "-c", TRAMPOLINE, str(os.getpid()), *run],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+
+
+def end_of(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    """Wait for the exit code, and the last document on stderr."""
+    _, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, json.loads(err.splitlines()[-1]) if err else {}
+
+
+# In processes of their own
+
+
+def test_a_lost_lock_kills_the_whole_tree(start, ear):
+    """The lock is broken: a program that ignores SIGTERM, and one that it has started, are gone; exit code 70."""
+    lock = ("--lock", "job", "--lease", "6", "--grace", "0.2", "--owner", "the job")
+    process = start(*lock, "--", "sh", "-c", STUBBORN, ear.path)
+    ear.lines(2)
+    (entry,) = Locks.lock_state("job").holders
+    assert Locks.break_lock("job", ticket=entry.ticket)
+    code, document = end_of(process)
+    ear.until_over()
+
+    error = document["error"]
+    assert (code, error["exit_code"], error["kind"]) == (70, 70, "lock_lost")
+    assert (error["ticket"], error["name"], error["program_exit_code"]) == (entry.ticket, "job", 128 + signal.SIGKILL)
+    assert "somebody broke it" in error["message"]
+    assert (entry.owner, entry.lease) == ("the job", 6)
+
+
+def test_sigterm_is_forwarded(start, ear):
+    """The program ends as it wants to; its exit code is passed on, what it has left running is ended."""
+    process = start("--lock", "job", "--", "sh", "-c", POLITE, ear.path)
+    ear.lines(1)
+    process.send_signal(signal.SIGTERM)
+    code, document = end_of(process)
+    ear.until_over()
+
+    assert (code, document["exit_code"], document["program_exit_code"]) == (7, 7, 7)
+    assert ear.lines(2)[1] == "told"
+    assert Locks.lock_state("job").entries == ()
+
+
+def test_nothing_outlives_its_holder(start, ear):
+    """The process that holds the lock is killed with SIGKILL, which nobody can handle: the tree is ended."""
+    process = start("--lock", "job", "--", "sh", "-c", POLITE, ear.path)
+    ear.lines(1)
+    process.kill()
+    process.wait()
+    ear.until_over()
+
+    assert ear.lines(2)[1] == "told"
+    assert len(Locks.lock_state("job").holders) == 1, "it died before it could let go"
+
+
+def test_interrupted_while_it_waits(start):
+    """The program is not started, the exit code tells the signal, and no entry is left in the queue."""
+    with Locks.locked("job") as lock:
+        process = start("--lock", "job", "--", "echo", "never")
+        until_queued(Locks, "job", 2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        left = Locks.lock_state("job").entries
+
+    assert (process.returncode, out) == (128 + signal.SIGINT, "")
+    assert json.loads(err.splitlines()[-1])["error"]["kind"] == "interrupted"
+    assert [entry.ticket for entry in left] == [lock.ticket]
+
+
+def test_interrupted_at_the_last_moment(memory):
+    """A signal between the grant and the start: the lock is given back."""
+    memory.bind(Locks)
+    signals: Any = SimpleNamespace(keep=lambda: signal.raise_signal(signal.SIGTERM))
+    with Signals(), pytest.raises(Problem, match="interrupted") as caught:
+        command._acquire(Locks.locked("job"), signals)
+
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert Locks.lock_state("job").next_ticket > 0
+    assert Locks.lock_state("job").entries == ()
+
+
+# In this process
+
+
+@pytest.fixture
+def run(memory: Engine, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command here; exit code, standard output and standard error, of the program as well."""
+    memory.bind(Locks)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)}
+        code = main(["run", "--table", Locks.Meta.table_name, *arguments])
+        assert {number: signal.getsignal(number) for number in before} == before
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_exit_code_and_the_ticket(run):
+    """The program's own exit code; it knows its ticket, and the lock is free afterwards."""
+    code, out, err = run("--lock", "a job", "--json", "--", "sh", "-c", "env | grep ^PYNAMO_LOCKING_; exit 3")
+    document = json.loads(err)
+    ticket = document["ticket"]
+
+    assert code == 3
+    assert sorted(out.splitlines()) == ["PYNAMO_LOCKING_NAME=a job", f"PYNAMO_LOCKING_TICKET={ticket}"]
+    assert document.pop("waited_s") >= 0
+    assert document.pop("held_s") > 0
+    assert document == {
+        "table": Locks.Meta.table_name,
+        "name": "a job",
+        "ticket": ticket,
+        "exit_code": 3,
+        "program_exit_code": 3,
+    }
+    assert Locks.lock_state("a job").next_ticket == ticket + 1
+    assert Locks.lock_state("a job").entries == ()
+
+
+def test_the_program_has_the_environment_of_its_caller(run, monkeypatch):
+    """A profile that was named for the lock is not the program's."""
+    monkeypatch.setenv("AWS_PROFILE", "its own")
+    show = 'echo "$AWS_PROFILE" "$AWS_ACCESS_KEY_ID"'
+
+    assert run("--lock", "job", "--profile", "ours", "--", "sh", "-c", show)[1] == "its own dummy\n"
+
+
+def test_options_of_the_program_are_its_own(run):
+    """Also without the two dashes; and without --json nothing is added to what it prints."""
+    assert run("--lock", "job", "sh", "-c", 'echo "$@"', "sh", "--json", "--wait") == (0, "--json --wait\n", "")
+
+
+@pytest.mark.parametrize("name", ["KILL", "PIPE"])
+def test_a_program_that_a_signal_kills(run, name):
+    """128 and the number, as in a shell; also those that Python ignores."""
+    assert run("--lock", "job", "--", "sh", "-c", f"kill -{name} $$")[0] == 128 + signal.Signals[f"SIG{name}"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_program_gets_no_files_of_ours(run):
+    """Least of all the guardian's, which would not learn of our end then."""
+    look = "for n in 0 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do readlink /proc/$$/fd/$n; done; true"
+    _, out, _ = run("--lock", "job", "--", "sh", "-c", look)
+
+    assert len(out.splitlines()) == 1, out
+
+
+def test_not_obtained_in_time(run, tmp_path):
+    """Exit code 75; the program was not started."""
+    mark = tmp_path / "mark"
+    holding, may_leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with Locks.locked("job", owner="somebody"):
+            holding.set()
+            may_leave.wait(PATIENCE)
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    assert holding.wait(PATIENCE)
+    code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "touch", str(mark))
+    may_leave.set()
+    thread.join(PATIENCE)
+    error = json.loads(err)["error"]
+
+    assert (code, error["kind"], error["exit_code"]) == (75, "not_obtained", 75)
+    assert "somebody" in error["message"]
+    assert not mark.exists()
+
+
+def test_a_program_that_cannot_be_started(run, tmp_path):
+    """Exit code 126, and the lock is given back."""
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    code, _, err = run("--lock", "job", "--", str(broken))
+
+    assert code == 126
+    assert "cannot be started" in err
+    assert Locks.lock_state("job").next_ticket > 0
+    assert Locks.lock_state("job").entries == ()
+
+
+class Meanwhile(threading.Thread):
+    """Something that is done while the program runs in the main thread; its error is the test's."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._action = action
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._action()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            self._error = error
+
+    def result(self) -> None:
+        """Wait for its end."""
+        self.join(PATIENCE)
+        if self._error is not None:
+            raise self._error
+
+
+#: Says that it is there, and ends when it is told to by a file.
+WAITING = 'echo up $$ > "$0"; while [ ! -e "$0.go" ]; do sleep 0.02; done'
+
+
+def test_a_loss_that_only_the_release_notices(run, ear):
+    """The program ended well, but the lock was broken in its last second: exit code 70, and both are told."""
+
+    def break_it() -> None:
+        try:
+            ear.lines(1)
+            (entry,) = Locks.lock_state("job").holders
+            assert Locks.break_lock("job", ticket=entry.ticket)
+        finally:
+            Path(f"{ear.path}.go").touch()
+
+    meanwhile = Meanwhile(break_it)
+    code, _, err = run("--lock", "job", "--json", "--", "sh", "-c", WAITING, ear.path)
+    meanwhile.result()
+    error = json.loads(err.splitlines()[-1])["error"]
+
+    assert (code, error["kind"], error["program_exit_code"]) == (70, "lock_lost", 0)
+
+
+def test_a_lease_that_ended_for_a_while(run, monkeypatch):
+    """Also when the release gets through in the end, nobody can say that the program was alone."""
+    monkeypatch.setattr(command, "_watch", lambda *_: "no renewal was answered.")
+    code, _, err = run("--lock", "job", "--", "sh", "-c", "exit 3")
+
+    assert code == 70
+    assert err == "pynamo-locking: the lock job was lost while sh ran, which was ended: no renewal was answered.\n"
+
+
+def unreachable(*_: Any) -> Any:
+    """Answer as botocore does where nobody listens."""
+    raise EndpointConnectionError(endpoint_url="http://nowhere")
+
+
+def test_no_answer_at_all(run, memory, monkeypatch):
+    """Is not the same as a lock that somebody else has."""
+    monkeypatch.setattr(memory._memory, "handle", unreachable)
+    code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "true")
+    error = json.loads(err.splitlines()[-1])["error"]
+
+    assert (code, error["kind"]) == (69, "unreachable")
+
+
+def test_the_options_of_the_lock(run, ear):
+    """They reach the queue."""
+    found: list[Any] = []
+
+    def look() -> None:
+        try:
+            ear.lines(1)
+            found.extend(Locks.lock_state("job").holders)
+        finally:
+            Path(f"{ear.path}.go").touch()
+
+    meanwhile = Meanwhile(look)
+    options = ("--permits", "3", "--lease", "30", "--owner", "me")
+    code = run("--lock", "job", *options, "--", "sh", "-c", WAITING, ear.path)[0]
+    meanwhile.result()
+
+    assert code == 0
+    assert [(entry.claim.permits, entry.lease, entry.owner) for entry in found] == [(3, 30, "me")]
+
+
+class Ending:
+    """A lock whose renewals are not answered."""
+
+    def __init__(self, remaining: float) -> None:
+        self._ends = time.monotonic() + remaining
+        self.lost = threading.Event()
+
+    @property
+    def remaining(self) -> float:
+        """Until the lease ends."""
+        return max(0.0, self._ends - time.monotonic())
+
+
+@pytest.mark.parametrize(("program", "heard", "code"), [(STUBBORN, 2, 128 + signal.SIGKILL), (POLITE, 1, 7)])
+def test_a_lease_that_nobody_renews(program, heard, code, ear):
+    """The program is told before the lease ends, and dead when it ends, although no loss is proven."""
+    news = threading.Event()
+    lock: Any = Ending(PATIENCE)
+    made: list[Child] = []
+
+    def start_program() -> Child:
+        made.append(Child(["sh", "-c", program, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, news.set))
+        ear.lines(heard)
+        lock._ends = time.monotonic() + 0.6
+        return made[0]
+
+    with Signals() as signals:
+        why, got = command._run_under(lock, signals, start_program, news, 0.3)
+    ear.until_over()
+
+    assert "no renewal was answered" in (why or "")
+    assert got == code
+
+
+def test_who_does_not_stop_is_killed(ear):
+    """Without the guardian's help, which comes later, and would come if this process died."""
+    child = Child(["sh", "-c", STUBBORN, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, lambda: None)
+    ear.lines(2)
+    child.end(0.1)
+    ear.until_over()
+
+    assert child.exit_code == 128 + signal.SIGKILL
+    child.close()
+
+
+def test_signals_before_the_program_runs_are_kept_for_it(ear):
+    """Between the grant and the start nothing gets lost."""
+    news = threading.Event()
+    lock: Any = Ending(PATIENCE)
+    with Signals() as signals:
+        signals.keep()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTSTP)
+
+        def start_program() -> Child:
+            child = Child(["sh", "-c", POLITE, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, news.set)
+            ear.lines(1)
+            return child
+
+        why, code = command._run_under(lock, signals, start_program, news, 1)
+    ear.until_over()
+
+    assert (why, code) == (None, 7)
+
+
+# The guardian
+
+
+class Holder:
+    """The end of the guardian's pipe that the holder of a lock has; the guardian is a thread here."""
+
+    def __init__(self) -> None:
+        self._source, self._sink = os.pipe()
+        self._guardian = Meanwhile(lambda: guardian.guard(self._source))
+
+    def tell(self, text: str) -> None:
+        """Write a line, or a part of one, and wait until it was read."""
+        os.write(self._sink, text.encode())
+        until(lambda: not select.select([self._source], [], [], 0)[0])
+
+    def die(self) -> None:
+        """Leave without a word."""
+        if self._sink:
+            os.close(self._sink)
+            self._sink = 0
+
+    def guardian_has_left(self) -> None:
+        """Wait until it has."""
+        self._guardian.result()
+        assert not self._guardian.is_alive()
+
+    def close(self) -> None:
+        """End both."""
+        self.die()
+        self._guardian.result()
+        os.close(self._source)
+
+
+@pytest.fixture
+def holder() -> Iterator[Holder]:
+    """Whoever holds the lock."""
+    with contextlib.closing(Holder()) as made:
+        yield made
+
+
+def program_of(script: str, ear: Ear, count: int) -> subprocess.Popen[bytes]:
+    """Start a program, in a process group of its own, that ends with this process."""
+    program = subprocess.Popen(["sh", "-c", script, ear.path], start_new_session=True)
+    ear.lines(count)
+    return program
+
+
+def test_the_guardian_kills_when_nobody_renews(holder, ear):
+    """As when the holder of the lock was stopped: with SIGKILL, when the lease is over."""
+    program = program_of(STUBBORN, ear, 2)
+    holder.tell(f"{program.pid} {PATIENCE}\n{program.pid} ")
+    holder.tell("0.2\n")
+    holder.guardian_has_left()
+
+    assert program.wait(PATIENCE) == -signal.SIGKILL
+    ear.until_over()
+
+
+def test_the_guardian_tells_before_it_kills(holder, ear):
+    """The holder died, and the lease goes on for a while: the program may stop by itself."""
+    program = program_of(POLITE, ear, 1)
+    holder.tell(f"{program.pid} {PATIENCE}\n")
+    holder.die()
+
+    assert program.wait(PATIENCE) == 7
+    ear.until_over()
+    holder.guardian_has_left()
+
+
+def test_the_guardian_kills_who_does_not_listen(holder, ear):
+    """The holder died, the program ignores what it is told: it is killed when the lease ends, if not earlier."""
+    program = program_of(STUBBORN, ear, 2)
+    holder.tell(f"{program.pid} 0.3\n")
+    holder.die()
+    holder.guardian_has_left()
+
+    assert program.wait(PATIENCE) == -signal.SIGKILL
+    ear.until_over()
+
+
+@pytest.mark.parametrize("with_program", [True, False])
+def test_the_guardian_goes_when_it_is_dismissed(holder, ear, with_program):
+    """It does nothing to what still runs; nor if there never was anything to guard."""
+    program = program_of(POLITE, ear, 1)
+    if with_program:
+        holder.tell(f"{program.pid} {PATIENCE}\ndone\n")
+    else:
+        holder.die()
+    holder.guardian_has_left()
+
+    assert program.poll() is None
+    os.killpg(program.pid, signal.SIGKILL)
+    program.wait()
+    assert ear.lines(1) == [f"up {program.pid}"]
+
+
+def test_the_default_grace_fits_the_lease():
+    """So that nobody has to name it for a short lease."""
+    assert command._grace(None, 60) == 5
+    assert command._grace(None, 6) == 1.5
+    assert command._grace(0, 6) == 0
+    assert LockSettings().lease == 60, "the default of --lease"

@@ -1,0 +1,172 @@
+"""What the commands of Flask and Django show and break, for all kinds of keys and places of locks."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import ConfigurationError, LockableModel, LockAttribute, LockLost, NamedLock
+from pynamo_locking.contrib import _queues
+from tests.support import faults
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+WHEN = "2026-01-01T12:00:00.000000+0000"
+
+
+class Plain(Model):
+    """Has no locks."""
+
+    class Meta:
+        table_name = "plain"
+
+    name = UnicodeAttribute(hash_key=True)
+
+
+class Slot(LockableModel):
+    """Has a number and a time as its key, and its lock inside."""
+
+    class Meta:
+        table_name = "slots"
+
+    room = NumberAttribute(hash_key=True)
+    begin = UTCDateTimeAttribute(range_key=True)
+    note = UnicodeAttribute(default="not shown")
+    lock = LockAttribute(attr_name="l")
+
+
+class Blob(LockableModel):
+    """Has bytes as its key."""
+
+    class Meta:
+        table_name = "blobs"
+
+    data = BinaryAttribute(hash_key=True, legacy_encoding=False)
+    lock = LockAttribute()
+
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+
+
+class Beside(LockableModel):
+    """Has its lock in another table."""
+
+    class Meta:
+        table_name = "beside"
+        lock_table = Locks
+
+    name = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+
+
+MODELS: Any = [Plain, Slot, Blob, Beside]
+
+
+@pytest.fixture
+def held(cheap):
+    """A lock of each kind is held, and other items were locked before."""
+    cheap.bind(*MODELS, Locks)
+    Slot(7, NOON).save()
+    Slot(8, NOON).save()
+    Blob(b"\x00\xff").save()
+    with Slot.locked(8, NOON):
+        pass
+    with (
+        contextlib.suppress(LockLost),  # a test may break them
+        Slot.locked(7, NOON, owner="s") as slot,
+        Blob.locked(b"\x00\xff", owner="b") as blob,
+        Beside.locked("x", 1, owner="y") as beside,
+        Locks.locked("nightly", owner="n", shared=True) as nightly,
+    ):
+        yield SimpleNamespace(slot=slot, blob=blob, beside=beside, nightly=nightly)
+
+
+def seen(rows):
+    return {(row["model"], row["key"], row["ticket"], row["state"], row["owner"]) for row in rows}
+
+
+def test_all_locks_that_are_held(held):
+    """Those in items and those beside them, one scan for each table that has any; none that is free."""
+    with faults.count_requests() as requests:
+        rows = list(_queues.listed(MODELS))
+    assert requests.by_operation == {"Scan": 3}
+    assert seen(rows) == {
+        ("Slot", f"7/{WHEN}", held.slot.ticket, "holds", "s"),
+        ("Blob", base64.b64encode(b"\x00\xff").decode(), held.blob.ticket, "holds", "b"),
+        ("Locks", held.beside.name, held.beside.ticket, "holds", "y"),
+        ("Locks", "nightly", held.nightly.ticket, "holds", "n"),
+    }
+    assert {row["claim"] for row in rows} == {"exclusive", "shared"}
+    assert all(row["lease"] == 60 for row in rows)
+
+
+def test_each_key_can_be_typed_as_it_is_listed(held):
+    """What `list` shows of a lock, `show` and `break` take."""
+    for model, name, key, lock in (
+        (Slot, "Slot", ["7", WHEN], held.slot),
+        (Blob, Blob.Meta.table_name, ["AP8="], held.blob),
+        (Beside, "Beside", ["x", "1"], held.beside),
+        (Locks, "Locks", ["nightly"], held.nightly),
+    ):
+        [row] = _queues.shown(MODELS, name, key)
+        assert (row["model"], row["ticket"]) == (model.__name__, lock.ticket)
+        assert _queues.broken(MODELS, name, key, lock.ticket + 1) is False
+        assert _queues.broken(MODELS, name, key, lock.ticket) is True
+        assert _queues.shown(MODELS, name, key) == []
+        with pytest.raises(Exception, match="no longer in the queue"):
+            lock.renew()
+    assert list(_queues.listed(MODELS)) == []
+
+
+def test_who_waits(memory):
+    """Is shown behind who holds; a range of a hash key is found by the hash key alone."""
+    memory.bind(Beside, Locks)
+    first, second = (Beside.locked_range("x", low, high) for low, high in ((1, 5), (7, 9)))
+    with first, second:
+        rows = _queues.shown(MODELS, "Beside", ["x"])
+        assert [(row["state"], row["claim"]) for row in rows] == [
+            ("holds", str(lock._wish.claim)) for lock in (first, second)
+        ]
+    states = _queues._rows(Beside, ["x"], SimpleNamespace(holders=(entry(1),), entries=(entry(1), entry(2))))
+    assert [row["state"] for row in states] == ["holds", "waits"]
+
+
+def entry(ticket):
+    return SimpleNamespace(ticket=ticket, owner="o", claim="exclusive", age=1.25, lease=60.0)
+
+
+def test_the_table_of_people():
+    """A heading, aligned columns, seconds with their unit; only the heading if there is nothing."""
+    rows = list(_queues._rows(Slot, ["7"], SimpleNamespace(holders=(), entries=(entry(1), entry(12345)))))
+    heading, first, second = _queues.table(rows).splitlines()
+    assert heading.split() == list(_queues.COLUMNS)
+    assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "1.2", "s", "60.0", "s"]
+    assert first.index("waits") == second.index("waits") == heading.index("state")
+    assert _queues.table([]).splitlines() == ["  ".join(_queues.COLUMNS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Plain", ["x"]),
+        ("Nobody", ["x"]),
+        ("Slot", []),
+        ("Slot", ["7", WHEN, "x"]),
+        ("Slot", ["seven", WHEN]),
+        ("Slot", ["7", "noon"]),
+        ("Blob", ["not base 64"]),
+    ],
+)
+def test_names_and_keys_that_cannot_be(name, key):
+    """Are refused, with what there is, before any request."""
+    with faults.count_requests() as requests, pytest.raises(ConfigurationError):
+        _queues.shown(MODELS, name, key)
+    assert requests.total == 0

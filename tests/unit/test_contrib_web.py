@@ -1,0 +1,306 @@
+"""What Flask and Django share: problem details, entity tags, and where the models are."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    LockSettings,
+    LockState,
+    LockTimeout,
+    NamedLock,
+    OutcomeUnknown,
+    OverlapError,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+    TransactionTable,
+    VersionAttribute,
+    VersionedMixin,
+)
+from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._core.queue import Entry
+from pynamo_locking._io import records, transport, versions
+from pynamo_locking.contrib import _places, _web
+
+SECRET = "do not tell"
+
+
+def models():
+    """A model with tables of locks and of transactions, made anew for each test."""
+
+    class Locks(NamedLock):
+        class Meta:
+            table_name = "locks"
+
+    class Transactions(TransactionTable):
+        class Meta:
+            table_name = "transactions"
+
+    class Item(LockableModel):
+        class Meta:
+            table_name = "items"
+            lock_table = Locks
+            transaction_table = Transactions
+
+        key = UnicodeAttribute(hash_key=True)
+        value = NumberAttribute(default=0)
+        version = VersionAttribute()
+
+    return Item, Locks, Transactions
+
+
+class Versioned(VersionedMixin, Model):
+    class Meta:
+        table_name = "versioned"
+
+    key = UnicodeAttribute(hash_key=True)
+    secret = UnicodeAttribute(default=SECRET)
+    version = VersionAttribute()
+
+
+class Locked(LockableModel):
+    class Meta:
+        table_name = "locked"
+
+    key = UnicodeAttribute(hash_key=True)
+    lock = LockAttribute()
+
+
+def queue(*ages_s, lease_s=60):
+    """A lock that somebody holds whose last renewal was so many seconds ago, and others who wait."""
+    now_ms = 1_800_000_000_000
+    entries = [
+        Entry(f"e-{i}", 100 + i, SECRET, WHOLE, lease_s * 1000, 0, int(now_ms + (lease_s - age) * 1000), 0, now_ms)
+        for i, age in enumerate(ages_s)
+    ]
+    return LockState(tuple(entries), next_ticket=200)
+
+
+ERRORS = [
+    (_web.PreconditionRequired(SECRET), 428, "precondition-required", {}),
+    (StaleVersion(SECRET, expected=3, actual=5), 409, "stale-version", {"expected": 3, "actual": 5}),
+    (ItemLocked(SECRET, holder=SECRET, ticket=7), 423, "item-locked", {"ticket": 7}),
+    (LockTimeout(SECRET, queue=queue(1)), 423, "lock-timeout", {"ticket": 100}),
+    (LockTimeout(SECRET), 503, "no-answer", {}),
+    (TransactionAborted(SECRET, by="wounded"), 409, "transaction-aborted", {"by": "wounded"}),
+    (TransactionConflict(SECRET, reasons=("TransactionConflict", None)), 409, "transaction-conflict", {}),
+    (OverlapError(SECRET, found=((Versioned, {"key": {"S": SECRET}}),)), 409, "overlap", {}),
+    (Conflict(SECRET, stored=(Versioned, {"key": {"S": SECRET}})), 409, "conflict", {}),
+    (LockLost(SECRET, reason="evicted", ticket=9), 500, "lock-lost", {"reason": "evicted", "ticket": 9}),
+    (OutcomeUnknown(SECRET, write_id="w-1"), 500, "outcome-unknown", {"write_id": "w-1"}),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "code", "facts"), ERRORS, ids=lambda value: getattr(value, "code", None))
+def test_each_error_has_its_answer(error, status, code, facts):
+    """Status, type, code and facts; and nothing of what is stored, or of the error's own text."""
+    answer = _web.problem(error, is_conditional=False)
+
+    assert (answer.status, answer.body["status"], answer.body["code"]) == (status, status, code)
+    assert answer.body["type"] == f"urn:pynamo-locking:problem:{code}"
+    assert {name: answer.body[name] for name in facts} == facts
+    assert answer.body.keys() - facts.keys() == {"type", "title", "status", "detail", "code"}
+    assert SECRET not in json.dumps([answer.body, answer.headers])
+    assert isinstance(error, _web.ANSWERED)
+    assert status in _web.STATUSES
+
+
+def test_errors_of_writes_and_from_other_processes_have_the_same_answer():
+    """Those that are PynamoDB's errors as well, and those that were pickled."""
+    error = StaleVersion("stale", expected=1, actual=2)
+    assert _web.problem(pickle.loads(pickle.dumps(error)), is_conditional=False).body["actual"] == 2
+
+
+def test_a_stale_version_is_412_if_the_request_said_what_it_expects():
+    """And only then; other conflicts stay what they are."""
+    assert _web.problem(StaleVersion("stale"), is_conditional=True).status == 412
+    assert _web.problem(Conflict("no"), is_conditional=True).status == 409
+    assert _web.problem(ItemLocked("no"), is_conditional=True).status == 423
+
+
+def test_the_type_can_lead_to_pages_of_ones_own():
+    """The code is appended to what the configuration says."""
+    answer = _web.problem(Conflict("no"), is_conditional=False, base="https://example.com/problems/")
+    assert answer.body["type"] == "https://example.com/problems/conflict"
+
+
+@pytest.mark.parametrize(
+    ("ages", "header"),
+    [
+        ((1,), {}),  # renewed a moment ago: alive, and nobody knows for how long
+        ((45.5,), {"Retry-After": "15"}),  # two renewals are missing: it ends with its lease
+        ((45.5, 1), {"Retry-After": "15"}),  # who waits does not matter
+        ((600,), {"Retry-After": "1"}),
+        ((), {}),
+    ],
+)
+def test_when_to_try_again(ages, header):
+    """Only where it is known: where the holder has stopped to renew its lease."""
+    assert _web.problem(LockTimeout("busy", queue=queue(*ages)), is_conditional=False).headers == header
+
+
+def test_when_to_try_again_after_a_refused_write():
+    """The refusal brings the lock as it is stored."""
+    attribute = Locked._lock_attribute()
+    entry = records.new_entry(SECRET, WHOLE, lease=60.0, now_ms=1000)
+    lock = {
+        "next": {"N": "8"},
+        "since": {"N": "1"},
+        "evicted": {"M": {}},
+        "queue": {"M": {"e": entry}},
+        "tickets": {"M": {"e": {"N": "7"}}},
+    }
+    image = {"key": {"S": "k"}, attribute.attr_name: {"M": lock}}
+    answer = _web.problem(ItemLocked("no", ticket=7, stored=(Locked, image)), is_conditional=False)
+    assert (answer.body["ticket"], answer.headers) == (7, {"Retry-After": "1"})
+    assert SECRET not in json.dumps(answer.body)
+
+
+# Entity tags
+
+
+def stored(version, write_id=None):
+    item = Versioned("k")
+    versions.assume(item, Known(version, write_id))
+    return item
+
+
+def test_a_tag_names_the_write():
+    """The version, and the id of the write if it is known."""
+    assert _web.etag_of(stored(3, "a-b")) == "3-a-b"
+    assert _web.etag_of(stored(3)) == "3"
+
+
+def test_what_is_not_stored_has_no_tag():
+    """Nor has an item without a version."""
+    for item in (Versioned("k"), Locked("k")):
+        with pytest.raises(ConfigurationError, match="no version"):
+            _web.etag_of(item)
+
+
+@pytest.mark.parametrize(
+    "header", ['"3-a-b"', '"1", "3-a-b"', 'W/"9" , "3-a-b"', '"x,y","3-a-b"', "*", ' "3-a-b" ', '"3"', '"3-a-b",']
+)
+def test_a_tag_that_matches(header):
+    """One of several is enough, and an id that is not known is left to the write."""
+    item = stored(3, "a-b")
+    assert _web.matched(header, item) is item
+
+
+@pytest.mark.parametrize(
+    "header",
+    ['"2-a-b"', '"3-a-c"', 'W/"3-a-b"', "3-a-b", '""', "", '"three"', '"-3"', f'"{"9" * 5000}"', '"٣-a-b"', '"3-a-b'],
+)
+def test_a_tag_that_does_not_match(header):
+    """Other versions, other writes, weak tags, and what is no tag at all."""
+    with pytest.raises(StaleVersion) as refused:
+        _web.matched(header, stored(3, "a-b"))
+    assert refused.value.actual == 3
+
+
+def test_no_if_match():
+    """Is another error."""
+    with pytest.raises(_web.PreconditionRequired):
+        _web.matched(None, stored(3))
+
+
+def test_one_tag_and_a_key_need_no_request():
+    """The item has its key and what the client knows of it."""
+    item = _web.matched('"3-a-b"', Versioned, "k")
+    assert (item.key, item.version, versions.known(item)) == ("k", 3, Known(3, "a-b"))
+
+
+def test_without_a_version_nothing_is_compared():
+    """So it is refused: the write would be unconditional."""
+    for found in (Locked, Locked("k")):
+        with pytest.raises(ConfigurationError, match="no version"):
+            _web.matched('"3"', found, "k")
+
+
+# Where the models are
+
+
+def test_a_configuration_reaches_the_tables_that_models_name():
+    """Place, timeouts, prefix and settings, each model once."""
+    item, locks, transactions = models()
+    settings = {"HOST": "http://h", "REGION": "eu-west-1", "TABLE_PREFIX": "t-", "READ_TIMEOUT": 7, "MAX_RETRIES": None}
+    _places.configure([item, item], settings | {"LOCK_SETTINGS": {"wait": 5}})
+
+    assert [model.Meta.table_name for model in (item, locks, transactions)] == ["t-items", "t-locks", "t-transactions"]
+    for model in (item, locks, transactions):
+        assert (model.Meta.host, model.Meta.region, model.Meta.read_timeout_seconds) == ("http://h", "eu-west-1", 7)
+        assert model.Meta.lock_settings == LockSettings(wait=5)
+        connection = model._get_connection()
+        assert (connection.table_name, connection.connection.host) == (model.Meta.table_name, "http://h")
+    assert item.Meta.max_retry_attempts == 3
+
+
+def test_the_same_again_changes_nothing():
+    """Several applications of one process agree, and the prefix is put before the name once."""
+    item, _, _ = models()
+    for _ in range(3):
+        _places.configure([item], {"TABLE_PREFIX": "t-"})
+    assert item.Meta.table_name == "t-items"
+
+
+def test_another_place_is_refused():
+    """For a model class cannot be in two places at once; after `reset` it is where its class says."""
+    item, locks, _ = models()
+    _places.configure([item], {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 5}})
+    _places.configure([item], {"TABLE_PREFIX": "t-"})  # says nothing of the settings
+    for other in ({"TABLE_PREFIX": "u-"}, {}, {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 6}}):
+        with pytest.raises(ConfigurationError, match="configured otherwise"):
+            _places.configure([item], other)
+    assert (item.Meta.table_name, item.lock_settings().wait) == ("t-items", 5)
+    _places.reset([item])
+    assert (item.Meta.table_name, locks.Meta.table_name, item.lock_settings()) == ("items", "locks", LockSettings())
+    _places.configure([item], {"TABLE_PREFIX": "u-"})
+    assert item.Meta.table_name == "u-items"
+
+
+def test_a_model_in_use_is_not_moved():
+    """It may hold locks where it was."""
+    item, _, _ = models()
+    item._get_connection()
+    for other in ({"TABLE_PREFIX": "t-"}, {"HOST": "http://h"}):
+        with pytest.raises(ConfigurationError, match="was used before"):
+            _places.configure([item], other)
+    assert (item.Meta.table_name, item.Meta.host) == ("items", None)
+    _places.configure([item], {"LOCK_SETTINGS": {"wait": 5}})  # this moves nothing
+    assert item.lock_settings().wait == 5
+
+
+def test_settings_of_a_model_are_its_own():
+    """The configuration fills a gap."""
+
+    class Quick(LockableModel):
+        class Meta:
+            table_name = "quick"
+            lock_settings = LockSettings(wait=1)
+
+        key = UnicodeAttribute(hash_key=True)
+        lock = LockAttribute()
+
+    _places.configure([Quick], {"LOCK_SETTINGS": {"wait": 5}})
+    assert Quick.lock_settings().wait == 1
+    with pytest.raises(ConfigurationError, match="LOCK_SETTINGS"):
+        _places.configure([models()[0]], {"LOCK_SETTINGS": {"weight": 5}})
+
+
+def test_connections_are_left_to_the_parent_after_a_fork():
+    """Also of models that have only read: a server may load the application before it forks its workers."""
+    _places.configure([Versioned], {})
+    assert Versioned._get_connection().connection in transport._lock_connections
