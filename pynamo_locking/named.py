@@ -34,6 +34,6 @@ class NamedLock(OwnTable, LockableModel):
 
     _lock_creates_item: ClassVar[bool] = True
 
-    name = UnicodeAttribute(hash_key=True)
+    name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
     lock = LockAttribute()
-    expires = TTLAttribute(null=True, attr_name="expires_s")
+    expires: TTLAttribute = TTLAttribute(null=True, attr_name="expires_s")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-logger = logging.getLogger("pynamo_locking")
+logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002 - the name of what it is

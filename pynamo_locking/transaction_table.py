@@ -28,12 +28,12 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     on when that happens. Do not delete rows by hand: a header that is missing counts as aborted.
     """
 
-    id = UnicodeAttribute(hash_key=True, attr_name=headers.ID)
-    state = UnicodeAttribute(null=True, attr_name=headers.STATE)
-    owner = UnicodeAttribute(null=True, attr_name=headers.OWNER)
-    items = NumberAttribute(null=True, attr_name=headers.ITEMS)
-    version = VersionAttribute(null=True)
-    expires = TTLAttribute(null=True, attr_name=headers.EXPIRES)
+    id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=headers.ID)
+    state: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=headers.STATE)
+    owner: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=headers.OWNER)
+    items: NumberAttribute = NumberAttribute(null=True, attr_name=headers.ITEMS)
+    version: VersionAttribute = VersionAttribute(null=True)
+    expires: TTLAttribute = TTLAttribute(null=True, attr_name=headers.EXPIRES)
 
 
 def book_of(table: type[TransactionTable]) -> headers.Book:

@@ -90,8 +90,8 @@ class Transaction(QueryingMixin):
         on_progress: Callable[[int, int], object] | None = None,
     ) -> None:
         check_options(table, isolation, idempotency_key, workers)
-        self.id = runtime.current.token()
-        self.is_repeated = False
+        self.id: str = runtime.current.token()
+        self.is_repeated: bool = False
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
         deadline = runtime.current.monotonic() + seconds(wait, "wait")

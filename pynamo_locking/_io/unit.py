@@ -64,16 +64,16 @@ class Entry:
         read: Callable[[Entry], Image | None],
         token: str,
     ) -> None:
-        self.item = item
+        self.item: GuardedMixin = item
         self.key = key
         self.base = base
-        self.before = versions.known(item)
+        self.before: Known = versions.known(item)
         self.write: Write | None = None
         self.writer: FreeItem | None = None
         self.after: Image | Unread | None = base
         self.condition: Condition | None = None
-        self.is_read = False
-        self.is_checked = False
+        self.is_read: bool = False
+        self.is_checked: bool = False
         self._pending: list[Action] = []
         self._has_shown = False
         self._read = read

@@ -50,10 +50,10 @@ class Shape:
         self.attribute = attribute
         self.write_id_name = write_id_name
         # Building these is a good part of the work of a write, and they are the same for all writes.
-        self.version = None if attribute is None else Path(attribute)
-        self.write_id = None if write_id_name is None else Path([write_id_name])
-        self.count = None if attribute is None else attribute.add(1)
-        self.begin = None if attribute is None else attribute.set(1)
+        self.version: Path | None = None if attribute is None else Path(attribute)
+        self.write_id: Path | None = None if write_id_name is None else Path([write_id_name])
+        self.count: Action | None = None if attribute is None else attribute.add(1)
+        self.begin: Action | None = None if attribute is None else attribute.set(1)
 
 
 def shape_of(model: type[Model]) -> Shape:

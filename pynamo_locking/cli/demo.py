@@ -39,8 +39,8 @@ class PlainAccount(Model):
 
         table_name = "plain-accounts"
 
-    name = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
+    name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
+    balance: NumberAttribute = NumberAttribute(default=0)
 
 
 class Account(LockableModel):
@@ -50,10 +50,10 @@ class Account(LockableModel):
         """Where it is."""
 
         table_name = "accounts"
-        lock_settings = LockSettings(poll=0.005, poll_max=0.05)
+        lock_settings: LockSettings = LockSettings(poll=0.005, poll_max=0.05)
 
-    name = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
+    name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
+    balance: NumberAttribute = NumberAttribute(default=0)
     lock = LockAttribute()
 
 

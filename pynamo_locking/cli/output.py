@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Where the width of a terminal is not known, as in a pipe: wide enough that nothing is folded.
 _WIDTH_OF_A_PIPE: Final = 200
 
-logger = logging.getLogger("pynamo_locking")
+logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class _Console(Console):

@@ -57,7 +57,7 @@ class Problem(Exception):  # noqa: N818 - what the person is told; mostly not an
         super().__init__(message)
         self.kind = kind
         self.message = message
-        self.exit_code = int(exit_code)
+        self.exit_code: int = int(exit_code)
         self.facts = facts
 
     def document(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def usage(message: str) -> Problem:
 
 
 #: Errors that have a meaning here; all others are bugs and keep their traceback.
-EXPECTED: Final = (LockingError, Unavailable, PynamoDBException, BotoCoreError, ClientError)
+EXPECTED: Final[tuple[type[Exception], ...]] = (LockingError, Unavailable, PynamoDBException, BotoCoreError, ClientError)
 
 _CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, SSOError)
 _NO_ACCESS: Final = {

@@ -39,7 +39,7 @@ class Session:
 
     def __init__(self, options: Mapping[str, str | None], *, as_json: bool) -> None:
         self.as_json = as_json
-        self.environment = dict(os.environ)
+        self.environment: dict[str, str] = dict(os.environ)
         self.settings: Settings = where.load(options)
         self._ends = ExitStack()
 

@@ -63,7 +63,7 @@ class PynamoLocking:
     """
 
     def __init__(self, models: Sequence[type[Model]]) -> None:
-        self.models = _places.with_tables(models)
+        self.models: list[type[Model]] = _places.with_tables(models)
 
     def init_app(self, app: Flask) -> None:
         """Configure the models as an application says, and add everything else to it.

@@ -50,7 +50,7 @@ class Meta:
     def __init__(self) -> None:
         self.endpoint_url = "memory://dynamodb"
         self.region_name = "memory"
-        self.events = HierarchicalEmitter()
+        self.events: Any = HierarchicalEmitter()
 
 
 class Exceptions:

@@ -86,7 +86,7 @@ class MemoryDynamoDB:
     """
 
     def __init__(self) -> None:
-        self.exceptions = Exceptions()
+        self.exceptions: Exceptions = Exceptions()
         self._store = Store()
         self._mutex = runtime.Runtime().mutex()  # a real one, also in a test with a virtual world
         self._client = MemoryClient(self)
@@ -175,8 +175,8 @@ class MemoryClient:
     """
 
     def __init__(self, database: MemoryDynamoDB) -> None:
-        self.exceptions = database.exceptions
-        self.meta = Meta()
+        self.exceptions: Exceptions = database.exceptions
+        self.meta: Meta = Meta()
         self._database = database
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:

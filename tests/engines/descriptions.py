@@ -66,10 +66,10 @@ def _once_for_each_ruleset(provider: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[Any, Any] = {}
 
     @functools.wraps(provider, updated=())
-    def provide_once(ruleset_data: Any, partition_data: Any, excluded_params: frozenset[str] | None = None) -> Any:
-        key = (id(ruleset_data), id(partition_data), excluded_params)
+    def provide_once(ruleset_data: Any, partition_data: Any, *more: Any, **named: Any) -> Any:
+        key = (id(ruleset_data), id(partition_data), *more, *named.items())
         if key not in known:  # what is kept with it makes the key last
-            known[key] = provider(ruleset_data, partition_data, excluded_params), ruleset_data, partition_data
+            known[key] = provider(ruleset_data, partition_data, *more, **named), ruleset_data, partition_data
         return known[key][0]
 
     return provide_once

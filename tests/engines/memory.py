@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pynamodb.connection import Connection
 
 _STANDARD: Final[Any] = standard  # the stubs do not know all of it
-#: What botocore repeats by itself.
-_CHECKERS: Final = (
-    _STANDARD.TransientRetryableChecker(),
-    _STANDARD.ThrottledRetryableChecker(),
-    _STANDARD.ThrottlingStatusCodeChecker(),
+#: What botocore repeats by itself; the last of them is not in older ones.
+_CHECKERS: Final = tuple(
+    getattr(_STANDARD, name)()
+    for name in ("TransientRetryableChecker", "ThrottledRetryableChecker", "ThrottlingStatusCodeChecker")
+    if hasattr(_STANDARD, name)
 )
 #: A real request lets other threads run; without that, those of a test would hardly ever meet.
 _ON_THE_WAY_S: Final = 1e-6

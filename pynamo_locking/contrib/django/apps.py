@@ -13,7 +13,7 @@ class PynamoLockingConfig(AppConfig):
 
     name = "pynamo_locking.contrib.django"
     label = "pynamo_locking"
-    verbose_name = "pynamo_locking"
+    verbose_name: str = "pynamo_locking"
 
     def ready(self) -> None:
         """Configure the models, and register the checks."""
