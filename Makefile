@@ -69,7 +69,7 @@ dist: $(VENV)/.dist ## wheel and source distribution, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 
-check-wheel: dist ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
+check-wheel: dist engines ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
 	.ci/check-wheel $(PYTHON) oldest "pynamodb==6.1.0" "boto3==1.28.0" "botocore==1.31.0"
 	.ci/check-wheel $(PYTHON) newest
 
