@@ -68,6 +68,8 @@ def measure(tick: Callable[[], None]) -> list[Length]:
         while len(threads) < length:
             with metered() as entering:
                 threads.append(_wait(len(threads) + 1))
+                while not entering.write_units:
+                    time.sleep(0.001)  # its answer is on the way
         done.append(_measure(length, holder, entering.write_units))
         tick()
     reads = _reads_by_position()
