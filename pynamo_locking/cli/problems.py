@@ -71,7 +71,13 @@ def usage(message: str) -> Problem:
 
 
 #: Errors that have a meaning here; all others are bugs and keep their traceback.
-EXPECTED: Final[tuple[type[Exception], ...]] = (LockingError, Unavailable, PynamoDBException, BotoCoreError, ClientError)
+EXPECTED: Final[tuple[type[Exception], ...]] = (
+    LockingError,
+    Unavailable,
+    PynamoDBException,
+    BotoCoreError,
+    ClientError,
+)
 
 _CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, SSOError)
 _NO_ACCESS: Final = {
