@@ -34,12 +34,14 @@ from pynamo_locking.versioned import VersionedMixin
 
 if _typing.TYPE_CHECKING:
     from pynamo_locking._core.paths import Plan
+    from pynamo_locking.aio import AsyncLock, alocked_all
     from pynamo_locking.intervals import IntervalMixin
     from pynamo_locking.recovery import SweepReport, outcome, recover, sweep
     from pynamo_locking.running import current_transaction, transaction, transactional
     from pynamo_locking.transactions import Transaction
 
 __all__ = [
+    "AsyncLock",
     "BatchError",
     "BatchResult",
     "ConfigurationError",
@@ -73,6 +75,7 @@ __all__ = [
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
+    "alocked_all",
     "current_transaction",
     "locked_all",
     "outcome",
@@ -82,10 +85,12 @@ __all__ = [
     "transactional",
 ]
 
-#: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, and most programs need none.
+#: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, locks for asyncio load asyncio,
+#: and most programs need neither.
 _LATER = {
     **dict.fromkeys(("SweepReport", "outcome", "recover", "sweep"), "recovery"),
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "running"),
+    **dict.fromkeys(("AsyncLock", "alocked_all"), "aio"),
     "Plan": "_core.paths",
     "Transaction": "transactions",
     "IntervalMixin": "intervals",

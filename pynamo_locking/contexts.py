@@ -97,14 +97,14 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
     limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
-        for lock in _in_order(locks):
+        for lock in in_order(locks):
             left = max(0.0, deadline - runtime.current.monotonic())
             lock.acquire(wait=left)
             held.push(lock.__exit__)
         yield locks
 
 
-def _in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
+def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
     """Yield locks by their rows, and before several ranges of one row a lock that covers them all."""
     rows: dict[str, list[Lock[Any]]] = {}
     for lock in locks:

@@ -110,7 +110,9 @@ class Lock(Generic[M]):
         )
 
     def _take(self, wish: Wish) -> OwnEntry:
-        own = Acquisition(self._target.row, wish).run()
+        return self._hold(Acquisition(self._target.row, wish).run(), wish)
+
+    def _hold(self, own: OwnEntry, wish: Wish) -> OwnEntry:
         try:
             self._refuse_expired(own)
             if self._on_lost is not None:

@@ -9,10 +9,10 @@ from typing_extensions import Self
 
 from pynamo_locking._io import inspection, rows
 from pynamo_locking._io.wish import make_claim, make_wish
+from pynamo_locking.awaitable import AwaitableMixin
 from pynamo_locking.contexts import Edit, first_of
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockTimeout
 from pynamo_locking.locks import Lock
-from pynamo_locking.versioned import VersionedMixin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pynamo_locking.attributes import LockAttribute
 
 
-class LockableMixin(VersionedMixin):
+class LockableMixin(AwaitableMixin):
     """Adds locks to a model: put it right before `Model` in the bases, or derive from `LockableModel`.
 
     The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
@@ -206,14 +206,17 @@ class LockableMixin(VersionedMixin):
 
         Cost: that of the lock, and 1 refused write for each one that was skipped; shared or with permits 2.
         """
+        return first_of(cls._locks_of(keys, {"wait": 0, **options}), (LockTimeout, ItemNotFound))
+
+    @classmethod
+    def _locks_of(cls, keys: Iterable[Any], options: dict[str, Any]) -> list[Lock[Self]]:
         if isinstance(keys, (str, bytes)):
             raise ConfigurationError(f"locked_first() takes a list of keys, not {keys!r} alone.")
         pairs = [key if isinstance(key, tuple) else (key, None) for key in keys]
         wrong = next((pair for pair in pairs if len(pair) != 2), None)  # noqa: PLR2004 - hash and range key
         if wrong is not None:
             raise ConfigurationError(f"a key is a hash key, or a pair of hash and range key, not {wrong!r}.")
-        locks = [cls.locked(*pair, **{"wait": 0, **options}) for pair in pairs]
-        return first_of(locks, (LockTimeout, ItemNotFound))
+        return [cls.locked(*pair, **options) for pair in pairs]
 
     if TYPE_CHECKING:
         # Most models call their LockAttribute `lock`; it makes locks as well (see there).

@@ -24,6 +24,7 @@ LAYERS = [
     ["terms"],
     ["named", "transaction_table"],
     ["models"],
+    ["aio", "awaitable"],
     ["contexts", "versioned", "expiring"],
     ["batches"],
     ["transact_write"],

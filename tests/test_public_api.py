@@ -17,6 +17,7 @@ import pynamo_locking
 import pynamo_locking.testing
 
 PUBLIC = [
+    "AsyncLock",
     "BatchError",
     "BatchResult",
     "ConfigurationError",
@@ -50,6 +51,7 @@ PUBLIC = [
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
+    "alocked_all",
     "current_transaction",
     "locked_all",
     "outcome",

@@ -10,6 +10,8 @@ from pynamo_locking._core.claims import WHOLE, front
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynamo_locking._core.claims import Bound, Claim
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
@@ -21,6 +23,7 @@ class Mailbox:
     def __init__(self, claim: Claim = WHOLE) -> None:
         self.claim = claim
         self.ticket: int | None = None  # of the waiter, once it is in the queue
+        self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
         self._condition = runtime.current.condition()
         self._image: Image | None = None
         self._rung = False
@@ -30,6 +33,16 @@ class Mailbox:
         with self._condition:
             self._image, self._rung = image, True
             self._condition.notify_all()
+            wake = self.on_ring
+        if wake is not None:
+            wake()
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` at the next ring; at once if it has rung and nobody has looked since."""
+        with self._condition:
+            self.on_ring, was_rung = wake, self._rung
+        if was_rung:
+            wake()
 
     def wait(self, timeout: float) -> Image | None:
         """Return the image that was left, waiting up to `timeout` seconds to be woken."""

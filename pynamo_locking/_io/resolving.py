@@ -74,26 +74,33 @@ class Resolver:
             StillPending: the deadline has passed.
             Unavailable: no answer came.
         """
+        wait = self.begin(row, mark)
+        if wait is not None:
+            runtime.current.sleep(wait)
+
+    def begin(self, row: Row, mark: Mark) -> float | None:
+        """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
         book = Book(row.connection, mark.table)
         header = persistently(lambda: headers.read(book, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             assert header is not None  # noqa: S101 - it is pending
-            self._wait_or_abort(book, header)
-        elif what is Fate.FINISH:
+            return self._wait_or_abort(book, header)
+        if what is Fate.FINISH:
             marks.finish(row, mark)
         else:
             logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
             marks.drop(row, mark)
+        return None
 
-    def _wait_or_abort(self, book: Book, header: Header) -> None:
+    def _wait_or_abort(self, book: Book, header: Header) -> float | None:
         now = runtime.current.monotonic()
         meeting = self._met[header.id] = meet(self._met.get(header.id), header, now)
         reason = reason_now(header, meeting, self._priority)
         if reason is not None:
             logger.warning("aborting the transaction %s of %s: %s", header.id, header.owner, reason)
             headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)
-            return
+            return None
         if self._deadline is None:
             self._deadline = now + PATIENCE_S
         left = self._deadline - now
@@ -101,4 +108,4 @@ class Resolver:
             raise StillPending(header)
         self._pulse()
         self._waits += 1
-        runtime.current.sleep(min(left, backoff(min(self._waits, 4), runtime.current.jitter())))
+        return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Runtime:
             task = asyncio.current_task() if asyncio is not None else None
         except RuntimeError:  # no event loop runs in this thread
             task = None
-        return threading.get_ident(), task
+        # Weak: the heartbeat knows who holds a lock, and would keep alive a task whose loop has gone.
+        return threading.get_ident(), None if task is None else weakref.ref(task)
 
     def owner(self) -> str:
         """Return the label that names this process and thread to people."""
@@ -103,7 +105,19 @@ def install(world: Runtime) -> None:
     current = world
 
 
+#: How often this process was made by a fork of one that knew this package already. What was begun before is not ours.
+forks = 0
+
+
+def _count_fork() -> None:
+    global forks  # noqa: PLW0603 - one for each process
+    forks += 1
+
+
 def after_fork(callback: Callable[[], None]) -> None:
     """Call back in every child process right after a fork, where the platform forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
+
+
+after_fork(_count_fork)

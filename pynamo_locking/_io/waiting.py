@@ -20,6 +20,7 @@ from pynamo_locking._core.queue import (
 )
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.own import OwnEntry
+from pynamo_locking._io.pauses import Pause, walk
 from pynamo_locking._io.requests import NewEntry, Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.pauses import Steps
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.wish import Wish
 
@@ -53,9 +55,8 @@ class Acquisition:
         self._new = self._name_entry()
         self._resolver = Resolver(deadline=self._deadline)
         self._entry: Entry | None = None
-        self._started = 0.0
-        self._beat = 0
-        self._may_be_in = False
+        self._started, self._beat = 0.0, 0
+        self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
 
     def run(self) -> OwnEntry:
@@ -66,11 +67,15 @@ class Acquisition:
             ItemNotFound: the item does not exist, or was deleted while we waited.
             ConfigurationError: DynamoDB refuses such requests.
         """
+        return walk(self.steps())
+
+    def steps(self) -> Steps[OwnEntry]:
+        """Do what `run` does, but for the pauses. They leave nothing behind if they are closed early, either."""
         self._mailbox = local.open_mailbox(self._row, self._wish.claim)
         try:
             while True:
-                image = self._enter()
-                own = self._wait_for_turn(image)
+                image = yield from self._enter()
+                own = yield from self._wait_for_turn(image)
                 if own is not None:
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
@@ -88,41 +93,41 @@ class Acquisition:
 
     # Entering
 
-    def _enter(self) -> Image:
+    def _enter(self) -> Steps[Image]:
         """Join the queue under `self._new`, as often as it takes."""
         self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
         self._pace = None
         attempt = 0
         while True:
             try:
-                image = self._enter_once()
+                image = yield from self._enter_once()
             except Unavailable as error:
-                self._not_answered(error, attempt)
+                yield from self._not_answered(error, attempt)
             else:
                 if image is not None:
                     return image
-                self._back_off(attempt)
+                yield self._back_off(attempt)
             attempt += 1
 
-    def _enter_once(self) -> Image | None:
+    def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full."""
         image = self._attempt(lambda: requests.enter(self._row, self._new, self._wish.capacity))
         state = self._row.state(image)
         if state.find(self._new.id) is not None:
             return image
         if state.exists:
-            return self._make_room(state)
+            return (yield from self._make_room(state))
         if image is None and not self._row.may_create:
             self._no_such_item()
         if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
-            self._resolve(state.mark)
+            yield from self._resolve(state.mark)
             return None
         image = self._attempt(lambda: requests.enter_first(self._row, self._new))
         if image is None:
             self._no_such_item()
         is_in = self._row.state(image).find(self._new.id) is not None
         # Somebody else made the document in between: join it.
-        return image if is_in else self._enter_once()
+        return image if is_in else (yield from self._enter_once())
 
     def _attempt(self, request: Callable[[], Image]) -> Image | None:
         """Send a request to enter; return the image it made, or the one it was refused with.
@@ -140,12 +145,12 @@ class Acquisition:
                 self._may_be_in = was_in_doubt
             return refused.image
 
-    def _make_room(self, state: LockState) -> Image | None:
+    def _make_room(self, state: LockState) -> Steps[Image | None]:
         """The queue is full. Evict the dead in it; whoever has no time to wait learns who is ahead."""
         self._state = state
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead, state) is not None:
-            return self._enter_once()
+            return (yield from self._enter_once())
         self._wish.must_fit(state.entries[0], self._row.label)
         if self._wish.wait == 0:
             self._time_out()
@@ -153,50 +158,52 @@ class Acquisition:
 
     # Waiting
 
-    def _wait_for_turn(self, image: Image | None) -> OwnEntry | None:
+    def _wait_for_turn(self, image: Image | None) -> Steps[OwnEntry | None]:
         """Return our granted entry, or None if it vanished from the queue."""
         attempt = 0
         while True:
-            image = self._with_us(image)
+            image = yield from self._with_us(image)
             if image is None:
                 return None
             assert self._entry is not None  # noqa: S101 - set by _with_us
             ahead = self._state.ahead_of(self._entry)
             if not ahead and self._state.mark is None:
-                return self._grant(image)
+                return (yield from self._grant(image))
             dead = self._watch(ahead)
             try:
                 if not ahead:
-                    image = self._wait_for_transaction()
+                    image = yield from self._wait_for_transaction()
                     continue
                 self._wish.must_fit(self._state.entries[0], self._row.label)
                 image = evict_dead(self._row, dead, self._state) if dead else None
                 if image is None:
-                    image = self._next_image(max(1, len(ahead) - self._wish.claim.permits + 1))
+                    image = yield from self._next_image(max(1, len(ahead) - self._wish.claim.permits + 1))
                 attempt = 0
             except Unavailable as error:
-                self._not_answered(error, attempt)
+                yield from self._not_answered(error, attempt)
                 attempt += 1
 
-    def _wait_for_transaction(self) -> Image | None:
+    def _wait_for_transaction(self) -> Steps[Image | None]:
         """We are first, and a transaction that came before us has the item."""
         assert self._state.mark is not None  # noqa: S101 - that is why
-        self._resolve(self._state.mark)
+        yield from self._resolve(self._state.mark)
         if runtime.current.monotonic() >= next_renewal(self._started, self._wish.lease):
             return self._renew()
         return requests.look(self._row, consistent=True)
 
-    def _resolve(self, mark: Mark) -> None:
+    def _resolve(self, mark: Mark) -> Steps[None]:
         try:
-            self._resolver.resolve(self._row, mark)
+            wait = self._resolver.begin(self._row, mark)
         except StillPending as pending:
             self._time_out(str(pending))
+        if wait is not None:
+            yield Pause(wait)
 
-    def _with_us(self, image: Image | None) -> Image | None:
+    def _with_us(self, image: Image | None) -> Steps[Image | None]:
         """Return an image that has our entry, or None if a consistent read proves that it is gone."""
         for consistent in (False, True):
             if consistent:
-                image = self._look_for_certain()
+                image = yield from self._for_certain(lambda: requests.look(self._row, consistent=True))
             self._state = self._row.state(image)
             # A late copy of our enter request may have revived the id under another ticket.
             found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
@@ -207,16 +214,16 @@ class Acquisition:
             self._no_such_item()
         return None
 
-    def _look_for_certain(self) -> Image | None:
+    def _for_certain(self, request: Callable[[], Image | None]) -> Steps[Image | None]:
         attempt = 0
         while True:
             try:
-                return requests.look(self._row, consistent=True)
+                return request()
             except Unavailable as error:
-                self._not_answered(error, attempt)
+                yield from self._not_answered(error, attempt)
                 attempt += 1
 
-    def _next_image(self, position: int) -> Image | None:
+    def _next_image(self, position: int) -> Steps[Image | None]:
         """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
@@ -224,7 +231,7 @@ class Acquisition:
         self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
         delay = poll_delay(self._pace, now, self._wish.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._wish.lease)
-        told = self._hear_until(min(now + delay, self._deadline, renewal))
+        told = yield from self._hear_until(min(now + delay, self._deadline, renewal))
         if runtime.current.monotonic() >= renewal:
             return self._renew()
         if told is not None:
@@ -232,13 +239,13 @@ class Acquisition:
         # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof.
         return requests.look(self._row, consistent=False)
 
-    def _hear_until(self, until: float) -> Image | None:
+    def _hear_until(self, until: float) -> Steps[Image | None]:
         """Sleep until a release in this process wakes us; return the image it left."""
         assert self._entry is not None  # noqa: S101 - we are in the queue
-        told = self._mailbox.wait(until - runtime.current.monotonic())
+        told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
         if told is not None and self._row.state(told).next_ticket <= self._entry.ticket:
             # It is from before we came, and was left while our request to enter was on its way.
-            told = self._mailbox.wait(until - runtime.current.monotonic())
+            told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
         return told
 
     def _renew(self) -> Image | None:
@@ -261,40 +268,31 @@ class Acquisition:
         skew = self._wish.settings.max_clock_skew
         return dead_among(entries, self._seen, now, runtime.current.time_ms(), skew)
 
-    def _grant(self, image: Image) -> OwnEntry | None:
+    def _grant(self, image: Image) -> Steps[OwnEntry | None]:
         """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""
         used = runtime.current.monotonic() - self._started
         if used >= self._wish.lease * (1 if self._wish.heartbeat else RATE_MARGIN):
-            renewed = self._renew_for_certain()
+            renewed = yield from self._with_us((yield from self._for_certain(self._renew)))
             if renewed is None:
                 return None
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
         return OwnEntry(self._row, self._entry, self._started, self._beat, image)
 
-    def _renew_for_certain(self) -> Image | None:
-        attempt = 0
-        while True:
-            try:
-                return self._with_us(self._renew())
-            except Unavailable as error:
-                self._not_answered(error, attempt)
-                attempt += 1
-
     # Giving up
 
-    def _not_answered(self, error: Unavailable, attempt: int) -> None:
+    def _not_answered(self, error: Unavailable, attempt: int) -> Steps[None]:
         logger.warning("request for %s not answered: %s", self._row.label, error)
         self._failure = error
         if self._wish.wait == 0 and attempt + 1 >= _ATTEMPTS_WITHOUT_WAIT:
             self._time_out()
-        self._back_off(attempt)
+        yield self._back_off(attempt)
 
-    def _back_off(self, attempt: int) -> None:
+    def _back_off(self, attempt: int) -> Pause:
         left = self._deadline - runtime.current.monotonic() if self._wish.wait else math.inf
         if left <= 0:
             self._time_out()
-        runtime.current.sleep(min(left, backoff(attempt, runtime.current.jitter())))
+        return Pause(min(left, backoff(attempt, runtime.current.jitter())))
 
     def _time_out(self, reason: str = "") -> NoReturn:
         ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
@@ -320,7 +318,7 @@ class Acquisition:
 
     def _leave(self) -> None:
         """Remove our entry, if it is there or may still arrive."""
-        if not self._may_be_in:
+        if not self._may_be_in or self._forks != runtime.forks:  # a forked child has no place in the queue
             return
         for attempt in range(_ATTEMPTS_TO_LEAVE):
             try:

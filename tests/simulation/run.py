@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking import locks
 from pynamo_locking._core import paths
-from pynamo_locking._io import headers, heartbeat, local, locked, runtime
+from pynamo_locking._io import headers, heartbeat, local, locked, loops, own, runtime
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -244,6 +244,9 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "current", world),
         (local, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
+        (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
+        (loops, "_underway", set()),
+        (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
         *((module, "heart", heart) for module in (heartbeat, locks, locked)),
     ]
     if workload.most_actions is not None:
@@ -258,6 +261,8 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
             setattr(module, name, value)
         yield
     finally:
+        for entry in tuple(own._alive):
+            entry.ended = True
         logger.disabled = was_disabled
         for module, name, value in before:
             setattr(module, name, value)

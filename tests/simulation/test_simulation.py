@@ -18,6 +18,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
+from tests.simulation.workloads.tasks import Tasks
 from tests.simulation.workloads.transacting import ForgottenHeaders
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of 
 
 #: Many workloads for one rule, or one that takes long: half as many seeds of each.
 HALVED: Final = {
-    each.name for each in WORKLOADS.values() if issubclass(each, (Sharing, IntervalsUnderLocks, ForgottenHeaders))
+    each.name
+    for each in WORKLOADS.values()
+    if issubclass(each, (Sharing, IntervalsUnderLocks, ForgottenHeaders, Tasks))
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from typing import TYPE_CHECKING, cast
@@ -103,7 +104,11 @@ class World(runtime.Runtime):
 
     def party(self) -> tuple[object, ...]:
         """Return who runs."""
-        return (self.scheduler.current,)
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        return self.scheduler.current, task
 
     def owner(self) -> str:
         """Return the label of who runs."""

@@ -2,13 +2,13 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `intervals`, `outcomes` and
-`transactions`.
+bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `intervals`, `outcomes`,
+`tasks` and `transactions`.
 """
 
 from __future__ import annotations
 
-from tests.simulation.planted import guards, intervals, modes, outcomes, queue, transactions, waiting
+from tests.simulation.planted import guards, intervals, modes, outcomes, queue, tasks, transactions, waiting
 from tests.simulation.planted.machinery import (
     BUGS,
     OPEN,
@@ -34,6 +34,7 @@ __all__ = [
     "queue",
     "runs_until_found",
     "search",
+    "tasks",
     "transactions",
     "waiting",
 ]

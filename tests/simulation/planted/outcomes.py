@@ -148,7 +148,7 @@ def item_from_before_our_turn() -> Patches:
     enter, grant = Acquisition._enter, Acquisition._grant
 
     def enter_and_keep(self: Any) -> Any:
-        self.first_image = enter(self)
+        self.first_image = yield from enter(self)
         return self.first_image
 
     return [

@@ -43,7 +43,7 @@ def absence_in_old_image() -> Patches:
 
     def _with_us(self: Any, image: Any) -> Any:
         is_in = self._row.state(image).find(self._new.id) is not None
-        return with_us(self, image) if is_in or self._entry is None else None
+        return (yield from with_us(self, image)) if is_in or self._entry is None else None
 
     return [(Acquisition, "_with_us", _with_us)]
 
@@ -55,7 +55,7 @@ def old_image_without_us() -> Patches:
 
     def _with_us(self: Any, image: Any) -> Any:
         if self._entry is None or image is None:
-            return with_us(self, image)
+            return (yield from with_us(self, image))
         self._state = self._row.state(image)
         return image
 
@@ -65,7 +65,7 @@ def old_image_without_us() -> Patches:
 @plants(Plan("locked_all"), "Calm")
 def locks_in_any_order() -> Patches:
     """Several locks are taken in the order in which they are named, so that two parties wait in a circle."""
-    return [(contexts, "_in_order", iter)]
+    return [(contexts, "in_order", iter)]
 
 
 @plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")

@@ -16,6 +16,7 @@ from tests.simulation.workloads import (
     queues,
     ranges,
     sharing,
+    tasks,
     transacting,
     values,
     writing,
@@ -39,6 +40,7 @@ _MODULES: Final = (
     queues,
     intervals,
     querying,
+    tasks,
 )
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {

@@ -1,0 +1,257 @@
+"""asyncio over what blocks: requests are made in threads of our own, pauses pass in the event loop.
+
+Nothing that has been begun is left half done. A task that is cancelled in the middle of a request hears of it when
+what the request did has been undone; a task whose loop has gone leaves that to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import weakref
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pynamo_locking._io import heartbeat, runtime
+from pynamo_locking.exceptions import LockLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.pauses import Pause, Steps
+    from pynamo_locking._io.requests import Image
+
+logger = logging.getLogger("pynamo_locking")
+
+T = TypeVar("T")
+
+#: Requests in flight at once. Below the 50 connections of the locks' own pool, of which the heartbeat needs some.
+MAX_THREADS: Final = 32
+
+#: A longer pause is cut: the clocks of loops overflow somewhere, and who wakes up too early looks again.
+_LONGEST_PAUSE_S: Final = 3600.0
+
+
+class Crew:
+    """Threads for what blocks. Each leaves when nothing waits to be done, so that an idle process has none.
+
+    None of them ever waits for a lock of DynamoDB, only for answers: so whoever has to save or to give back a lock
+    finds a thread, however many wait for that lock.
+    """
+
+    def __init__(self) -> None:
+        self.world = runtime.current
+        self._mutex = runtime.current.mutex()  # reentrant: a finalizer may come in between
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._threads = 0
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Do it soon, in order.
+
+        Raises:
+            RuntimeError: no thread can be started, and there is none.
+        """
+        with self._mutex:
+            self._waiting.append(work)
+            if self._threads >= MAX_THREADS:
+                return
+            self._threads += 1
+        try:
+            runtime.current.spawn(self._serve, name="pynamo-locking-asyncio")
+        except RuntimeError:
+            with self._mutex:
+                self._threads -= 1
+                if self._threads == 0 and work in self._waiting:
+                    self._waiting.remove(work)
+                    raise
+
+    def _serve(self) -> None:
+        while True:
+            with self._mutex:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                work = self._waiting.popleft()
+            work()
+            del work  # or what it refers to would live on until the next one
+
+
+crew = Crew()
+
+#: Attempts that are not over. Kept here, or the collector would close them in the middle of a step, or of anything.
+_underway: set[Taking] = set()
+
+
+def start(work: Callable[[], object]) -> None:
+    """Do something in a thread, in a copy of this context, and do not wait for it."""
+    global crew  # noqa: PLW0603 - one for each world that a test installs
+    if crew.world is not runtime.current:
+        crew = Crew()
+    context = contextvars.copy_context()
+    crew.do(lambda: context.run(work))
+
+
+def _begin(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do something in a thread, and tell the running loop what became of it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(settled: Callable[[], None]) -> None:
+        if not future.done():
+            settled()
+
+    def job() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised again in the task
+            _call_soon(loop, partial(settle, partial(future.set_exception, error)))
+        else:
+            _call_soon(loop, partial(settle, partial(future.set_result, result)))
+
+    start(job)
+    return future
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        logger.debug("the event loop is closed, so nobody waits for that any more")
+
+
+async def call(work: Callable[[], T]) -> T:
+    """Do something in a thread. Whoever is cancelled meanwhile hears of it at once; the thread goes on."""
+    return await _begin(work)
+
+
+async def to_the_end(work: Callable[[], T]) -> T:
+    """Do something in a thread. Whoever is cancelled meanwhile, however often, hears of it when it is done."""
+    future = _begin(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from future.exception()
+    return future.result()
+
+
+async def spend(pause: Pause) -> Image | None:
+    """Let a pause pass while other tasks go on; return what was left in its mailbox."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(max(0.0, min(pause.seconds, _LONGEST_PAUSE_S)), _end, over)
+    # The mailbox outlives a loop that is closed, and must not keep the task alive. The timer does, in one that is not.
+    heard = weakref.ref(over)
+    try:
+        if pause.mailbox is not None:
+            pause.mailbox.listen(lambda: _call_soon(loop, lambda: _end(heard())))
+        await over
+    finally:
+        timer.cancel()
+        if pause.mailbox is not None:
+            pause.mailbox.on_ring = None
+    return None if pause.mailbox is None else pause.mailbox.wait(0)
+
+
+def _end(pause: asyncio.Future[None] | None) -> None:
+    if pause is not None and not pause.done():
+        pause.set_result(None)
+
+
+class Taking:
+    """An attempt to take a lock, made step by step in threads. One of them is at it at a time.
+
+    Args:
+        steps: the attempt.
+        hold: called with the entry once it is granted, and returns it; releases it if it raises.
+    """
+
+    def __init__(self, steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> None:
+        self._steps = steps
+        self._hold = hold
+        self._stepping = runtime.current.exclusive()
+        self._forks = runtime.forks
+        self._own: OwnEntry | None = None
+        self.is_over = False
+        _underway.add(self)
+
+    @property
+    def own(self) -> OwnEntry:
+        """Our entry, once `advance` has returned None."""
+        assert self._own is not None  # noqa: S101 - see above
+        return self._own
+
+    def advance(self, told: Image | None) -> Pause | None:
+        """Go on to the next pause; None: the lock is ours."""
+        with self._stepping:
+            if self.is_over:
+                return None
+            try:
+                return self._steps.send(told)
+            except StopIteration as done:
+                _underway.discard(self)
+                self._own = self._hold(done.value)
+                return None
+            except BaseException:
+                _underway.discard(self)
+                self.is_over = True
+                raise
+
+    def abandon(self) -> None:
+        """Leave nothing behind: after the step that is being made, if there is one."""
+        with self._stepping:
+            self.is_over = True
+            self._steps.close()
+            _underway.discard(self)
+            own, self._own = self._own, None
+            if own is None:
+                return
+            try:
+                own.release()
+            except LockLost as loss:
+                logger.warning("%s (after its task was cancelled)", loss)
+            finally:
+                heartbeat.heart.remove(own)
+
+    def leave_behind(self) -> None:
+        """Do the same in a thread, because nobody can wait for it; in a forked child it is not ours to do."""
+        if self._forks == runtime.forks:
+            with contextlib.suppress(RuntimeError):  # no thread: its lease will end
+                start(self.abandon)
+
+
+async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> OwnEntry:
+    """Take a lock, or leave nothing behind, also if the task is cancelled or its loop has gone.
+
+    Args:
+        steps: of an `Acquisition`.
+        hold: as for `Taking`.
+    """
+    taking, told = Taking(steps, hold), None
+    try:
+        while (pause := await call(partial(taking.advance, told))) is not None:
+            told = await spend(pause)
+    except GeneratorExit:
+        taking.leave_behind()
+        raise
+    except BaseException:
+        if not taking.is_over:
+            with contextlib.suppress(asyncio.CancelledError):  # by one that comes on top of it
+                await to_the_end(taking.abandon)
+        raise
+    return taking.own
+
+
+def _start_anew_after_fork() -> None:
+    global crew  # noqa: PLW0603 - no thread of the parent lives in the child
+    crew = Crew()
+
+
+runtime.after_fork(_start_anew_after_fork)

@@ -1,0 +1,53 @@
+"""Pauses on the way to a lock. A thread sleeps through them; an event loop goes on with other tasks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from pynamo_locking._io.local import Mailbox
+    from pynamo_locking._io.requests import Image
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A time in which there is nothing to do.
+
+    Attributes:
+        seconds: how long, at most.
+        mailbox: what ends it early, if anything does.
+    """
+
+    seconds: float
+    mailbox: Mailbox | None = None
+
+    def sleep(self) -> Image | None:
+        """Let it pass in this thread; return what was left in the mailbox."""
+        if self.mailbox is not None:
+            return self.mailbox.wait(self.seconds)
+        runtime.current.sleep(self.seconds)
+        return None
+
+
+#: Makes requests, and yields where it has to pause; is sent what came meanwhile; returns a T.
+Steps = Generator[Pause, "Image | None", T]
+
+
+def walk(steps: Steps[T]) -> T:
+    """Make all steps in this thread, and return what they return. Whatever interrupts a pause closes them."""
+    told: Image | None = None
+    with contextlib.closing(steps):
+        while True:
+            try:
+                pause = steps.send(told)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            told = pause.sleep()

@@ -1,0 +1,302 @@
+"""Locks for asyncio: the same locks, taken and given back without blocking the event loop."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import Self, TypeVar, override
+
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._io import local, loops, runtime
+from pynamo_locking._io.target import M
+from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking.contexts import Edit, in_order
+from pynamo_locking.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from threading import Event
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.transactions import TransactWrite
+
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.wish import Wish
+    from pynamo_locking.guarded import GuardedMixin
+    from pynamo_locking.locks import Lock
+
+G = TypeVar("G", bound="GuardedMixin")
+
+
+class AsyncLock(Generic[M]):
+    """A `Lock` for tasks of asyncio: the same queue, the same promises, and threads and tasks wait in it together.
+
+    Made by `Model.alocked()` and `NamedLock.alocked()`. Use it in an ``async with`` statement, or call `aacquire()`
+    and `arelease()` in pairs. What begins with an "a" is awaited; the rest makes no request and never blocks. A task
+    that takes a lock it already holds gets the same ticket again; other tasks wait for it, also those that it began.
+
+    PynamoDB blocks, so requests are made in threads, 32 at most; who waits for a lock needs none. `save` and other
+    methods of models block the event loop unless they are called through `asyncio.to_thread`; the lock guards them
+    there as well.
+
+    Guaranteed when a task is cancelled, while it enters, waits, is granted the lock, holds it or gives it back, and
+    however often: when it has ended, none of its entries is in the queue, and nothing is held. For this it may go on
+    for the time of the request that is under way, and of the one that removes the entry: 4 attempts of it at most,
+    each no longer than the lock's `request_timeout` allows. Where an event loop is closed under its tasks, threads
+    do the same behind it.
+
+    Cost: that of `Lock`, and the start of a thread for each request, some 0.1 ms.
+    """
+
+    def __init__(self, lock: Lock[M]) -> None:
+        self._lock = lock
+
+    # Taking and giving back
+
+    async def aacquire(self, wait: Duration | None = None) -> Self:
+        """Take the lock, waiting for our turn while other tasks go on.
+
+        Args:
+            wait: as for `Lock.acquire`.
+
+        Returns:
+            The lock itself.
+
+        Raises:
+            LockTimeout, ItemNotFound, ConfigurationError: as `Lock.acquire`.
+            asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
+        """
+        lock = self._lock
+        wish = lock._wish if wait is None else replace(lock._wish, wait=seconds(wait, "wait"))
+        if not lock._acquiring.acquire(blocking=False):
+            raise lock._in_use()
+        try:
+            lock._own = lock._take_again() or await self._take(wish)
+            lock._takes += 1
+        finally:
+            lock._acquiring.release()
+        return self
+
+    async def _take(self, wish: Wish) -> OwnEntry:
+        party = runtime.current.party()
+        steps = Acquisition(self._lock._target.row, wish).steps()
+        own = await loops.take(steps, lambda own: self._lock._hold(own, wish))
+        own.party = party  # not the thread that made the last request
+        local.remember(own)
+        return own
+
+    async def arelease(self) -> None:
+        """Give the lock back; the last of several takes removes our entry from the queue.
+
+        A task that is cancelled meanwhile gives it back all the same, and hears of it then.
+
+        Raises:
+            LockLost, ConfigurationError: as `Lock.release`.
+        """
+        if self._lock._is_last_take:
+            await _leaving(self._lock, self._lock.release)
+        else:
+            self._lock.release()  # makes no request
+
+    async def __aenter__(self) -> Self:
+        return await self.aacquire()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _leaving(self._lock, partial(self._lock.__exit__, kind, error, traceback), error)
+
+    # What is known of it
+
+    @property
+    def name(self) -> str:
+        """The lock's name: ``table/hash key/range key``, or the name of a `NamedLock`."""
+        return self._lock.name
+
+    @property
+    def owner(self) -> str:
+        """The label that names us to people: host, process and thread unless given."""
+        return self._lock.owner
+
+    @property
+    def ticket(self) -> int:
+        """Our place in the queue and fencing token, as `Lock.ticket`."""
+        return self._lock.ticket
+
+    @property
+    def item(self) -> M:
+        """The locked item, as it was in the very image that showed us in front. Makes no request.
+
+        Raises:
+            ConfigurationError: it has to be read first: the lock is in a row of its own, or the item was written
+                before it was asked for. ``await lock.aitem()`` reads it.
+        """
+        if self._must_read:
+            raise ConfigurationError(
+                f"the item of {self.name} has to be read first, which would block the event loop: use "
+                f"`await lock.aitem()`; after that, `lock.item` has it."
+            )
+        return self._lock.item
+
+    @property
+    def _must_read(self) -> bool:
+        own = self._lock._last()
+        is_known = own.item is not None or own.entry.claim.is_ranged
+        return not is_known and (self._lock._target.is_elsewhere or own.image is None)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock is taken, its lease not over, and no loss proven."""
+        return self._lock.is_held
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed; 0 if it is not held."""
+        return self._lock.remaining
+
+    @property
+    def lost(self) -> Event:
+        """An event of `threading` that is set once it is proven that the lock was lost. Ask it; its wait() blocks."""
+        return self._lock.lost
+
+    # Keeping it
+
+    async def aitem(self) -> M:
+        """Return the locked item, reading it if it has to be read, as `Lock.item` says. 0 or 1 read.
+
+        Raises:
+            DoesNotExist, ConfigurationError: as `Lock.item`.
+        """
+        if self._must_read:
+            return await loops.call(lambda: self._lock.item)
+        return self._lock.item
+
+    async def arenew(self) -> None:
+        """Prolong the lease to its full length, counted from now. 1 write.
+
+        Raises:
+            LockLost, OutcomeUnknown, ConfigurationError: as `Lock.renew`.
+        """
+        await loops.to_the_end(self._lock.renew)
+
+    async def aensure(self, remaining: Duration) -> None:
+        """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
+
+        Args:
+            remaining: as for `Lock.ensure`.
+
+        Raises:
+            LockLost, OutcomeUnknown, ConfigurationError: as `Lock.ensure`.
+        """
+        await loops.to_the_end(partial(self._lock.ensure, remaining))
+
+    async def adowngrade(self) -> None:
+        """Go on as one of the readers, as `Lock.downgrade`. 1 write.
+
+        Raises:
+            LockLost, OutcomeUnknown, ConfigurationError: as `Lock.downgrade`.
+        """
+        await loops.to_the_end(self._lock.downgrade)
+
+    # Guards for writes of your own
+
+    def condition(self) -> Condition:
+        """Return the condition that holds as long as our entry is in the queue, as `Lock.condition`."""
+        return self._lock.condition()
+
+    def check(self, transaction: TransactWrite) -> None:
+        """Add a ConditionCheck to a transaction on other items, as `Lock.check`; committing it blocks."""
+        self._lock.check(transaction)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._lock)[1:]}"
+
+
+async def _leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseException | None = None) -> None:
+    """Do in a thread what gives a lock back, and note in this task's context that it was."""
+    own = lock._must_have_taken()
+    is_last = lock._is_last_take
+    try:
+        if isinstance(error, GeneratorExit):  # the loop has gone, and nobody can wait any more
+            if not own.ended:
+                loops.start(leave)
+        else:
+            await loops.to_the_end(leave)
+    finally:
+        if is_last:
+            local.forget(own)
+
+
+class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
+    """The context manager of `LockableModel.aedit`."""
+
+    def __init__(self, edit: Edit[G]) -> None:
+        self._edit = edit
+        self.lock = AsyncLock(edit.lock)
+
+    @override
+    async def __aenter__(self) -> G:
+        await self.lock.aacquire()
+        try:
+            return await self.lock.aitem()
+        except BaseException as error:
+            await self.lock.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    @override
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _leaving(self.lock._lock, partial(self._edit.__exit__, kind, error, traceback), error)
+
+
+@contextlib.asynccontextmanager
+async def alocked_all(
+    *locks: AsyncLock[Any], wait: Duration | None = None
+) -> AsyncIterator[tuple[AsyncLock[Any], ...]]:
+    """Take several locks, all or none, as `locked_all` does; both take them in the same order.
+
+    Args:
+        *locks: locks made by `Model.alocked()`, `Model.alocked_range()` and `NamedLock.alocked()`.
+        wait: one deadline for all of them, as for `locked_all`.
+
+    Yields:
+        The locks, held, in the order of the arguments.
+
+    Raises:
+        LockTimeout, LockLost, ItemNotFound, ConfigurationError: as `locked_all`.
+
+    Cost: that of each lock, one after the other; ranges of one hash key cost that of one.
+    """
+    limit = max((lock._lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    deadline = runtime.current.monotonic() + limit
+    async with contextlib.AsyncExitStack() as held:
+        for lock in in_order(lock._lock for lock in locks):
+            left = max(0.0, deadline - runtime.current.monotonic())
+            held.push_async_exit(await AsyncLock(lock).aacquire(wait=left))
+        yield locks
+
+
+@contextlib.asynccontextmanager
+async def first_of(
+    locks: Iterable[AsyncLock[M]], skipped: tuple[type[Exception], ...]
+) -> AsyncIterator[AsyncLock[M] | None]:
+    """Hold the first lock that can be had, or yield None; `skipped` are the reasons to go on to the next one."""
+    async with contextlib.AsyncExitStack() as held:
+        taken: AsyncLock[M] | None = None
+        for lock in locks:
+            with contextlib.suppress(*skipped):
+                taken = await lock.aacquire()
+                held.push_async_exit(taken)
+                break
+        yield taken

@@ -1,0 +1,528 @@
+"""Locks for tasks of asyncio: the same locks, with one event loop or several, beside threads, in one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemLocked,
+    ItemNotFound,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    alocked_all,
+    locked_all,
+)
+from pynamo_locking._io import local, loops
+from tests.support.faults import count_requests
+from tests.support.parties import in_thread
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking.testing import VirtualClock
+    from tests.engines.engine import Engine
+
+#: Who waits is woken by a release, never by a look of its own.
+DEAF: Final = LockSettings(
+    lease=100, wait=PATIENCE, poll_min=1000, poll=1000, poll_max=1000, max_waiters=300, request_timeout=10
+)
+
+
+def bind(engine: Engine, *keys: str) -> None:
+    engine.bind(Plain, Versioned, Locks, Beside)
+    for key in keys:
+        for model in (Plain, Versioned, Beside):
+            model(key).save()
+            with model.locked(key):  # the first one ever makes the document, for a write more
+                pass
+
+
+async def until_waiting(model: Any, key: str, count: int) -> None:
+    """Wait until so many entries are behind the holder, without a request in the event loop."""
+    while len((await asyncio.to_thread(model.lock_state, key)).waiters) != count:  # noqa: ASYNC110 - no event for it
+        await asyncio.sleep(0.02)
+
+
+def crew() -> int:
+    return sum(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate())
+
+
+# Many tasks
+
+
+@pytest.mark.parametrize("model", [Plain, Versioned, Beside])
+def test_tasks_take_turns(cheap: Engine, model: Any) -> None:
+    """40 tasks increment one item: no increment is lost, and they are served in the order of their tickets."""
+    bind(cheap, "a")
+    served: list[tuple[int, int]] = []
+
+    async def work() -> None:
+        edit = model.aedit("a", settings=DEAF)
+        async with edit as item:
+            item.value += 1
+            served.append((edit.lock.ticket, item.value))
+
+    async def main() -> None:
+        await asyncio.gather(*[work() for _ in range(40)])
+
+    asyncio.run(main())
+    assert served == sorted(served)
+    assert model.get("a", consistent_read=True).value == 40
+    assert model.lock_state("a").entries == ()
+
+
+def test_two_hundred_tasks_wait_without_threads(cheap: Engine) -> None:
+    """200 tasks wait: no thread is at it, the holder saves and gives back through threads, and all are served."""
+    bind(cheap, "a")
+    most = 0
+
+    async def work() -> None:
+        nonlocal most
+        async with Plain.aedit("a", settings=DEAF) as item:
+            item.value += 1
+        most = max(most, crew())
+
+    async def main() -> None:
+        async with Plain.alocked("a", settings=DEAF) as lock:
+            tasks = [asyncio.create_task(work()) for _ in range(200)]
+            await until_waiting(Plain, "a", 200)
+            while crew():  # noqa: ASYNC110 - the last answer is being heard
+                await asyncio.sleep(0.001)
+            lock.item.value = 1000
+            await asyncio.to_thread(lock.item.save)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert Plain.get("a", consistent_read=True).value == 1200
+    assert Plain.lock_state("a").entries == ()
+    assert 1 <= most <= loops.MAX_THREADS
+    until(lambda: crew() == 0, "the threads to leave")
+
+
+def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
+    """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, nobody waits for ever."""
+    cheap.bind(Plain)
+    keys = [f"k{i}" for i in range(50)]
+    for key in keys:
+        Plain(key).save()
+
+    async def work(number: int) -> None:
+        one, other = keys[number % 50], keys[(number * 7 + 1) % 50]
+        settings = LockSettings(poll=0.05, wait=PATIENCE, request_timeout=10)
+        async with alocked_all(Plain.alocked(one, settings=settings), Plain.alocked(other, settings=settings)) as pair:
+            for lock in {one: pair[0], other: pair[1]}.values():
+                item = await lock.aitem()
+                item.value += 1
+                await asyncio.to_thread(item.save)
+
+    async def main() -> None:
+        await asyncio.gather(*[work(number) for number in range(200)])
+
+    asyncio.run(main())
+    expected = sum(1 if number % 50 == (number * 7 + 1) % 50 else 2 for number in range(200))
+    assert sum(item.value for item in Plain.scan(consistent_read=True)) == expected
+    assert all(item.lock.entries == () for item in Plain.scan(consistent_read=True))
+    until(lambda: crew() == 0, "the threads to leave")
+
+
+def test_several_loops(cheap: Engine) -> None:
+    """Loops in four threads, with four tasks each, beside four plain threads: all are in one queue."""
+    bind(cheap, "a")
+
+    async def work() -> None:
+        async with Plain.aedit("a", settings=DEAF) as item:
+            item.value += 1
+
+    async def several() -> None:
+        await asyncio.gather(*[work() for _ in range(4)])
+
+    def plainly() -> None:
+        with Plain.edit("a", settings=DEAF) as item:
+            item.value += 1
+
+    threads = [threading.Thread(target=lambda: asyncio.run(several())) for _ in range(4)]
+    threads += [threading.Thread(target=plainly) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Plain.get("a", consistent_read=True).value == 20
+
+
+# What is known of a lock, and costs
+
+
+def test_it_has_the_facts_and_the_cost_of_a_lock(cheap: Engine) -> None:
+    """Ticket, item, lease and guard are those of the entry; 1 write to enter, 1 to leave, no read."""
+    bind(cheap, "a")
+
+    async def main() -> None:
+        lock = Plain.alocked("a", lease=50, owner="me")
+        assert (lock.is_held, lock.remaining, lock.owner) == (False, 0.0, "me")
+        with count_requests() as requests:
+            async with lock as same:
+                assert same is lock
+                assert lock.is_held
+                assert 0 < lock.remaining <= 50
+                assert not lock.lost.is_set()
+                assert lock.item.name == "a"
+                assert str(lock.ticket) in repr(lock)
+        assert requests.by_operation == {"UpdateItem": 2}
+        assert not lock.is_held
+        async with lock:
+            [holder] = Plain.lock_state("a").holders
+            assert (holder.ticket, holder.owner) == (lock.ticket, "me")
+            Plain("a", value=3).save(lock.condition())
+            with count_requests() as requests:
+                await lock.aensure(1)
+                await lock.arenew()
+            assert requests.by_operation == {"UpdateItem": 1}
+            with pytest.raises(ConfigurationError):
+                await lock.aensure(50)
+            await lock.adowngrade()
+            assert Plain.lock_state("a").holders[0].mode == "shared"
+        with pytest.raises(ConfigurationError):
+            await lock.arelease()
+
+    asyncio.run(main())
+
+
+def test_an_edit_costs_two_writes(cheap: Engine) -> None:
+    """As `edit`; nothing is saved if the block raises."""
+    bind(cheap, "a")
+
+    async def main() -> None:
+        with count_requests() as requests:
+            async with Plain.aedit("a") as item:
+                item.value = 5
+        assert requests.by_operation == {"UpdateItem": 2}
+        with pytest.raises(RuntimeError, match="no"):
+            async with Plain.aedit("a") as item:
+                item.value = 6
+                raise RuntimeError("no")
+
+    asyncio.run(main())
+    assert Plain.get("a", consistent_read=True).value == 5
+
+
+def test_an_item_elsewhere_is_read_on_demand(cheap: Engine) -> None:
+    """With the lock in a row of its own `item` refuses to block; `aitem` reads it, once."""
+    bind(cheap, "a")
+
+    async def main() -> None:
+        async with Beside.alocked("a") as lock:
+            with pytest.raises(ConfigurationError, match="aitem"):
+                _ = lock.item
+            with count_requests() as requests:
+                assert (await lock.aitem()) is (await lock.aitem())
+                assert lock.item.value == 0
+            assert requests.total == 1
+        async with Plain.alocked("a") as inner:
+            Plain.get("a").save()
+            with pytest.raises(ConfigurationError, match="aitem"):
+                _ = inner.item
+            assert (await inner.aitem()).name == "a"
+
+    asyncio.run(main())
+
+
+# Who is who
+
+
+def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
+    """Also between `with` and `async with`; a task that it began is somebody else."""
+    bind(memory, "a")
+
+    async def other() -> None:
+        async with Plain.alocked("a", wait=0):
+            raise AssertionError
+
+    async def main() -> None:
+        async with Plain.alocked("a") as lock:
+            with count_requests() as requests:
+                async with Plain.alocked("a") as inner:
+                    with Plain.locked("a") as innermost:
+                        assert {lock.ticket, inner.ticket, innermost.ticket} == {lock.ticket}
+            assert requests.total == 0
+            assert lock.is_held
+            with pytest.raises(LockTimeout):
+                await asyncio.create_task(other())
+        with Plain.locked("a"), pytest.raises(LockTimeout):
+            await asyncio.create_task(other())
+        with Plain.locked("a") as outer:
+            async with Plain.alocked("a") as inner:
+                assert inner.ticket == outer.ticket
+            assert not local.holds_nothing()
+        assert local.holds_nothing()
+        async with Plain.alocked("a"):
+            assert not local.holds_nothing()
+        assert local.holds_nothing()
+
+    asyncio.run(main())
+    assert Plain.lock_state("a").entries == ()
+
+
+def test_writes_are_guarded_in_the_task_and_in_its_threads(memory: Engine) -> None:
+    """Every copy that is saved inside names the entry, and is refused once that is gone; outside it is a stranger's."""
+    bind(memory, "a")
+
+    async def main() -> None:
+        async with Plain.alocked("a", heartbeat=False) as lock:
+            Plain.get("a").save()
+            await asyncio.to_thread(lambda: Plain.get("a").save())
+            assert Plain.lock_state("a").holders[0].writes == 2
+            with pytest.raises(ItemLocked):
+                in_thread(lambda: Plain.get("a").save())
+            assert Plain.break_lock("a", ticket=lock.ticket)
+            with pytest.raises(LockLost):
+                await asyncio.to_thread(Plain.get("a").save)
+            with pytest.raises(LockLost):
+                await lock.arenew()
+            with pytest.raises(LockLost):
+                await lock.arelease()
+        Plain.get("a").save()
+
+    with pytest.raises(ConfigurationError):  # it was given back in the block
+        asyncio.run(main())
+
+
+def test_a_loss_is_told(memory: Engine) -> None:
+    """`on_lost` is called, `lost` is set, and leaving the block says so; an error of the block goes first."""
+    bind(memory, "a")
+    reasons: list[str] = []
+
+    async def main() -> None:
+        with pytest.raises(LockLost):
+            async with Plain.alocked("a", on_lost=reasons.append) as lock:
+                Plain.break_lock("a", ticket=lock.ticket)
+                with pytest.raises(LockLost):
+                    await lock.arenew()
+                assert lock.lost.is_set()
+                assert not lock.is_held
+        with pytest.raises(RuntimeError, match="mine"):
+            async with Plain.alocked("a") as lock:
+                Plain.break_lock("a", ticket=lock.ticket)
+                raise RuntimeError("mine")
+
+    asyncio.run(main())
+    until(lambda: reasons == ["evicted"], "on_lost")
+
+
+def test_the_heartbeat_renews(virtual_clock: VirtualClock, memory: Engine) -> None:
+    """The one heartbeat of the process serves locks of tasks as well."""
+    bind(memory, "a")
+
+    async def main() -> None:
+        async with Plain.alocked("a", lease=60) as lock:
+            for beat in range(1, 5):
+                virtual_clock.jump(20)
+                until(lambda beat=beat: Plain.lock_state("a").holders[0].beat >= beat)
+            assert lock.is_held
+
+    asyncio.run(main())
+
+
+# Waking up
+
+
+@pytest.mark.parametrize("holder", ["task", "thread"])
+@pytest.mark.parametrize("waiter", ["task", "thread"])
+def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: str, waiter: str) -> None:
+    """Task or thread, both ways: nobody polls, the release brings the image along, and no read is made."""
+    bind(memory, "a")
+
+    def edit() -> None:
+        with Plain.edit("a", settings=DEAF) as item:
+            item.value += 1
+
+    async def aedit() -> None:
+        async with Plain.aedit("a", settings=DEAF) as item:
+            item.value += 1
+
+    async def main() -> None:
+        if holder == "task":
+            lock: Any = Plain.alocked("a", settings=DEAF)
+            await lock.aacquire()
+            release: Callable[[], Any] = lock.arelease
+        else:
+            taken = in_thread(lambda: Plain.locked("a", settings=DEAF).acquire())
+            release = lambda: asyncio.to_thread(taken.release)  # noqa: E731
+        waiting = asyncio.create_task(aedit() if waiter == "task" else asyncio.to_thread(edit))
+        await until_waiting(Plain, "a", 1)
+        with count_requests() as requests:
+            await release()
+            await waiting
+        assert requests.by_operation == {"UpdateItem": 2}
+
+    asyncio.run(main())
+    assert Plain.get("a").value == 1
+
+
+# Ways to ask
+
+
+def test_try_first_and_range(memory: Engine) -> None:
+    """`atry_locked`, `alocked_first` and `alocked_range` do what their namesakes do."""
+    bind(memory, "a", "b")
+
+    async def other(expected: str | None) -> None:
+        async with Plain.atry_locked("a") as lock:
+            assert lock is None
+        async with Plain.alocked_first(["gone", "a", "b"]) as lock:
+            assert (None if lock is None else lock.item.name) == expected
+
+    async def ranges() -> None:
+        with pytest.raises(LockTimeout):
+            await Locks.alocked_range("r", 5, 8, wait=0).aacquire()
+        async with Locks.alocked_range("r", 6, 8, wait=0) as part:
+            assert part.is_held
+            with pytest.raises(ConfigurationError):
+                await part.aitem()
+
+    async def main() -> None:
+        async with Plain.atry_locked("a") as lock:
+            assert lock is not None
+            await asyncio.create_task(other("b"))
+            async with Plain.alocked("b"):
+                await asyncio.create_task(other(None))
+        async with Locks.alocked_range("r", 0, 6) as part:
+            assert part.is_held
+            await asyncio.create_task(ranges())
+        async with Locks.alocked("name") as named:
+            assert named.name == "name"
+
+    asyncio.run(main())
+    assert Plain.lock_state("a").entries == Plain.lock_state("b").entries == ()
+    assert Locks.lock_state("r").entries == Locks.lock_state("name").entries == ()
+
+
+def test_all_or_none(memory: Engine) -> None:
+    """Tasks and threads that name them in opposite orders do not wait in a circle; who runs out of time has none."""
+    bind(memory, "a", "b")
+
+    async def one(*keys: str) -> None:
+        async with alocked_all(*[Plain.alocked(key, settings=DEAF) for key in keys], wait=PATIENCE) as locks:
+            assert [lock.item.name for lock in locks] == list(keys)
+
+    def two(*keys: str) -> None:
+        with locked_all(*[Plain.locked(key, settings=DEAF) for key in keys]):
+            pass
+
+    async def main() -> None:
+        work = [one("a", "b"), one("b", "a"), asyncio.to_thread(two, "b", "a"), asyncio.to_thread(two, "a", "b")]
+        await asyncio.gather(*work)
+        async with Plain.alocked("b"):
+            with pytest.raises(LockTimeout):
+                await asyncio.create_task(short())
+            assert Plain.lock_state("a").entries == ()
+
+    async def short() -> None:
+        async with alocked_all(Plain.alocked("a"), Plain.alocked("b"), wait=0):
+            raise AssertionError
+
+    asyncio.run(main())
+
+
+def test_errors_are_the_same(memory: Engine) -> None:
+    """No item, no time, wrong arguments, an object that is in use."""
+    bind(memory, "a")
+
+    async def main() -> None:
+        with pytest.raises(ItemNotFound):
+            await Plain.alocked("gone").aacquire()
+        with pytest.raises(ConfigurationError):
+            Plain.alocked("a", lease=0)
+        with pytest.raises(ConfigurationError, match="alone"):
+            Plain.aedit("a", shared=True)
+        async with Plain.alocked("a") as lock:
+
+            async def misuse() -> None:
+                with pytest.raises(ConfigurationError, match="in use"):
+                    await lock.aacquire()
+
+            await asyncio.create_task(misuse())
+
+    asyncio.run(main())
+
+
+# Programs
+
+FORK: Final = """
+import asyncio, gc, os
+from pynamo_locking import NamedLock
+from pynamo_locking.testing import MemoryDynamoDB
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+        region = "us-east-1"
+
+def queue(name):
+    return len(Locks.lock_state(name).entries)
+
+async def wait():
+    async with Locks.alocked("a"):
+        pass
+
+async def again():
+    async with Locks.alocked("b") as lock:
+        assert lock.is_held
+    assert queue("b") == 0
+
+async def main():
+    async with Locks.alocked("a") as lock:
+        waiting = asyncio.create_task(wait())
+        while queue("a") < 2:
+            await asyncio.sleep(0)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                asyncio._set_running_loop(None)
+                assert lock.lost.is_set() and not lock.is_held
+                waiting = None
+                gc.collect()
+                asyncio.run(again())
+                gc.collect()
+                assert queue("a") == 2
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert lock.is_held
+    await waiting
+    assert queue("a") == 0
+
+with MemoryDynamoDB():
+    Locks.create_table()
+    asyncio.run(main())
+print("well")
+"""
+
+LATER: Final = """
+import sys
+import pynamo_locking
+assert "asyncio" not in sys.modules
+class Model(pynamo_locking.LockableModel):
+    pass
+assert "asyncio" not in sys.modules
+assert pynamo_locking.AsyncLock and "asyncio" in sys.modules
+print("well")
+"""
+
+
+@pytest.mark.parametrize("script", [FORK, LATER], ids=["fork", "import"])
+def test_programs(script: str) -> None:
+    """A child process has lost what its parent holds, and locks anew; asyncio is imported by those who use it."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("well\n", "")

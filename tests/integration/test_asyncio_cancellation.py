@@ -1,0 +1,341 @@
+"""A task that is cancelled, wherever it is, leaves nothing behind: no entry, no lock, no thread, no complaint."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pynamo_locking import LockSettings, alocked_all
+from pynamo_locking._io import attempts, local, loops, runtime
+from pynamo_locking._io.waiting import Acquisition
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
+
+    from tests.engines.engine import Engine
+
+#: Who waits is woken by a release, and looks by itself only where two releases at once crossed on their way to it.
+DEAF: Final = LockSettings(lease=100, wait=50, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
+
+
+class Cancelled:
+    """Runs a coroutine and cancels its task at the n-th place where it waits.
+
+    Args:
+        coroutine: what to run.
+        place: which place; from 1.
+        how: "begins": as soon as it waits there; "ends": when what it waits for is there, before it hears of it;
+            "again": as soon as it waits there, and wherever it waits after that.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], place: int, how: str) -> None:
+        self._coroutine = coroutine
+        self._place = place
+        self._how = how
+        self.places = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        me = asyncio.current_task()
+        assert me is not None
+        resume: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        while True:
+            try:
+                waited = resume()
+            except StopIteration as done:
+                return done.value
+            self.places += 1
+            if self.places == self._place and self._how == "ends" and waited is not None:
+                waited.add_done_callback(lambda _: me.cancel())
+            elif self.places == self._place or (self._how == "again" and self.places > self._place):
+                me.cancel()
+            try:
+                yield waited
+            except BaseException as error:  # noqa: BLE001 - thrown on
+                resume = lambda error=error: self._coroutine.throw(error)  # type: ignore[misc]  # noqa: E731
+            else:
+                resume = lambda: self._coroutine.send(None)  # noqa: E731
+
+
+@pytest.fixture(autouse=True)
+def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
+    """No exception was left unheard by anybody, no mailbox open, no thread at work."""
+    yield
+    gc.collect()
+    until(lambda: loops.crew._threads == 0, "the threads to leave")
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    assert local._mailboxes == {}
+    assert local.holds_nothing()
+
+
+@pytest.fixture
+def memory(memory: Engine) -> Engine:
+    """The engine with the items of these tests."""
+    memory.bind(Locks, Beside, Plain)
+    for model, key in itertools.product((Plain, Beside), "ab"):
+        model(key).save()
+    return memory
+
+
+def state() -> list[Any]:
+    """All entries of all locks of these tests."""
+    return [entry for model in (Plain, Beside) for key in "ab" for entry in model.lock_state(key).entries]
+
+
+async def locks() -> None:
+    async with Plain.alocked("a", settings=DEAF) as lock:
+        await lock.arenew()
+        async with Plain.alocked("a") as inner:
+            assert inner.ticket == lock.ticket
+
+
+async def edits() -> None:
+    async with Plain.aedit("a", settings=DEAF) as item:
+        item.value += 1
+
+
+async def edits_beside() -> None:
+    async with Beside.aedit("a", settings=DEAF) as item:
+        item.value += 1
+
+
+async def takes_all() -> None:
+    async with alocked_all(Beside.alocked("b", settings=DEAF), Plain.alocked("a", settings=DEAF), wait=50):
+        await asyncio.sleep(0)
+
+
+async def tries() -> None:
+    async with Plain.atry_locked("a") as lock:
+        assert lock is not None
+
+
+async def ranges() -> None:
+    async with Locks.alocked_range("r", 1, 5, settings=DEAF), Locks.alocked_range("r", 7, 9, settings=DEAF):
+        pass
+
+
+ALONE: Final = [locks, edits, edits_beside, takes_all, tries, ranges]
+
+
+async def ended(task: asyncio.Task[Any]) -> bool:
+    """Wait for a task; tell whether it went through."""
+    [done], _ = await asyncio.wait([task], timeout=PATIENCE)
+    if done.cancelled():
+        return False
+    error = done.exception()
+    assert error is None, repr(error)
+    return True
+
+
+def each_place(run: Callable[[int], Awaitable[tuple[bool, int]]]) -> int:
+    """Run again and again, cancelled one place later each time, until no place is left; return how many there were."""
+    for place in itertools.count(1):
+        is_through, places = asyncio.run(run(place))  # type: ignore[arg-type]
+        assert state() == []
+        assert Locks.lock_state("r").entries == ()
+        if places < place:
+            assert is_through
+            return place - 1
+    raise AssertionError
+
+
+@pytest.mark.parametrize("how", ["begins", "ends", "again"])
+@pytest.mark.parametrize("work", ALONE)
+def test_cancelled_at_each_place(memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str) -> None:
+    """Taking, holding, renewing, saving, giving back: nothing is left, wherever and however often it is cancelled."""
+    saved: list[bool] = []
+
+    async def run(place: int) -> tuple[bool, int]:
+        cancelled = Cancelled(work(), place, how)
+        is_through = await ended(asyncio.ensure_future(cancelled))
+        saved.append(is_through)
+        return is_through, cancelled.places
+
+    assert each_place(run) >= 2
+    assert 0 <= Plain.get("a").value + Beside.get("a").value <= len(saved)
+
+
+@pytest.mark.parametrize("how", ["begins", "ends", "again"])
+@pytest.mark.parametrize("work", [locks, edits, edits_beside, takes_all])
+def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str) -> None:
+    """The same behind a holder, whose release wakes it: entering, waiting, granted; and the next one is served."""
+    model = Beside if work in (edits_beside, takes_all) else Plain
+    key = "b" if work is takes_all else "a"
+
+    async def behind() -> None:
+        async with model.alocked(key, settings=DEAF, owner="last"):
+            pass
+
+    async def run(place: int) -> tuple[bool, int]:
+        async with model.alocked(key, settings=DEAF) as holder:
+            cancelled = Cancelled(work(), place, how)
+            waiter = asyncio.ensure_future(cancelled)
+            while len(model.lock_state(key).waiters) < 1 and not waiter.done():  # noqa: ASYNC110 - no event for it
+                await asyncio.sleep(0)
+            last = asyncio.ensure_future(behind())
+            while "last" not in [entry.owner for entry in model.lock_state(key).waiters]:  # noqa: ASYNC110 - no event for it
+                await asyncio.sleep(0)
+            assert holder.is_held
+        is_through = await ended(waiter)
+        assert await ended(last)
+        return is_through, cancelled.places
+
+    assert each_place(run) >= 3
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("work", ALONE)
+def test_cancelled_in_the_middle_of_each_request(
+    memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a request is on its way to DynamoDB, or its answer on the way back."""
+    dispatch = attempts.dispatch
+
+    async def run(place: int) -> tuple[bool, int]:
+        loop, count = asyncio.get_running_loop(), itertools.count(1)
+        task = asyncio.ensure_future(work())
+        seen = 0
+
+        def cancelling(*args: Any) -> Any:
+            nonlocal seen
+            seen = next(count)
+            if seen != place:
+                return dispatch(*args)
+            answer = dispatch(*args) if moment == "after" else None
+            is_cancelled = threading.Event()
+            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(is_cancelled.set)
+            assert is_cancelled.wait(PATIENCE)
+            return dispatch(*args) if moment == "before" else answer
+
+        monkeypatch.setattr(attempts, "dispatch", cancelling)
+        try:
+            return await ended(task), seen
+        finally:
+            monkeypatch.setattr(attempts, "dispatch", dispatch)
+
+    assert each_place(run) >= 2
+
+
+def test_out_of_time_from_outside(memory: Engine) -> None:
+    """`asyncio.wait_for` ends a wait, and the holder has not noticed."""
+
+    async def main() -> None:
+        async with Plain.alocked("a", settings=DEAF) as holder:
+
+            async def wait() -> None:
+                await Plain.alocked("a", settings=DEAF).aacquire()
+
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(wait(), 0.02)
+            assert [entry.ticket for entry in state()] == [holder.ticket]
+
+    asyncio.run(main())
+    assert state() == []
+
+
+def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
+    """`asyncio.run` cancels what is left: when it returns, the holder and those who wait are gone from the queue."""
+    begun: list[int] = []
+
+    async def hold(key: str) -> None:
+        async with Plain.alocked(key, settings=DEAF):
+            begun.append(1)
+            await asyncio.sleep(1000)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(hold(key)) for key in "abababab"]
+        while len(state()) < len(tasks) or len(begun) < 2:  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert state() == []
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
+def test_ctrl_c(memory: Engine) -> None:
+    """So it is after an interrupt from the keyboard."""
+
+    async def wait() -> None:
+        async with Plain.alocked("a", settings=DEAF):
+            pass
+
+    async def main() -> None:
+        async with Plain.alocked("a", settings=DEAF):
+            waiter = asyncio.create_task(wait())
+            while len(state()) < 2:  # noqa: ASYNC110 - no event for it
+                await asyncio.sleep(0)
+            signal.raise_signal(signal.SIGINT)
+            await waiter
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert state() == []
+
+
+@pytest.mark.parametrize("when", ["holding", "waiting", "entering"])
+def test_a_loop_that_is_closed_under_its_tasks(
+    memory: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nobody ends these tasks; when they are collected, threads tidy up behind them."""
+    loop, dispatch = asyncio.new_event_loop(), attempts.dispatch
+    is_on_its_way, go_on, held = threading.Event(), threading.Event(), threading.Event()
+
+    def held_up(*args: Any) -> Any:
+        answer = dispatch(*args)
+        if threading.current_thread().name == "pynamo-locking-asyncio" and not go_on.is_set():
+            is_on_its_way.set()
+            assert go_on.wait(PATIENCE)
+        return answer
+
+    async def hold() -> None:
+        async with Plain.alocked("a", settings=DEAF):
+            held.set()
+            await loop.create_future()
+
+    def is_so_far() -> bool:
+        waiting = any(box.on_ring for boxes in local._mailboxes.values() for box in boxes)
+        return {"holding": held.is_set(), "waiting": waiting, "entering": is_on_its_way.is_set()}[when]
+
+    async def until_then() -> None:
+        tasks = [loop.create_task(hold()) for _ in range(1 if when == "holding" else 2)]
+        while not is_so_far():  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+
+    if when == "entering":
+        monkeypatch.setattr(attempts, "dispatch", held_up)
+    loop.run_until_complete(until_then())
+    loop.close()
+    go_on.set()
+    until(lambda: gc.collect() >= 0 and state() == [], "the queue to be empty")
+    assert {record.getMessage()[:34] for record in caplog.records if record.name == "asyncio"} == {
+        "Task was destroyed but it is pendi"
+    }
+    caplog.clear()
+
+
+def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the child of a fork collects is not taken out of the queue: it belongs to tasks of the parent."""
+
+    async def main() -> None:
+        async with Plain.alocked("a", settings=DEAF):
+            waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=DEAF)._wish)
+            taking = loops.Taking(waiting.steps(), lambda own: own)
+            assert taking.advance(None) is not None
+            monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
+            taking.leave_behind()
+            assert loops.crew._threads == 0
+            taking.abandon()
+            assert len(state()) == 2
+            monkeypatch.undo()
+            waiting._leave()
+
+    asyncio.run(main())
+    assert state() == []

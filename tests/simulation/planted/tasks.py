@@ -1,0 +1,26 @@
+"""Bugs of locks for asyncio: what becomes of a task that is cancelled, and who a task is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamo_locking._io import loops
+from tests.simulation.engine.world import World
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+
+@plants(Plan("cancelled tasks"), "KeptPlace", "Quiet")
+def abandoned_attempts_stay() -> Patches:
+    """A task that is cancelled on its way to a lock leaves its entry, or the lock, behind."""
+
+    def abandon(self: Any) -> None:
+        self.is_over = True
+
+    return [(loops.Taking, "abandon", abandon)]
+
+
+@plants(Plan("tasks", parties=1, processes=1), "OneHolder")
+def tasks_are_one_party() -> Patches:
+    """A task that asks for what another one in its loop holds is let in, as if it were the same."""
+    return [(World, "party", lambda self: (self.scheduler.current,))]

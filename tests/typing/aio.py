@@ -1,0 +1,71 @@
+"""The public API for asyncio as users write it. Never executed: mypy --strict and pyright check it."""
+
+# PynamoDB's Model has a protocol called Meta, which no model's own Meta fulfils in full.
+# pyright: reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager  # noqa: TC003 - written as users write it
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.expressions.condition import Condition
+from typing_extensions import assert_type
+
+from pynamo_locking import AsyncLock, LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite, alocked_all
+
+
+class Account(LockableModel):
+    class Meta:
+        table_name = "accounts"
+
+    account_id = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    lock = LockAttribute()
+
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+
+
+async def locked(transaction: TransactWrite) -> None:
+    async with Account.alocked("a-1", wait=10, lease=timedelta(minutes=1), heartbeat=False, owner="me") as lock:
+        assert_type(lock, AsyncLock[Account])
+        assert_type(lock.item, Account)
+        assert_type(await lock.aitem(), Account)
+        assert_type(lock.ticket, int)
+        assert_type(lock.owner, str)
+        assert_type(lock.name, str)
+        assert_type(lock.is_held, bool)
+        assert_type(lock.remaining, float)
+        assert_type(lock.lost, Event)
+        assert_type(lock.condition(), Condition)
+        lock.check(transaction)
+        await lock.aensure(timedelta(seconds=5))
+        await lock.arenew()
+        await lock.adowngrade()
+    assert_type(await Account.alocked("a-1").aacquire(wait=3), AsyncLock[Account])
+    await Account.alocked("a-1", permits=3, settings=LockSettings(), on_lost=print).arelease()
+    Account.alocked("a-1", waits=10)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.alocked("a-1", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Locks.alocked_range("a-1", 0, 1, permits=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def other_ways() -> None:
+    async with Account.aedit("a-1", wait=5) as account:
+        assert_type(account, Account)
+    use(Account.aedit("a-1"))
+    async with Locks.alocked("nightly") as named, Locks.alocked_range("file", 0, None, shared=True) as part:
+        assert_type((named, part), tuple[AsyncLock[Locks], AsyncLock[Locks]])
+    async with Account.atry_locked("a-1") as tried:
+        assert_type(tried, AsyncLock[Account] | None)
+    async with Account.alocked_first(["a-1", "a-2"], lease=20) as first:
+        assert_type(first, AsyncLock[Account] | None)
+    async with alocked_all(Account.alocked("a-1"), Locks.alocked("x"), wait=timedelta(seconds=3)) as both:
+        assert_type(both, tuple[AsyncLock[Any], ...])
+
+
+def use(editing: AbstractAsyncContextManager[Account]) -> None: ...

@@ -1,0 +1,255 @@
+"""What joins event loops and threads: the crew, calls, pauses, and attempts that are abandoned."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from pynamo_locking._io import local, loops, runtime
+from pynamo_locking._io.local import Mailbox
+from pynamo_locking._io.pauses import Pause, walk
+from tests.unit.helpers import row
+
+PATIENCE_S = 60
+
+
+class Held:
+    """Work that waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.is_done = False
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE_S)
+        self.is_done = True
+        return "done"
+
+
+class FewThreads(runtime.Runtime):
+    """A world that starts only so many threads, or none at all."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.left = most
+        self.started = list[threading.Thread]()
+
+    def spawn(self, target: Any, name: str) -> None:
+        if self.left == 0:
+            raise RuntimeError("can't start new thread")
+        self.left -= 1
+        self.started.append(threading.Thread(target=target, name=name, daemon=True))
+        self.started[-1].start()
+
+
+@pytest.fixture
+def few(request: pytest.FixtureRequest):
+    """Such a world, with as many threads as the test says."""
+    before, world = runtime.current, FewThreads(request.param)
+    runtime.install(world)
+    yield world
+    runtime.install(before)
+
+
+@pytest.mark.parametrize("few", [1000], indirect=True)
+def test_a_bounded_number_of_threads(few: FewThreads) -> None:
+    """However much is to be done; and they leave when nothing is."""
+    crew, works = loops.Crew(), [Held() for _ in range(loops.MAX_THREADS + 5)]
+    for work in works:
+        crew.do(work)
+    for work in works[: loops.MAX_THREADS]:
+        assert work.begun.wait(PATIENCE_S)
+    assert len(few.started) == loops.MAX_THREADS
+    assert not any(work.begun.is_set() for work in works[loops.MAX_THREADS :])
+    for work in works:
+        work.go_on.set()
+    for thread in few.started:
+        thread.join()
+    assert all(work.is_done for work in works)
+    assert crew._threads == 0
+
+
+@pytest.mark.parametrize("few", [0], indirect=True)
+def test_no_thread_at_all(few: FewThreads) -> None:
+    """Whoever asks hears of it, and nothing is done later, behind his back."""
+    crew = loops.Crew()
+    with pytest.raises(RuntimeError):
+        crew.do(lambda: None)
+    assert (crew._threads, list(crew._waiting)) == (0, [])
+
+
+@pytest.mark.parametrize("few", [1], indirect=True)
+def test_one_thread_is_enough(few: FewThreads) -> None:
+    """If no other one can be started, the one that is there does everything."""
+    crew, first, second = loops.Crew(), Held(), Held()
+    crew.do(first)
+    crew.do(second)
+    first.go_on.set()
+    second.go_on.set()
+    few.started[0].join()
+    assert second.is_done
+
+
+def test_a_call_in_another_thread() -> None:
+    """It returns and raises what the work does; in a copy of the task's context."""
+
+    async def main() -> None:
+        assert await loops.call(threading.get_ident) != threading.get_ident()
+        assert await loops.to_the_end(lambda: 5) == 5
+        for how in (loops.call, loops.to_the_end):
+            with pytest.raises(KeyError):
+                await how(lambda: {}["missing"])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_to_the_end_means_to_the_end(times: int) -> None:
+    """However often the task is cancelled, it ends after the work, and as one that was cancelled."""
+
+    async def main() -> None:
+        work = Held()
+        task = asyncio.create_task(loops.to_the_end(work))
+        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+        for _ in range(times):
+            task.cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not task.done()
+        work.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert work.is_done
+
+    asyncio.run(main())
+
+
+def test_an_error_of_who_was_cancelled_is_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not lost, and nobody complains that it was never retrieved."""
+
+    def fail() -> None:
+        work()
+        raise KeyError("mine")
+
+    async def main() -> None:
+        task = asyncio.create_task(loops.to_the_end(fail))
+        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+        task.cancel()
+        await asyncio.sleep(0)
+        work.go_on.set()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        causes = [cancelled.value]
+        while causes[-1] is not None:
+            causes.append(causes[-1].__cause__ or causes[-1].__context__)
+        assert any(isinstance(cause, KeyError) for cause in causes)
+
+    work = Held()
+    asyncio.run(main())
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_a_plain_call_is_cancelled_at_once() -> None:
+    """The thread goes on, and what it returns is nobody's."""
+
+    async def main() -> None:
+        work = Held()
+        task = asyncio.create_task(loops.call(work))
+        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not work.is_done
+        work.go_on.set()
+
+    asyncio.run(main())
+
+
+def test_an_answer_to_a_closed_loop_is_dropped() -> None:
+    """The thread lives on."""
+
+    async def main() -> None:
+        task = asyncio.create_task(loops.call(work))
+        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+        task.cancel()
+
+    work, after = Held(), Held()
+    asyncio.run(main())
+    work.go_on.set()
+    after.go_on.set()
+    loops.start(after)
+    assert after.begun.wait(PATIENCE_S)
+
+
+# Pauses
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_ring_ends_a_pause(when: str) -> None:
+    """Whether it came before the task began to listen, or comes from another thread while it does."""
+    image = {"account_id": {"S": "a-1"}}
+
+    async def main() -> None:
+        mailbox = Mailbox()
+        if when == "before":
+            mailbox.put(image)
+        task = asyncio.create_task(loops.spend(Pause(1e9, mailbox)))
+        await asyncio.sleep(0)
+        if when == "during":
+            assert not task.done()
+            await asyncio.to_thread(mailbox.put, image)
+        assert await asyncio.wait_for(task, PATIENCE_S) == image
+        assert mailbox.on_ring is None
+
+    asyncio.run(main())
+
+
+def test_a_pause_ends_by_itself() -> None:
+    """With nothing in the mailbox, or without one."""
+
+    async def main() -> None:
+        assert await loops.spend(Pause(0, Mailbox())) is None
+        assert await loops.spend(Pause(0.001)) is None
+        assert await loops.spend(Pause(-1)) is None
+
+    asyncio.run(main())
+
+
+def test_a_ring_for_a_loop_that_has_gone_hurts_nobody() -> None:
+    """Least of all the thread that gives back its lock."""
+    mailbox = local.open_mailbox(row())
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(loops.spend(Pause(1e9, mailbox)))
+        loop.run_until_complete(asyncio.sleep(0))
+        task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        mailbox.listen(lambda: loops._call_soon(loop, lambda: None))
+        loop.close()
+        local.tell_waiters(row(), None)
+    finally:
+        local.close_mailbox(row(), mailbox)
+
+
+def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is interrupted while it sleeps runs the way out of the steps, and raises the interrupt."""
+    ways_out = list[type[BaseException]]()
+
+    def steps() -> Any:
+        try:
+            yield Pause(1)
+        except BaseException as error:
+            ways_out.append(type(error))
+            raise
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime.current, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        walk(steps())
+    assert ways_out == [GeneratorExit]
