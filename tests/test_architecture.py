@@ -15,6 +15,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 LAYERS = [
     ["testing"],
     ["__init__"],
+    ["telemetry"],
     ["running", "intervals"],
     ["_intervals"],
     ["transactions", "recovery"],
@@ -30,7 +31,7 @@ LAYERS = [
     ["reads"],
     ["placement"],
     ["locks"],
-    ["attributes", "tables"],
+    ["attributes", "tables", "events"],
     ["_io"],
     ["_core"],
     ["_expressions"],
