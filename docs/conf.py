@@ -34,7 +34,8 @@ napoleon_use_rtype = False
 # Types in signatures that have no page of their own to lead to.
 nitpick_ignore_regex = [
     # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
-    (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|threading\.|typing\.|pynamodb\.).*"),
+    (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|logging\.|threading\.|typing\.|pynamodb\.).*"),
+    (r"py:.*", r"TracerProvider|MeterProvider"),
     (r"py:.*", r"(AbstractContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
@@ -61,6 +62,7 @@ NOT_CALLED = {
         "SweepReport",
         "TransactionTable",
         "VersionedMixin",
+        "telemetry.opentelemetry.Installation",
     )
 }
 
@@ -74,8 +76,9 @@ def describe_property(_app: Sphinx, what: str, _name: str, _obj: object, _option
 def hide_signature(
     _app: Sphinx, what: str, name: str, _obj: object, _options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Leave out how to make an error, which is caught, and what is in `NOT_CALLED`."""
-    return ("", None) if what == "exception" or name in NOT_CALLED else (signature, returned)
+    """Leave out how to make an error, which is caught, an event, which is heard, and what is in `NOT_CALLED`."""
+    is_event = what == "class" and name.startswith("pynamo_locking.events.")
+    return ("", None) if what == "exception" or name in NOT_CALLED or is_event else (signature, returned)
 
 
 def setup(app: Sphinx) -> None:

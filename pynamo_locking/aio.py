@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from typing_extensions import Self, TypeVar, override
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import local, loops, runtime
+from pynamo_locking._io import events, local, loops, runtime
 from pynamo_locking._io.target import M
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.contexts import Edit, in_order
@@ -83,8 +83,10 @@ class AsyncLock(Generic[M]):
 
     async def _take(self, wish: Wish) -> OwnEntry:
         party = runtime.current.party()
-        steps = Acquisition(self._lock._target.row, wish).steps()
-        own = await loops.take(steps, lambda own: self._lock._hold(own, wish))
+        row = self._lock._target.row
+        steps = Acquisition(row, wish).steps()
+        with events.tell.attempt(row, wish) if events.listeners else contextlib.nullcontext():
+            own = await loops.take(steps, lambda own: self._lock._hold(own, wish))
         own.party = party  # not the thread that made the last request
         local.remember(own)
         return own

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import expiry, guards, local, runtime
+from pynamo_locking._io import events, expiry, guards, local, runtime
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.locked import OWN_ENTRY, taken_here
 from pynamo_locking._io.requests import Unavailable
@@ -110,13 +110,16 @@ class Lock(Generic[M]):
         )
 
     def _take(self, wish: Wish) -> OwnEntry:
-        return self._hold(Acquisition(self._target.row, wish).run(), wish)
+        take = Acquisition(self._target.row, wish).run
+        return self._hold(events.tell.taking(self._target.row, wish, take) if events.listeners else take(), wish)
 
     def _hold(self, own: OwnEntry, wish: Wish) -> OwnEntry:
         try:
             self._refuse_expired(own)
             if self._on_lost is not None:
                 own.on_lost.append(self._on_lost)
+            if events.listeners:
+                events.tell.acquired(own)  # before anything else can be told of it
             if wish.heartbeat:
                 heart.add(own)
             local.remember(own)
@@ -148,7 +151,7 @@ class Lock(Generic[M]):
         if own.ended:
             return
         try:
-            own.release()
+            events.tell.releasing(own) if events.listeners else own.release()
         finally:
             heart.remove(own)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import headers, runtime
+from pynamo_locking._io import events, headers, runtime
 from pynamo_locking._io.completion import complete, decided, is_dead
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
@@ -72,7 +72,10 @@ def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> s
     header = _answered(lambda: decided(book, id, force=force))
     if header is None:
         return None
-    return _answered(lambda: complete(book, header)).state.value
+    completed = _answered(lambda: complete(book, header)).state.value
+    if events.listeners:
+        events.tell.recovered(book, header, id, outcome=completed, by="recover")
+    return completed
 
 
 @dataclass
@@ -159,10 +162,13 @@ def _sweep_one(book: Book, header: Header, *, dry_run: bool) -> str:
             header = headers.abort(book, header.id, "expired", beat=header.beat)
             if header.state is State.PENDING:
                 return "pending"
-        return complete(book, header).state.value
+        completed = complete(book, header).state.value
+        if events.listeners:
+            events.tell.recovered(book, header, header.id, outcome=completed, by="sweep")
     except Exception as error:  # noqa: BLE001 - the others are swept all the same
         logger.warning("transaction %s could not be completed: %s", header.id, error)
         return f"failed: {error}"
+    return completed
 
 
 def _count(report: SweepReport, header_id: str, verdict: str) -> None:

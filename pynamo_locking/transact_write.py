@@ -9,7 +9,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
-from pynamo_locking._io import guards, runtime, versions
+from pynamo_locking._io import events, guards, runtime, versions
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import FreeItem, GuardedItem
@@ -18,6 +18,8 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action as UpdateAction
     from pynamodb.models import Model
@@ -233,6 +235,8 @@ class TransactWrite(PynamoTransactWrite):
         except Exception as error:
             self._refusals = commit.refusals
             self._assembly.note_refusal(error)
+            if events.listeners:
+                events.tell.commit_failed(commit.token, _table_of(commit.actions), error)
             raise
         finally:
             self._client_request_token = commit.token
@@ -260,6 +264,12 @@ def _check_same_copy(before: Action, write: Write) -> None:
             TransactWriteError,
             "is in the transaction twice, as two copies that differ: one of them is old.",
         )
+
+
+def _table_of(actions: Sequence[Action]) -> str:
+    """Return the table of the first action."""
+    table: str = next(iter(actions[0].request.values()))["TableName"]
+    return table
 
 
 def _key_of(item: Model) -> Any:

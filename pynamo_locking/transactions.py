@@ -10,7 +10,7 @@ from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import runtime
+from pynamo_locking._io import events, runtime
 from pynamo_locking._io.committing import Committing, Terms
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.savepoint import Savepoint
@@ -94,7 +94,8 @@ class Transaction(QueryingMixin):
         self.is_repeated: bool = False
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
-        deadline = runtime.current.monotonic() + seconds(wait, "wait")
+        self._began_s = runtime.current.monotonic()
+        deadline = self._began_s + seconds(wait, "wait")
         priority = f"{runtime.current.time_ms():015}-{self.id}"
         self._terms = Terms(
             id=self.id,
@@ -107,6 +108,7 @@ class Transaction(QueryingMixin):
             on_progress=on_progress,
         )
         self._state = "open"
+        self._commit: Committing | None = None
         self._is_committed = False
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
@@ -276,14 +278,14 @@ class Transaction(QueryingMixin):
         for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
-        self._state, committing = "ended", None
+        self._state = "ended"
         try:
             self._members.name_in_guards(lambda: self._committing().direct())
-            committing = self._committing()
-            self.is_repeated = committing.run()
-        except BaseException:  # also an interrupt, which may come after the decision
-            self._is_committed = committing is not None and committing.is_decided
-            self._end(self._after_commit if self._is_committed else self._after_rollback)
+            self._commit = self._committing()
+            self.is_repeated = self._commit.run()
+        except BaseException as error:  # also an interrupt, which may come after the decision
+            self._is_committed = self._commit is not None and self._commit.is_decided
+            self._end(self._after_commit if self._is_committed else self._after_rollback, error)
             raise
         self._is_committed = True
         self._end([] if self.is_repeated else self._after_commit)
@@ -294,7 +296,7 @@ class Transaction(QueryingMixin):
             self._state = "ended"
             self._end(self._after_rollback)
 
-    def _end(self, callbacks: list[Callable[[], object]]) -> None:
+    def _end(self, callbacks: list[Callable[[], object]], error: BaseException | None = None) -> None:
         if self.is_repeated or not self._is_committed:
             for entry in self._members.entries.values():
                 entry.forsake(is_saved=self.is_repeated)
@@ -303,6 +305,8 @@ class Transaction(QueryingMixin):
                 stack.callback(callback)
             for lock in self._members.locks:
                 stack.callback(give_back, lock)
+            if events.listeners:
+                stack.callback(events.tell.transaction_ended, self, self._terms, self._commit, error)
 
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""

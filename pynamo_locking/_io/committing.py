@@ -10,7 +10,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.paths import CannotBeStaged, Member, Path, Plan, choose
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import headers, images, runtime
+from pynamo_locking._io import events, headers, images, runtime
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import GuardedItem
@@ -67,6 +67,9 @@ class Committing:
     Args:
         entries: all of the transaction, in any order.
         terms: how.
+
+    Attributes:
+        path: the one that it takes; empty before.
     """
 
     def __init__(self, entries: Sequence[Entry], terms: Terms) -> None:
@@ -74,6 +77,7 @@ class Committing:
         self._entries = sorted(taking_part, key=lambda entry: (entry.table, repr(sorted(entry.key.items()))))
         self._terms = terms
         self._long: LongCommit | None = None
+        self.path = ""
 
     @property
     def is_decided(self) -> bool:
@@ -135,6 +139,7 @@ class Committing:
             OutcomeUnknown: nothing tells whether it was committed.
         """
         plan = self.plan()
+        self.path = plan.path.value
         try:
             if plan.path is Path.READ:
                 self._validate()
@@ -144,9 +149,11 @@ class Committing:
                 self._write_together()
             elif plan.path is Path.LONG:
                 self._write_long(plan)
-        except (Conflict, OutcomeUnknown, TransactWriteError):
+        except (Conflict, OutcomeUnknown, TransactWriteError) as error:
             found = self._found_key()
             if found is None:
+                if events.listeners and plan.path is not Path.SINGLE:  # of which the write itself has told
+                    events.tell.commit_failed(self._terms.id, self._entries[0].table if self._entries else "", error)
                 raise
             return found != self._terms.id
         return False

@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.lease import next_renewal, retry_delay
-from pynamo_locking._io import runtime
+from pynamo_locking._io import events, runtime
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import LockLost
 
@@ -129,9 +129,11 @@ class Heart:
             return None
         except Unavailable as error:
             logger.warning("renewal of %s not answered, %.1f s left: %s", own, own.remaining, error)
-        except Exception:
+        except Exception as error:
             # Loss is not proven, whatever this was; giving up silently would be the one wrong answer.
             logger.exception("renewal of %s failed, %.1f s left", own, own.remaining)
+            if events.listeners:
+                events.tell.renewal_failed(own, error)
         else:
             return next_renewal(started, lease)
         return self._soon(own)

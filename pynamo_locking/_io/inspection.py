@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import requests
+from pynamo_locking._io import events, requests
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 
@@ -39,5 +39,7 @@ def break_entry(row: Row, ticket: int) -> bool:
                 f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.",
                 cause=error.cause,
             ) from error
+        if events.listeners:
+            events.tell.evicted(row, found, is_forced=True)
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")

@@ -10,9 +10,9 @@ from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import guards, locked, records, unlocked, versions
+from pynamo_locking._io import events, guards, locked, records, unlocked, versions
 from pynamo_locking._io.writes import DELETE, UPDATE, plan_delete, plan_save, plan_update
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.exceptions import ConfigurationError, Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,12 @@ class FreeItem:
         return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
 
     def _write(self, write: Write) -> dict[str, Any]:
-        data = self._send(write)
+        try:
+            data = self._send(write)
+        except (Conflict, OutcomeUnknown) as error:
+            if events.listeners:
+                events.tell.write_failed(write, error)
+            raise
         write.done(data)
         return data
 
@@ -233,7 +238,12 @@ class GuardedItem(FreeItem):
         """Send it, and read what a transaction does not return."""
         if write.operation is DELETE:
             write.kind = Kind.KEEP
-        locked.beside(self.own, write, action_of(write))
+        try:
+            locked.beside(self.own, write, action_of(write))
+        except (Conflict, OutcomeUnknown) as error:
+            if events.listeners:
+                events.tell.write_failed(write, error)
+            raise
         if write.operation is not UPDATE and not write.actions:
             write.done({})
             return {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._io import local, requests, runtime
+from pynamo_locking._io import events, local, requests, runtime
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
 
@@ -45,6 +45,10 @@ class OwnEntry:
         beat: number of the last renewal that was sent; the image may show an older one.
         image: the image that first showed us in front.
     """
+
+    # What it took, and since when we hold it: known if somebody has subscribed to events.
+    taking: events.Scope | None = None
+    held_since_s: float | None = None
 
     def __init__(self, row: Row, entry: Entry, started: float, beat: int, image: Image) -> None:
         self.row = row
@@ -99,10 +103,10 @@ class OwnEntry:
             LockLost: our entry is gone.
             Unavailable: no answer; the lease is what it was.
         """
-        with self._renewing:
+        with events.scope(), self._renewing:
             if self.ended or self.lost.is_set():
                 raise self.loss()
-            started = runtime.current.monotonic()
+            started, before = runtime.current.monotonic(), self.deadline
             self._beat += 1
             try:
                 requests.renew(self.row, self.entry, self._beat, want_image=False)
@@ -113,12 +117,18 @@ class OwnEntry:
                         self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
+            except Unavailable as error:
+                if events.listeners:
+                    events.tell.renewal_failed(self, error)
+                raise
             except ConfigurationError as error:
                 if error.cause_response_code != "ResourceNotFoundException":
                     raise
                 self.lose("deleted")
                 raise self.loss() from error
             self.deadline = started + self.entry.lease
+            if events.listeners:
+                events.tell.renewed(self, started, before)
 
     def downgrade(self) -> None:
         """Share the lock from now on.
@@ -165,7 +175,7 @@ class OwnEntry:
         Args:
             is_last: whether it is the one after which others may hold the lock too.
         """
-        with self._writing:
+        with events.scope(), self._writing:
             if self.lost.is_set():
                 raise self.loss()
             if not is_last:
@@ -190,6 +200,11 @@ class OwnEntry:
     def write_id(self, number: int) -> str:
         """Return the name of a guarded write, in errors and logs."""
         return f"{self.entry.id}/{number}"
+
+    @property
+    def last_beat(self) -> int:
+        """The number of the last renewal that was sent."""
+        return self._beat
 
     @property
     def last_write(self) -> int:
@@ -217,7 +232,7 @@ class OwnEntry:
                     return
             logger.warning("gave up releasing %s; others wait until its lease is over", self)
         finally:
-            self.end()  # whatever happened: who has let go must not go on renewing
+            self.end(is_confirmed=False)  # whatever happened: who has let go must not go on renewing
 
     def _release_once(self, attempt: int, *, in_doubt: bool) -> bool:
         """Send one release; False if there was no answer."""
@@ -233,6 +248,7 @@ class OwnEntry:
                 self.lose_to(state)
             if self.lost.is_set():
                 raise self.loss() from refused
+            self.end()
             return True
         self.end()
         local.tell_waiters(self.row, image or None)
@@ -252,10 +268,13 @@ class OwnEntry:
             self.depth -= 1
             return self.depth == 0
 
-    def end(self) -> None:
-        """Note that the entry is gone by our own doing; nothing is renewed any more."""
+    def end(self, *, is_confirmed: bool = True) -> None:
+        """Note that the entry is gone by our own doing, or will be; nothing is renewed any more."""
         with self._mutex:
+            is_news = bool(events.listeners) and not (self.ended or self.lost.is_set())
             self.ended = True
+        if is_news:
+            events.tell.released(self, is_confirmed=is_confirmed)
 
     def lose_to(self, state: LockState) -> None:
         """Note a loss, given the document that proves it; it is none if the item was ours to delete."""
@@ -274,6 +293,8 @@ class OwnEntry:
         logger.warning("lost %s: %s", self, reason)
         for callback in self.on_lost:
             runtime.current.spawn(lambda call=callback: call(reason), name="pynamo-locking-on-lost")  # type: ignore[misc]
+        if events.listeners:
+            events.tell.lost(self)
 
     def loss(self) -> LockLost:
         """Return the error that says what happened."""

@@ -7,14 +7,14 @@ nothing or is refused with an image in which its first effect can be seen.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
 from pynamo_locking._core.queue import Entry, LockState, traces
-from pynamo_locking._io import attempts, records, runtime, transport
+from pynamo_locking._io import attempts, events, records, runtime, transport
 from pynamo_locking._io.records import number
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
@@ -46,6 +46,7 @@ class Row:
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
         label: the lock's name, for people.
+        model: the model of the item, if it is known.
     """
 
     connection: Connection
@@ -56,6 +57,7 @@ class Row:
     ttl_attribute: str | None
     may_create: bool
     label: str
+    model: type[Any] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def identity(self) -> tuple[Any, ...]:
@@ -274,10 +276,15 @@ def _update(  # noqa: PLR0913 - the parts of one expression
 
 
 def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if events.listeners:
+        events.requesting(operation)
     try:
-        return ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
+        answer = ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
     except transport.BOTOCORE_EXCEPTIONS as error:
         _refuse(row, error)
+    if events.listeners:
+        events.answered(answer)
+    return answer
 
 
 def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.lease import LockSettings, backoff
-from pynamo_locking._core.transaction import Fate, Header, Meeting, fate, meet, reason_to_abort
-from pynamo_locking._io import headers, marks, runtime
+from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
+from pynamo_locking._io import events, headers, marks, runtime
 from pynamo_locking._io.headers import Book, persistently
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ class Resolver:
         else:
             logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
             marks.drop(row, mark)
+        if events.listeners:
+            outcome = "finished" if what is Fate.FINISH else "aborted"
+            events.tell.recovered(book, header, mark.id, outcome=outcome, by="reader")
         return None
 
     def _wait_or_abort(self, book: Book, header: Header) -> float | None:
@@ -99,7 +102,9 @@ class Resolver:
         reason = reason_now(header, meeting, self._priority)
         if reason is not None:
             logger.warning("aborting the transaction %s of %s: %s", header.id, header.owner, reason)
-            headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)
+            stored = headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)
+            if events.listeners and stored.state is State.ABORTED:
+                events.tell.recovered(book, header, header.id, outcome="aborted", by="reader", reason=reason)
             return None
         if self._deadline is None:
             self._deadline = now + PATIENCE_S

@@ -156,6 +156,7 @@ def row_of(
         ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
         may_create=may_create,
         label=label or name_of(model, key),
+        model=model,
     )
 
 

@@ -11,8 +11,8 @@ from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE, dead_among
 from pynamo_locking._io import expiry, guards, requests, runtime, transport
+from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.resolving import Resolver, StillPending
-from pynamo_locking._io.waiting import evict_dead
 from pynamo_locking._io.writes import Patience
 from pynamo_locking.exceptions import ItemLocked, TransactionConflict, also
 

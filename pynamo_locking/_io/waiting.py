@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
 from pynamo_locking._core.queue import (
-    EVICT_AT_ONCE,
     FREE,
     Entry,
     LockState,
@@ -18,7 +17,8 @@ from pynamo_locking._core.queue import (
     observe,
     poll_delay,
 )
-from pynamo_locking._io import local, requests, runtime
+from pynamo_locking._io import events, local, requests, runtime
+from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.pauses import Pause, walk
 from pynamo_locking._io.requests import NewEntry, Refused, Unavailable
@@ -154,6 +154,8 @@ class Acquisition:
         self._wish.must_fit(state.entries[0], self._row.label)
         if self._wish.wait == 0:
             self._time_out()
+        if events.listeners:
+            events.tell.waiting(self._row, self._wish, self._new.id, None, state, len(state.entries))
         return None
 
     # Waiting
@@ -170,6 +172,8 @@ class Acquisition:
             if not ahead and self._state.mark is None:
                 return (yield from self._grant(image))
             dead = self._watch(ahead)
+            if events.listeners:
+                events.tell.waiting(self._row, self._wish, self._new.id, self._entry, self._state, len(ahead))
             try:
                 if not ahead:
                     image = yield from self._wait_for_transaction()
@@ -333,16 +337,3 @@ class Acquisition:
             else:
                 local.tell_waiters(self._row, image or None)
                 return
-
-
-def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | None:
-    """Remove dead entries of a document, the first ones if there are many; return the new image.
-
-    None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.
-    """
-    dead = dead[:EVICT_AT_ONCE]
-    logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(entry.owner for entry in dead))
-    try:
-        return requests.evict(row, dead, state.evicted)
-    except Refused:
-        return None

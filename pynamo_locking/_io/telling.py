@@ -1,0 +1,305 @@
+"""Makes the events, where somebody listens. Nothing in here may fail in place of what it is about."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import ParamSpec
+
+from pynamo_locking._core import events as kinds
+from pynamo_locking._io import events, rows, runtime
+from pynamo_locking._io.events import clocks, emit
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    LockTimeout,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._core.transaction import Header
+    from pynamo_locking._io.committing import Committing, Terms
+    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.wish import Wish
+    from pynamo_locking._io.writes import Write
+    from pynamo_locking.transactions import Transaction
+
+_P = ParamSpec("_P")
+
+logger = logging.getLogger("pynamo_locking")
+
+#: The names under which errors are told, the most telling first; their classes are often joined with PynamoDB's.
+_CONFLICTS: Final = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted, Conflict)
+
+
+def _harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
+    @functools.wraps(tell)
+    def telling(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            tell(*args, **kwargs)
+        except Exception:
+            logger.exception("an event could not be told")
+
+    return telling
+
+
+# Locks
+
+
+def _about(row: Row, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
+    return {
+        **clocks(),
+        "name": row.label,
+        "table": row.table,
+        "model": row.model,
+        "owner": owner,
+        "entry_id": entry_id,
+        "ticket": ticket,
+    }
+
+
+def _about_own(own: OwnEntry) -> dict[str, Any]:
+    return _about(own.row, own.entry.owner, own.entry.id, own.entry.ticket)
+
+
+def _ms_since(began_s: float) -> float:
+    return (runtime.current.monotonic() - began_s) * 1000
+
+
+@contextlib.contextmanager
+def attempt(row: Row, wish: Wish) -> Iterator[events.Scope | None]:
+    """Count what an attempt to take a lock takes, and tell if it runs out of time."""
+    with events.scope(keeps=False) as scope:
+        try:
+            yield scope
+        except LockTimeout as error:
+            if scope is not None:
+                _timed_out(row, wish, scope, error)
+            raise
+
+
+def taking(row: Row, wish: Wish, take: Callable[[], OwnEntry]) -> OwnEntry:
+    """Take a lock, and note for `acquired` what it took."""
+    with attempt(row, wish) as scope:
+        own = take()
+    own.taking = scope
+    return own
+
+
+def releasing(own: OwnEntry) -> None:
+    """Give a lock back, and count for `released` what that consumes."""
+    with events.scope(keeps=False):
+        own.release()
+
+
+@_harmless
+def waiting(row: Row, wish: Wish, entry_id: str, mine: Entry | None, state: LockState, ahead: int) -> None:
+    """Tell that a wait begins, once for each attempt."""
+    scope = events.current_scope()
+    if scope is None or scope.is_waiting or wish.wait == 0:
+        return
+    scope.is_waiting = True
+    first = state.entries[0] if ahead and state.entries else None
+    emit(
+        kinds.Waiting(
+            **_about(row, wish.owner, entry_id, None if mine is None else mine.ticket),
+            queue_depth=len(state.entries),
+            ahead=ahead,
+            holder="" if first is None else first.owner,
+            holder_ticket=None if first is None else first.ticket,
+        )
+    )
+
+
+def _attempt(scope: events.Scope, state: LockState | None) -> dict[str, Any]:
+    return {
+        "waited_ms": _ms_since(scope.began_s),
+        "queue_depth": 0 if state is None else len(state.entries),
+        "requests": scope.requests,
+        "looks": scope.looks,
+        "consumed_units": scope.units,
+    }
+
+
+@_harmless
+def _timed_out(row: Row, wish: Wish, scope: events.Scope, error: LockTimeout) -> None:
+    emit(kinds.TimedOut(**_about(row, wish.owner, "", None), **_attempt(scope, error.queue), wait_ms=wish.wait * 1000))
+
+
+@_harmless
+def acquired(own: OwnEntry) -> None:
+    """Tell that we have a lock."""
+    own.held_since_s = runtime.current.monotonic()
+    own.taking = own.taking or events.current_scope()  # a task is still in it
+    if own.taking is None:  # nobody listened when we began
+        return
+    state = own.row.state(own.image)
+    facts = _attempt(own.taking, state)
+    emit(kinds.Acquired(**_about_own(own), **facts, lease_ms=own.entry.lease_ms, mode=own.entry.claim.mode))
+
+
+def _held_ms(own: OwnEntry) -> float | None:
+    return None if own.held_since_s is None else _ms_since(own.held_since_s)
+
+
+def _units() -> float | None:
+    scope = events.current_scope()
+    return None if scope is None else scope.units
+
+
+@_harmless
+def renewed(own: OwnEntry, began_s: float, deadline_s: float) -> None:
+    """Tell that a lease was renewed, which would have been over at `deadline_s`."""
+    emit(
+        kinds.Renewed(
+            **_about_own(own),
+            lease_ms=own.entry.lease_ms,
+            took_ms=_ms_since(began_s),
+            margin_ms=-_ms_since(deadline_s),
+            consumed_units=_units(),
+        )
+    )
+
+
+@_harmless
+def renewal_failed(own: OwnEntry, error: BaseException) -> None:
+    """Tell that a renewal got no usable answer."""
+    cause = getattr(error, "cause", None) or error
+    emit(
+        kinds.RenewalFailed(
+            **_about_own(own),
+            lease_ms=own.entry.lease_ms,
+            remaining_ms=own.remaining * 1000,
+            error=type(cause).__name__,
+        )
+    )
+
+
+@_harmless
+def lost(own: OwnEntry) -> None:
+    """Tell that a lock was lost."""
+    emit(kinds.Lost(**_about_own(own), reason=own.lost_reason, held_ms=_held_ms(own)))
+
+
+@_harmless
+def released(own: OwnEntry, *, is_confirmed: bool) -> None:
+    """Tell that a lock was given back."""
+    emit(
+        kinds.Released(
+            **_about_own(own),
+            held_ms=_held_ms(own),
+            renewals=own.last_beat,
+            writes=own.last_write,
+            is_confirmed=is_confirmed,
+            consumed_units=_units(),
+        )
+    )
+
+
+@_harmless
+def evicted(row: Row, entries: Sequence[Entry], *, is_forced: bool = False) -> None:
+    """Tell that we removed entries of others."""
+    for entry in entries:
+        emit(
+            kinds.Evicted(
+                **_about(row, entry.owner, entry.id, entry.ticket),
+                by=runtime.current.owner(),
+                lease_ms=entry.lease_ms,
+                is_forced=is_forced,
+            )
+        )
+
+
+# Writes
+
+
+def _name_of_error(error: BaseException) -> str:
+    """Return the name of an error's kind: its own class may be made of two."""
+    found = next((kind for kind in (*_CONFLICTS, OutcomeUnknown) if isinstance(error, kind)), type(error))
+    return found.__name__
+
+
+def _refusal(about: dict[str, Any], error: BaseException) -> None:
+    about = {**clocks(), **about, "error": _name_of_error(error)}
+    if isinstance(error, OutcomeUnknown):
+        emit(kinds.WriteInDoubt(**about, write_id=error.write_id))
+    elif isinstance(error, StaleVersion):
+        emit(kinds.WriteRefused(**about, expected=error.expected, actual=error.actual))
+    elif isinstance(error, ItemLocked):
+        emit(kinds.WriteRefused(**about, holder=error.holder, holder_ticket=error.ticket))
+    elif isinstance(error, TransactionAborted):
+        emit(kinds.WriteRefused(**about, by=error.by))
+    elif isinstance(error, Conflict):
+        emit(kinds.WriteRefused(**about))
+
+
+@_harmless
+def write_failed(write: Write, error: Exception) -> None:
+    """Tell that a single write met a conflict, or that nobody knows what became of it."""
+    model, item = type(write.item), write.item
+    values = [None if name is None else getattr(item, name) for name in (item._hash_keyname, item._range_keyname)]
+    about = {
+        "table": item._get_connection().table_name,
+        "model": model,
+        "name": rows.name_of(model, rows.key_of(model, *values)),
+        "operation": write.operation.verb,
+    }
+    _refusal(about, error)
+
+
+@_harmless
+def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
+    """Tell the same of a transaction, given the table of its first item."""
+    _refusal({"table": table, "model": None, "name": transaction_id, "operation": "transaction"}, error)
+
+
+# Transactions
+
+
+@_harmless
+def transaction_ended(
+    transaction: Transaction, terms: Terms, committing: Committing | None, error: BaseException | None
+) -> None:
+    """Tell that a transaction of ours is over."""
+    about = {
+        **clocks(),
+        "transaction_id": terms.id,
+        "owner": terms.owner,
+        "lasted_ms": _ms_since(transaction._began_s),
+        "items": len(transaction._members.entries),
+        "path": "" if committing is None else committing.path,
+    }
+    if transaction._is_committed:
+        emit(kinds.TransactionCommitted(**about, is_repeated=transaction.is_repeated))
+    else:
+        emit(kinds.TransactionRolledBack(**about, error="" if error is None else _name_of_error(error)))
+
+
+@_harmless
+def recovered(
+    book: Book, header: Header | None, transaction_id: str, *, outcome: str, by: str, reason: str = ""
+) -> None:
+    """Tell that we did something about a transaction of somebody else."""
+    owner = "" if header is None else header.owner
+    emit(
+        kinds.TransactionRecovered(
+            **clocks(),
+            transaction_id=transaction_id,
+            owner=owner,
+            table=book.table,
+            outcome=outcome,
+            by=by,
+            reason=reason,
+        )
+    )

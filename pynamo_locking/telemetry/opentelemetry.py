@@ -1,0 +1,287 @@
+"""Traces and metrics of OpenTelemetry. Needs the extra ``otel``.
+
+Spans: `acquire` (from the call until we have the lock, or have given up), `hold` (from then until it is given back or
+lost, with a link to `acquire`) and `transaction`. Each is a child of the span that is current where it happens;
+what the heartbeat does is told by events of the `hold` span. A span is made when its end is known, except for `hold`.
+
+Source: the semantic conventions for database clients, https://opentelemetry.io/docs/specs/semconv/db/
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking import events
+from pynamo_locking._io import runtime
+
+try:
+    from opentelemetry import metrics, trace
+except ImportError as error:
+    raise ImportError(
+        "pynamo_locking.telemetry.opentelemetry needs the API of OpenTelemetry: pip install 'pynamo-locking[otel]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, MeterProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from typing_extensions import Self
+
+    from pynamo_locking.events import Event, LockEvent, Subscription, WriteEvent
+
+#: The name of the instrumentation, and what the names of its own attributes and metrics begin with.
+NAME: Final = "pynamo_locking"
+
+#: Limits of the buckets of durations, in seconds: those of the conventions, and more for waits.
+BUCKETS_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
+
+_SYSTEM: Final = {"db.system.name": "aws.dynamodb"}
+_NS_PER_MS: Final = 1_000_000
+
+
+class Installation:
+    """What `install` returns. Ends with `cancel`, or with the ``with`` block that it is used in."""
+
+    def __init__(self, telemetry: _Telemetry, subscription: Subscription) -> None:
+        self._telemetry = telemetry
+        self._subscription = subscription
+
+    def cancel(self) -> None:
+        """Make no more spans and metrics; the spans of locks that are held end now. May be called twice."""
+        self._subscription.cancel()
+        self._telemetry.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+
+def install(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> Installation:
+    """Make spans and metrics from now on. Call it once in each process, after the providers are set.
+
+    Spans have the name of the lock, which contains the key of what is locked; metrics only that of the table.
+
+    Args:
+        tracer_provider: where spans go; the global one unless given.
+        meter_provider: where metrics go; the global one unless given.
+
+    Returns:
+        What ends it, by its `cancel`.
+    """
+    meter = metrics.get_meter(NAME, meter_provider=meter_provider)
+    telemetry = _Telemetry(trace.get_tracer(NAME, tracer_provider=tracer_provider), meter)
+    return Installation(telemetry, events.subscribe(telemetry.hear))
+
+
+def _duration(meter: Meter, name: str, description: str) -> Histogram:
+    return meter.create_histogram(
+        f"{NAME}.{name}", unit="s", description=description, explicit_bucket_boundaries_advisory=BUCKETS_S
+    )
+
+
+class _Instruments:
+    """The metrics."""
+
+    def __init__(self, meter: Meter) -> None:
+        def counter(name: str, unit: str, description: str) -> Counter:
+            return meter.create_counter(f"{NAME}.{name}", unit=unit, description=description)
+
+        self.wait = _duration(meter, "lock.wait.duration", "How long it took to get a lock, or to give up.")
+        self.hold = _duration(meter, "lock.hold.duration", "How long a lock was held.")
+        self.transaction = _duration(meter, "transaction.duration", "How long a transaction lasted.")
+        self.renewals = counter("lock.renewals", "{renewal}", "Renewals of leases of locks that are held.")
+        self.lost = counter("lock.lost", "{lock}", "Locks that were lost while they were held.")
+        self.evictions = counter("lock.evictions", "{entry}", "Entries of others that were removed from a queue.")
+        self.conflicts = counter("conflicts", "{conflict}", "Writes that were refused, and changed nothing.")
+        self.in_doubt = counter("writes.in_doubt", "{write}", "Writes that may or may not have been applied.")
+        self.recovered = counter("transactions.recovered", "{transaction}", "Transactions of others, completed here.")
+        self.units = counter("lock.consumed_units", "{unit}", "Read and write units that requests of locks consumed.")
+
+
+@dataclass(frozen=True)
+class _Hold:
+    span: Span
+    table: str
+    start_ns: int
+
+
+class _Telemetry:
+    """Makes spans and metrics of events."""
+
+    def __init__(self, tracer: Tracer, meter: Meter) -> None:
+        self._tracer = tracer
+        self._instruments = _Instruments(meter)
+        self._mutex = runtime.Runtime().mutex()  # real, also for who installs it under a virtual clock
+        self._holds: dict[str, _Hold] = {}
+        meter.create_observable_gauge(
+            f"{NAME}.lock.held", [self._count_held], unit="{lock}", description="Locks that are held by this process."
+        )
+        _all.add(self)
+
+    def hear(self, event: Event) -> None:
+        """Note an event. Called in the thread, and so in the context of the span, that it is about."""
+        if isinstance(event, (events.Acquired, events.TimedOut)):
+            self._attempted(event)
+        elif isinstance(event, (events.Released, events.Lost)):
+            self._let_go(event)
+        elif isinstance(event, (events.Renewed, events.RenewalFailed)):
+            self._renewed(event)
+        elif isinstance(event, events.WriteEvent):
+            self._refused(event)
+        elif isinstance(event, events.TransactionEnded):
+            self._ended(event)
+        elif isinstance(event, events.Evicted):
+            self._instruments.evictions.add(1, _of_table(event.table))
+            _note(event, _facts_of(event))
+        elif isinstance(event, events.TransactionRecovered):
+            about = {"outcome": event.outcome, "by": event.by}
+            self._instruments.recovered.add(1, {**_of_table(event.table), **_named(about)})
+            _note(event, _named({**about, "transaction_id": event.transaction_id, "reason": event.reason}))
+        elif isinstance(event, events.Waiting):
+            facts = {"queue_depth": event.queue_depth, "ahead": event.ahead, "holder": event.holder}
+            _note(event, {**_facts_of(event), **_named(facts)})
+
+    def end(self) -> None:
+        """End the spans of what is still held."""
+        with self._mutex:
+            holds, self._holds = self._holds, {}
+        for hold in holds.values():
+            hold.span.end()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: what the parent holds is not ours, and its spans are ended there."""
+        self._mutex = runtime.Runtime().mutex()
+        self._holds = {}
+
+    # Locks
+
+    def _attempted(self, event: events.Acquired | events.TimedOut) -> None:
+        has_it = isinstance(event, events.Acquired)
+        about = _of_table(event.table) if has_it else {**_of_table(event.table), "error.type": "LockTimeout"}
+        self._instruments.wait.record(event.waited_ms / 1000, about)
+        self._count_units(event)
+        names = ("waited_ms", "queue_depth", "requests", "looks", "consumed_units")
+        facts = {name: getattr(event, name) for name in names}
+        end_ns = event.time_ms * _NS_PER_MS
+        start_ns = end_ns - int(event.waited_ms * _NS_PER_MS)
+        attributes = {**about, **_facts_of(event), **_named(facts)}
+        span = self._tracer.start_span(f"acquire {event.table}", start_time=start_ns, attributes=attributes)
+        if isinstance(event, events.TimedOut) and event.wait_ms > 0:  # else to find it taken is no error
+            span.set_status(trace.StatusCode.ERROR, "not our turn in time")
+        span.end(end_ns)
+        if isinstance(event, events.Acquired):
+            self._hold(event, span, end_ns)
+
+    def _hold(self, event: events.Acquired, acquired: Span, start_ns: int) -> None:
+        facts = {"lease_ms": event.lease_ms, "mode": event.mode}
+        span = self._tracer.start_span(
+            f"hold {event.table}",
+            start_time=start_ns,
+            attributes={**_of_table(event.table), **_facts_of(event), **_named(facts)},
+            links=[trace.Link(acquired.get_span_context())],
+        )
+        with self._mutex:
+            self._holds[event.entry_id] = _Hold(span, event.table, start_ns)
+
+    def _let_go(self, event: events.Released | events.Lost) -> None:
+        with self._mutex:
+            hold = self._holds.pop(event.entry_id, None)
+        if event.held_ms is not None:
+            self._instruments.hold.record(event.held_ms / 1000, _of_table(event.table))
+        if isinstance(event, events.Lost):
+            self._instruments.lost.add(1, {**_of_table(event.table), **_named({"reason": event.reason})})
+        else:
+            self._count_units(event)
+        if hold is None:
+            return
+        if isinstance(event, events.Lost):
+            hold.span.set_attributes({"error.type": "LockLost", **_named({"reason": event.reason})})
+            hold.span.set_status(trace.StatusCode.ERROR, f"lost: {event.reason}")
+        else:
+            facts = {"renewals": event.renewals, "writes": event.writes, "is_confirmed": event.is_confirmed}
+            hold.span.set_attributes(_named(facts))
+        hold.span.end(hold.start_ns + int((event.held_ms or 0) * _NS_PER_MS))
+
+    def _renewed(self, event: events.Renewed | events.RenewalFailed) -> None:
+        if isinstance(event, events.Renewed):
+            outcome, facts = "late" if event.is_late else "renewed", {"margin_ms": event.margin_ms}
+            self._count_units(event)
+        else:
+            outcome, facts = "failed", {"remaining_ms": event.remaining_ms}
+        self._instruments.renewals.add(1, {**_of_table(event.table), **_named({"outcome": outcome})})
+        with self._mutex:
+            hold = self._holds.get(event.entry_id)
+        if hold is not None:
+            about = _named({"outcome": outcome, **facts})
+            hold.span.add_event(type(event).__name__, about, event.time_ms * _NS_PER_MS)
+
+    def _count_units(self, event: events.Acquired | events.TimedOut | events.Renewed | events.Released) -> None:
+        if event.consumed_units is not None:
+            self._instruments.units.add(event.consumed_units, _of_table(event.table))
+
+    def _count_held(self, _: CallbackOptions) -> Iterable[metrics.Observation]:
+        with self._mutex:
+            tables = [hold.table for hold in self._holds.values()]
+        return [metrics.Observation(tables.count(table), _of_table(table)) for table in sorted(set(tables))]
+
+    # Writes and transactions
+
+    def _refused(self, event: WriteEvent) -> None:
+        about = {**_of_table(event.table), "error.type": event.error, **_named({"operation": event.operation})}
+        is_in_doubt = isinstance(event, events.WriteInDoubt)
+        (self._instruments.in_doubt if is_in_doubt else self._instruments.conflicts).add(1, about)
+        _note(event, {**about, **_named({"name": event.name})})
+
+    def _ended(self, event: events.TransactionEnded) -> None:
+        is_committed = isinstance(event, events.TransactionCommitted)
+        error = event.error if isinstance(event, events.TransactionRolledBack) else ""
+        about: dict[str, Any] = {
+            **_SYSTEM,
+            **({"error.type": error} if error else {}),
+            **_named({"outcome": "committed" if is_committed else "rolled_back", "path": event.path}),
+        }
+        self._instruments.transaction.record(event.lasted_ms / 1000, about)
+        facts = {"transaction_id": event.transaction_id, "owner": event.owner, "items": event.items}
+        end_ns = event.time_ms * _NS_PER_MS
+        start_ns = end_ns - int(event.lasted_ms * _NS_PER_MS)
+        span = self._tracer.start_span("transaction", start_time=start_ns, attributes={**about, **_named(facts)})
+        if error:
+            span.set_status(trace.StatusCode.ERROR, error)
+        span.end(end_ns)
+
+
+def _of_table(table: str) -> dict[str, Any]:
+    return {**_SYSTEM, "db.collection.name": table}
+
+
+def _named(facts: dict[str, Any]) -> dict[str, Any]:
+    return {f"{NAME}.{name}": value for name, value in facts.items() if value is not None}
+
+
+def _facts_of(event: LockEvent) -> dict[str, Any]:
+    return _named({"name": event.name, "owner": event.owner, "ticket": event.ticket})
+
+
+def _note(event: Event, attributes: dict[str, Any]) -> None:
+    """Note an event in the span that is current where it happens."""
+    trace.get_current_span().add_event(type(event).__name__, attributes, event.time_ms * _NS_PER_MS)
+
+
+_all: weakref.WeakSet[_Telemetry] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for telemetry in tuple(_all):
+        telemetry.leave_to_parent()
+
+
+runtime.after_fork(_leave_all_to_parent)

@@ -1,0 +1,75 @@
+"""Signals of blinker, in the style of `pynamodb.signals`. Needs the extra ``signals``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pynamo_locking import events
+
+try:
+    import blinker
+except ImportError as error:
+    raise ImportError(
+        "pynamo_locking.telemetry.signals needs blinker: pip install 'pynamo-locking[signals]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from pynamo_locking.events import Event, Subscription
+
+_namespace: Final = blinker.Namespace()
+
+
+def _signal(kind: type[Event]) -> blinker.NamedSignal:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    return _namespace.signal(name, (kind.__doc__ or "").split("\n", 1)[0])
+
+
+waiting: Final = _signal(events.Waiting)
+acquired: Final = _signal(events.Acquired)
+timed_out: Final = _signal(events.TimedOut)
+renewed: Final = _signal(events.Renewed)
+renewal_failed: Final = _signal(events.RenewalFailed)
+lost: Final = _signal(events.Lost)
+evicted: Final = _signal(events.Evicted)
+released: Final = _signal(events.Released)
+write_refused: Final = _signal(events.WriteRefused)
+write_in_doubt: Final = _signal(events.WriteInDoubt)
+transaction_committed: Final = _signal(events.TransactionCommitted)
+transaction_rolled_back: Final = _signal(events.TransactionRolledBack)
+transaction_recovered: Final = _signal(events.TransactionRecovered)
+
+_SIGNALS: Final = {
+    events.Waiting: waiting,
+    events.Acquired: acquired,
+    events.TimedOut: timed_out,
+    events.Renewed: renewed,
+    events.RenewalFailed: renewal_failed,
+    events.Lost: lost,
+    events.Evicted: evicted,
+    events.Released: released,
+    events.WriteRefused: write_refused,
+    events.WriteInDoubt: write_in_doubt,
+    events.TransactionCommitted: transaction_committed,
+    events.TransactionRolledBack: transaction_rolled_back,
+    events.TransactionRecovered: transaction_recovered,
+}
+
+
+def install() -> Subscription:
+    """Send the signals of this module from now on.
+
+    Receivers are called as ``receiver(sender, event=event)``. The sender is the class of the model whose item carries
+    the lock, or is written, so that ``acquired.connect(receiver, sender=Account)`` works as in PynamoDB; None for
+    transactions. A receiver that raises ends the call of those after it, and harms no lock.
+
+    Returns:
+        The subscription, whose `cancel` ends it.
+    """
+    return events.subscribe(_send)
+
+
+def _send(event: Event) -> None:
+    signal = _SIGNALS[type(event)]
+    if signal.receivers:
+        signal.send(getattr(event, "model", None), event=event)

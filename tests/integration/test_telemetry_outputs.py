@@ -1,0 +1,483 @@
+"""Logs, signals, traces and metrics: what becomes of the events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import logging
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from pynamo_locking import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion, events, transaction
+from pynamo_locking._io import events as stream
+from pynamo_locking.telemetry import logs, opentelemetry, signals
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import lost_requests
+from tests.support.models import Account, Document, Locks
+from tests.support.parties import abandoned, held_elsewhere, in_thread
+from tests.support.transaction_models import Purse, Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+
+@pytest.fixture(autouse=True)
+def _tables(memory: Engine) -> Iterator[None]:
+    memory.bind(Locks, Account, Document, Purse, Transactions)
+    Account("a").save()
+    Document("f", 1).save()
+    for lock in (Account.lock("a"), Document.lock("f", 1)):
+        with lock:
+            pass
+    yield
+    assert stream.listeners == ()
+
+
+@pytest.fixture
+def clock() -> Iterator[VirtualClock]:
+    with VirtualClock() as clock:
+        yield clock
+
+
+def conflict() -> None:
+    """One write is refused."""
+    stale = Document.get("f", 1)
+    Document.get("f", 1).save()
+    with pytest.raises(StaleVersion):
+        stale.save()
+
+
+def take_in_vain() -> None:
+    with pytest.raises(LockTimeout):
+        Account.lock("a", wait=0.05, heartbeat=False).acquire()
+
+
+# Logs
+
+
+def facts_in(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name.startswith("lock_")}
+
+
+def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """With its kind and name in the message, and all of its facts as attributes, which JSON takes as they are."""
+    lock = Account.lock("a", owner="me", heartbeat=False)
+    with caplog.at_level(logging.INFO, "pynamo_locking.events"), logs.install(), lock:
+        clock.sleep(2)
+    acquired, released = caplog.records
+    assert acquired.getMessage() == f"Acquired {lock.name}"
+    assert (released.levelno, released.name) == (logging.INFO, "pynamo_locking.events")
+    facts = facts_in(released)
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["lock_event"], facts["lock_held_ms"], facts["lock_owner"]) == ("Released", 2000, "me")
+    assert (facts["lock_name"], facts["lock_model"], facts["lock_ticket"]) == (lock.name, "Account", lock.ticket)
+
+
+def test_what_is_notable_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A time-out is; that a wait begins is not. The logger and the level are the caller's."""
+    mine = logging.getLogger("mine")
+    with caplog.at_level(logging.DEBUG, "mine"), held_elsewhere(Account.lock("a")), logs.install(mine, logging.DEBUG):
+        take_in_vain()
+    found = [(record.levelname, record.lock_event) for record in caplog.records if record.name == "mine"]  # type: ignore[attr-defined]
+    assert found == [("DEBUG", "Waiting"), ("WARNING", "TimedOut")]
+
+
+def test_a_higher_level_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is logged below the level that was asked for."""
+    with held_elsewhere(Account.lock("a")), logs.install("mine", logging.ERROR):
+        take_in_vain()
+    assert {record.levelno for record in caplog.records if record.name == "mine"} == {logging.ERROR}
+
+
+def test_only_some_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """By their class, as for any subscriber; a transaction is named by its id."""
+    with logs.install("mine", logging.ERROR, of=events.TransactionEvent):
+        with Account.locked("a"):
+            pass
+        with transaction() as tx:
+            tx.save(Purse("p"))
+    assert [record.getMessage() for record in caplog.records] == [f"TransactionCommitted {tx.id}"]
+
+
+def test_a_level_is_a_number() -> None:
+    """A name is refused at once, not at the first event."""
+    with pytest.raises(ConfigurationError, match="level"):
+        logs.install(level="INFO")  # type: ignore[arg-type]
+
+
+def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger that is switched off costs a look at its level."""
+    monkeypatch.setattr(logs, "facts", lambda _: pytest.fail("made for nobody"))
+    quiet = logging.getLogger("quiet")
+    quiet.setLevel(logging.ERROR)
+    with logs.install(quiet), Account.locked("a"):
+        pass
+
+
+def test_the_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of the library itself do not depend on any subscription."""
+    lock = Account.lock("a", heartbeat=False).acquire()
+    with lost_requests("UpdateItem", 100):
+        lock.release()
+    assert "gave up releasing" in caplog.text
+
+
+# Signals
+
+
+def test_a_signal_has_the_model_as_its_sender() -> None:
+    """So that a receiver hears of one model only."""
+    heard: list[tuple[Any, str]] = []
+
+    def receive(sender: Any, event: events.Acquired) -> None:
+        heard.append((sender, event.name))
+
+    signals.acquired.connect(receive, sender=Account)
+    with signals.install(), Account.locked("a") as lock, Document.locked("f", 1), Locks.locked("n"):
+        pass
+    with Account.locked("a"):
+        pass
+    assert heard == [(Account, lock.name)]
+
+
+def test_every_kind_has_a_signal() -> None:
+    """Named like its class, in the words of Python."""
+    leaves = {kind for name in events.__all__ if isinstance(kind := getattr(events, name), type)}
+    leaves = {kind for kind in leaves if issubclass(kind, events.Event) and not kind.__subclasses__()}
+    assert set(signals._SIGNALS) == leaves
+    assert signals.transaction_rolled_back.name == "transaction_rolled_back"
+    for signal in signals._SIGNALS.values():
+        assert vars(signals)[signal.name] is signal
+
+
+def test_a_transaction_has_no_sender() -> None:
+    """Its models may be many."""
+    heard: list[Any] = []
+    receive = lambda sender, event: heard.append((sender, event.path))  # noqa: E731
+    with signals.transaction_committed.connected_to(receive), signals.install(), transaction() as tx:
+        tx.save(Purse("p"))
+    assert heard == [(None, "single")]
+
+
+def test_a_receiver_that_fails_harms_no_lock(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged like any subscriber."""
+
+    def fail(sender: Any, event: events.Event) -> None:
+        raise ValueError
+
+    with signals.released.connected_to(fail), signals.install(), Account.locked("a"):
+        pass
+    assert Account.lock_state("a").holders == ()
+    assert "failed on Released" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "needs", "extra"), [("signals", "blinker", "signals"), ("opentelemetry", "opentelemetry", "otel")]
+)
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, module: str, needs: str, extra: str) -> None:
+    """With the extra that brings it."""
+    name = f"pynamo_locking.telemetry.{module}"
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, needs, None)  # type: ignore[arg-type]
+    with pytest.raises(ImportError, match=rf"pip install 'pynamo-locking\[{extra}\]'"):
+        importlib.import_module(name)
+
+
+# Traces
+
+
+class Traced:
+    """Spans and metrics in memory."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider(shutdown_on_exit=False)
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.tracers.get_tracer("application")
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def span(self, name: str) -> ReadableSpan:
+        [found] = [span for span in self.spans if span.name.split()[0] == name]
+        return found
+
+    def points(self, name: str) -> list[Any]:
+        """What a metric shows now."""
+        data = self.reader.get_metrics_data()
+        if data is None:
+            return []
+        return [
+            point
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == f"pynamo_locking.{name}"
+            for point in metric.data.data_points
+        ]
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    traced = Traced()
+    with opentelemetry.install(tracer_provider=traced.tracers, meter_provider=traced.meters):
+        yield traced
+    traced.tracers.shutdown()
+    traced.meters.shutdown()
+
+
+def named(span_or_point: Any, name: str) -> Any:
+    return span_or_point.attributes[f"pynamo_locking.{name}"]
+
+
+def test_a_lock_is_two_spans_under_the_callers(clock: VirtualClock, traced: Traced) -> None:
+    """Acquire until hold begins, which has a link to it; both are children of the span that was current."""
+    lock = Account.lock("a", owner="me", heartbeat=False)
+    with traced.tracer.start_as_current_span("request") as parent, lock:
+        clock.sleep(2)
+    acquire, hold = traced.span("acquire"), traced.span("hold")
+    for span in (acquire, hold):
+        assert span.parent == parent.get_span_context()
+        assert span.attributes is not None
+        assert span.attributes["db.system.name"] == "aws.dynamodb"
+        assert span.attributes["db.collection.name"] == Account.Meta.table_name
+        assert (named(span, "name"), named(span, "ticket"), named(span, "owner")) == (lock.name, lock.ticket, "me")
+    [link] = hold.links
+    assert link.context == acquire.context
+    assert hold.start_time == acquire.end_time
+    assert hold.end_time - hold.start_time == 2_000_000_000  # type: ignore[operator]
+    assert (named(hold, "writes"), named(hold, "is_confirmed")) == (0, True)
+    assert hold.status.status_code is trace.StatusCode.UNSET
+    assert (acquire.name, hold.name) == (f"acquire {Account.Meta.table_name}", f"hold {Account.Meta.table_name}")
+
+
+def test_without_a_span_they_begin_a_trace(traced: Traced) -> None:
+    """Nothing has to be current."""
+    with Account.locked("a"):
+        pass
+    assert [span.parent for span in traced.spans] == [None, None]
+
+
+def test_the_span_of_a_wait_is_as_long_as_the_wait(clock: VirtualClock, traced: Traced) -> None:
+    """Whoever was evicted, and that we waited, is told by events of the caller's span."""
+    abandoned(Account.lock("a", owner="dead", lease=10, heartbeat=False))
+    traced.exporter.clear()
+    with traced.tracer.start_as_current_span("request"), Account.locked("a", heartbeat=False):
+        pass
+    acquire, request = traced.span("acquire"), traced.span("request")
+    assert acquire.end_time - acquire.start_time >= 10_000_000_000  # type: ignore[operator]
+    assert named(acquire, "looks") > 1
+    waiting, evicted = request.events
+    assert (waiting.name, named(waiting, "holder")) == ("Waiting", "dead")
+    assert (evicted.name, named(evicted, "owner")) == ("Evicted", "dead")
+
+
+def test_the_heartbeat_tells_the_span_of_the_lock(clock: VirtualClock, traced: Traced) -> None:
+    """Its thread has no span of its own; renewals are events of the hold, at their time."""
+    with Account.locked("a", lease=30), lost_requests("UpdateItem"):
+        clock.sleep(25)
+    hold = traced.span("hold")
+    assert [event.name for event in hold.events][:2] == ["RenewalFailed", "Renewed"]
+    assert hold.events[0].timestamp - hold.start_time == 10_000_000_000  # type: ignore[operator]
+    assert named(hold.events[1], "outcome") == "renewed"
+    assert {span.name.split()[0] for span in traced.spans} == {"acquire", "hold"}
+    renewals = {named(point, "outcome"): point.value for point in traced.points("lock.renewals")}
+    assert renewals == {"failed": 1, "renewed": sum(event.name == "Renewed" for event in hold.events)}
+
+
+def test_a_time_out_is_an_error(traced: Traced) -> None:
+    """And a try that finds the lock taken is none; both have their type."""
+    with held_elsewhere(Account.lock("a")):
+        take_in_vain()
+        with Account.try_locked("a") as lock:
+            assert lock is None
+    spans = [span for span in traced.spans if span.attributes and "error.type" in span.attributes]
+    assert [span.status.status_code for span in spans] == [trace.StatusCode.ERROR, trace.StatusCode.UNSET]
+    assert {span.attributes["error.type"] for span in spans if span.attributes} == {"LockTimeout"}
+
+
+def test_a_loss_is_an_error_of_the_hold(traced: Traced) -> None:
+    """The span ends with the loss, once."""
+    with contextlib.suppress(LockLost), Account.locked("a", heartbeat=False) as lock:
+        Account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert traced.span("hold").status.status_code is trace.StatusCode.ERROR
+    assert named(traced.span("hold"), "reason") == "evicted"
+    [point] = traced.points("lock.lost")
+    assert (point.value, named(point, "reason")) == (1, "evicted")
+
+
+def test_conflicts_are_events_of_the_callers_span(traced: Traced) -> None:
+    """With their type; and counted."""
+    with traced.tracer.start_as_current_span("request"):
+        conflict()
+    [event] = traced.span("request").events
+    assert event.attributes is not None
+    assert (event.name, event.attributes["error.type"]) == ("WriteRefused", "StaleVersion")
+    assert named(event, "name") == Document.lock("f", 1).name
+    [point] = traced.points("conflicts")
+    assert point.value == 1
+    assert dict(point.attributes) == {
+        "db.system.name": "aws.dynamodb",
+        "db.collection.name": Document.Meta.table_name,
+        "error.type": "StaleVersion",
+        "pynamo_locking.operation": "put",
+    }
+
+
+def test_a_transaction_is_a_span(clock: VirtualClock, traced: Traced) -> None:
+    """From its beginning to its end, under the caller's; one that is rolled back for an error has that."""
+    with traced.tracer.start_as_current_span("request") as parent:
+        with transaction() as tx:
+            tx.save(Purse("p"))
+            clock.sleep(3)
+        with pytest.raises(Conflict), transaction() as refused:
+            refused.save(Purse("p"), Purse.purse_id.does_not_exist())
+    first, second = [span for span in traced.spans if span.name == "transaction"]
+    assert first.parent == second.parent == parent.get_span_context()
+    assert first.end_time - first.start_time == pytest.approx(3_000_000_000, abs=2_000_000)  # type: ignore[operator]
+    assert (named(first, "transaction_id"), named(first, "path"), named(first, "outcome")) == (
+        tx.id,
+        "single",
+        "committed",
+    )
+    assert second.status.status_code is trace.StatusCode.ERROR
+    assert named(second, "outcome") == "rolled_back"
+    counted = {named(point, "outcome"): point.count for point in traced.points("transaction.duration")}
+    assert counted == {"committed": 1, "rolled_back": 1}
+
+
+def test_the_parent_is_found_from_a_worker_thread_of_asyncio(traced: Traced) -> None:
+    """Its context is a copy of the task's."""
+
+    def work() -> None:
+        with Account.locked("a"):
+            pass
+
+    async def main() -> Any:
+        with traced.tracer.start_as_current_span("request") as parent:
+            await asyncio.to_thread(work)
+        return parent.get_span_context()
+
+    parent = asyncio.run(main())
+    assert [span.parent for span in traced.spans if span.name != "request"] == [parent, parent]
+
+
+# Metrics
+
+
+def test_durations_are_seconds(clock: VirtualClock, traced: Traced) -> None:
+    """By the table; no name of a lock is in a metric."""
+    for seconds in (1, 3):
+        with Account.locked("a", heartbeat=False):
+            clock.sleep(seconds)
+    [hold], [wait] = traced.points("lock.hold.duration"), traced.points("lock.wait.duration")
+    assert (hold.count, hold.sum, hold.min, hold.max) == (2, 4, 1, 3)
+    assert (wait.count, wait.sum) == (2, 0)
+    assert tuple(hold.explicit_bounds) == opentelemetry.BUCKETS_S
+    assert dict(hold.attributes) == {"db.system.name": "aws.dynamodb", "db.collection.name": Account.Meta.table_name}
+
+
+def test_what_is_held_is_counted_by_table(traced: Traced) -> None:
+    """At the moment in which somebody asks."""
+
+    def held() -> dict[str, int]:
+        return {point.attributes["db.collection.name"]: point.value for point in traced.points("lock.held")}
+
+    with Account.locked("a"), Document.locked("f", 1), Locks.locked("x"), Locks.locked("y"):
+        assert held() == {Account.Meta.table_name: 1, Document.Meta.table_name: 1, Locks.Meta.table_name: 2}
+    assert held() == {}
+
+
+def test_units_and_evictions_are_counted(clock: VirtualClock, traced: Traced) -> None:
+    """Of all requests of locks."""
+    abandoned(Account.lock("a", lease=10, heartbeat=False))
+    [before] = traced.points("lock.consumed_units")
+    with Account.locked("a", heartbeat=False):
+        pass
+    [point], [units] = traced.points("lock.evictions"), traced.points("lock.consumed_units")
+    assert point.value == 1
+    assert before.value == 1
+    assert units.value > 4  # it entered, looked, evicted, and left
+
+
+def test_cancelling_ends_spans_of_what_is_held() -> None:
+    """And what happens later makes none."""
+    traced = Traced()
+    installed = opentelemetry.install(tracer_provider=traced.tracers, meter_provider=traced.meters)
+    with Account.locked("a"):
+        installed.cancel()
+        assert traced.span("hold").end_time is not None
+        assert traced.points("lock.held") == []
+    assert len(traced.spans) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_tells_of_its_own_locks_only(traced: Traced) -> None:
+    """What the parent holds is neither held nor ended in the child, which stays subscribed."""
+
+    def child() -> str:
+        held = [point.value for point in traced.points("lock.held")]
+        with Locks.locked("of the child"):
+            inside = [point.value for point in traced.points("lock.held")]
+        ended = sorted(span.name.split()[0] for span in traced.spans)
+        return f"{held} {inside} {ended}"
+
+    with Account.locked("a"):
+        traced.exporter.clear()
+        assert in_child(child) == "[] [1] ['acquire', 'hold']"
+        assert [point.value for point in traced.points("lock.held")] == [1]
+    assert traced.span("hold").status.status_code is trace.StatusCode.UNSET
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_can_subscribe_though_the_parent_was_about_to() -> None:
+    """The mutex that another thread of the parent had at the moment of the fork is not the child's."""
+
+    def child() -> str:
+        with events.subscribe(print):
+            return str(len(stream.listeners))
+
+    with stream._guard:
+        assert in_thread(lambda: in_child(child)) == "1"
+
+
+def in_child(work: Callable[[], str]) -> str:
+    """Run something in a forked child; return what it returns, or says before it dies."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads of the test run do not matter here
+        pid = os.fork()
+    if pid == 0:
+        try:
+            import faulthandler
+
+            faulthandler.dump_traceback_later(60, exit=True)
+            os.write(writing, work().encode())
+        except BaseException as error:  # noqa: BLE001 - the parent asserts on it
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        said = answers.read()
+    os.waitpid(pid, 0)
+    return said

@@ -1,0 +1,274 @@
+"""The stream of events: who is called, when, and what cannot harm whom. Nothing here makes a request."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import ConfigurationError
+from pynamo_locking import events as public
+from pynamo_locking._core import events as kinds
+from pynamo_locking._io import events
+from pynamo_locking.events import Event, LockEvent, Lost, TransactionEvent, WriteEvent, subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS = [kind for kind in vars(kinds).values() if isinstance(kind, type) and issubclass(kind, Event)]
+LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
+
+
+def event(reason: str = "evicted") -> Lost:
+    return Lost(
+        time_ms=1,
+        monotonic_s=2.0,
+        name="n",
+        table="t",
+        model=None,
+        owner="o",
+        entry_id="e",
+        ticket=3,
+        reason=reason,
+        held_ms=4.0,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stays() -> Iterator[None]:
+    yield
+    assert events.listeners == ()
+
+
+def test_a_subscriber_hears_what_is_told_until_it_is_cancelled() -> None:
+    """In the order in which it is told; cancelling twice does nothing."""
+    heard: list[Any] = []
+    subscription = subscribe(heard.append)
+    first, second = event("a"), event("b")
+    events.emit(first)
+    events.emit(second)
+    subscription.cancel()
+    subscription.cancel()
+    events.emit(event("c"))
+    assert heard == [first, second]
+
+
+def test_the_same_function_can_subscribe_twice() -> None:
+    """Each subscription is its own: cancelling one leaves the other."""
+    heard: list[Any] = []
+    with subscribe(heard.append):
+        other = subscribe(heard.append)
+        events.emit(event())
+        other.cancel()
+        events.emit(event())
+    assert len(heard) == 3
+
+
+@pytest.mark.parametrize(
+    ("of", "is_heard"),
+    [(None, True), (Event, True), (LockEvent, True), (Lost, True), (WriteEvent, False), ((WriteEvent, Lost), True)],
+)
+def test_only_what_was_asked_for_is_heard(of: Any, is_heard: bool) -> None:
+    """A class stands for itself and those derived from it."""
+    heard: list[Any] = []
+    with subscribe(heard.append, of):
+        events.emit(event())
+    assert bool(heard) is is_heard
+
+
+@pytest.mark.parametrize("of", ["Lost", int, (Lost, int), Lost.__init__])
+def test_what_is_no_kind_of_event_is_refused(of: Any) -> None:
+    """With an error that says what is wanted."""
+    with pytest.raises(ConfigurationError, match="which classes of"):
+        subscribe(print, of)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    """At once, not at the first event."""
+    with pytest.raises(ConfigurationError, match="function of one argument"):
+        subscribe(None)  # type: ignore[arg-type]
+
+
+def test_a_failing_subscriber_is_logged_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """It is called for every event, the others hear everything, and nobody else gets its error."""
+    calls: list[Any] = []
+    heard: list[Any] = []
+
+    def fail(event: Event) -> None:
+        calls.append(event)
+        raise ValueError("broken")
+
+    with subscribe(fail), subscribe(heard.append), caplog.at_level(logging.DEBUG):
+        for _ in range(3):
+            events.emit(event())
+    assert (len(calls), len(heard)) == (3, 3)
+    [record] = caplog.records
+    assert "Lost" in record.message
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "broken"
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    """Ctrl-C while a subscriber runs is the program's, not the subscriber's."""
+
+    def interrupted(_: Event) -> None:
+        raise KeyboardInterrupt
+
+    with subscribe(interrupted), pytest.raises(KeyboardInterrupt):
+        events.emit(event())
+
+
+def test_a_subscriber_does_not_hear_itself() -> None:
+    """What it causes is told to others only; else it would never end."""
+    heard: list[str] = []
+    others: list[str] = []
+
+    def echo(told: Lost) -> None:
+        heard.append(told.reason)
+        if len(heard) < 10:
+            events.emit(event(f"{told.reason}+"))
+
+    with subscribe(echo), subscribe(lambda told: others.append(told.reason)):
+        events.emit(event("a"))
+    assert heard == ["a"]
+    assert others == ["a+", "a"]
+
+
+def test_what_is_told_in_a_scope_waits_for_the_end_of_the_outermost() -> None:
+    """A scope stands for a mutex that is held; a scope that does not keep is none."""
+    heard: list[Any] = []
+    with subscribe(heard.append):
+        with events.scope():
+            with events.scope(), events.scope(keeps=False):
+                events.emit(event("a"))
+            events.emit(event("b"))
+            assert heard == []
+        assert [told.reason for told in heard] == ["a", "b"]
+        with events.scope(keeps=False):
+            events.emit(event("c"))
+            assert len(heard) == 3
+
+
+def test_what_was_told_before_an_error_is_heard() -> None:
+    """A loss is found out by a request that fails."""
+    heard: list[Any] = []
+
+    def lose() -> None:
+        with events.scope():
+            events.emit(event())
+            raise ValueError
+
+    with subscribe(heard.append), pytest.raises(ValueError):
+        lose()
+    assert len(heard) == 1
+
+
+def test_a_scope_is_that_of_its_thread() -> None:
+    """What another thread tells meanwhile does not wait for it."""
+    heard: list[Any] = []
+    with subscribe(heard.append), events.scope():
+        other = threading.Thread(target=lambda: events.emit(event()))
+        other.start()
+        other.join()
+        assert len(heard) == 1
+
+
+def test_without_subscribers_a_scope_is_nothing() -> None:
+    """The same object each time, which counts nothing."""
+    assert events.scope() is events.scope()
+    with events.scope() as scope:
+        assert scope is None
+        assert events.current_scope() is None
+
+
+def test_threads_may_subscribe_and_cancel_at_the_same_time() -> None:
+    """None of them is forgotten, and none stays."""
+    start = threading.Barrier(8)
+    left: list[events.Subscription] = []
+
+    def work() -> None:
+        start.wait()
+        for i in range(200):
+            subscription = subscribe(lambda _: None)
+            if i:
+                subscription.cancel()
+            else:
+                left.append(subscription)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(events.listeners) == set(left)
+    for subscription in left:
+        subscription.cancel()
+
+
+def test_a_scope_counts_requests_reads_and_units() -> None:
+    """Of its own; those of the scope around it are other ones."""
+    with subscribe(print, TransactionEvent), events.scope(keeps=False) as outer:
+        assert outer is not None
+        events.requesting("UpdateItem")
+        events.answered({"ConsumedCapacity": {"TableName": "t", "CapacityUnits": 1.5}})
+        events.answered({"ConsumedCapacity": {"TableName": "t", "CapacityUnits": 0.5}})
+        with events.scope() as inner:
+            assert inner is not None
+            events.requesting("GetItem")
+            events.answered({})
+    assert (outer.requests, outer.looks, outer.units) == (1, 0, 2.0)
+    assert (inner.requests, inner.looks, inner.units) == (1, 1, None)
+
+
+def test_every_kind_is_public() -> None:
+    """`pynamo_locking.events` has them all, and says so."""
+    assert sorted(kind.__name__ for kind in KINDS) == sorted(set(public.__all__) - {"Subscription", "subscribe"})
+    assert public.__all__ == sorted(public.__all__, key=lambda name: (name.islower(), name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fact_is_documented_and_typed(kind: type[Event]) -> None:
+    """Where it is declared; quantities carry their unit."""
+    own = vars(kind).get("__annotations__", {})
+    text = kind.__doc__ or ""
+    assert [name for name in own if f"    {name}: " not in text] == []
+    floats = {name for name, hint in own.items() if "float" in hint}
+    assert [name for name in floats if not name.endswith(("_ms", "_s", "_units"))] == []
+
+
+def test_events_are_frozen_and_pickle() -> None:
+    """They are facts, which may go to another process."""
+    told = event()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        told.reason = "b"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(told)) == told
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+def test_no_fact_is_an_item(kind: type[Event]) -> None:
+    """Facts are numbers, strings, and the class of a model: no value of an item can be among them."""
+    allowed = {"int", "float", "str", "bool", "int | None", "float | None", "str | None", "type[Any] | None"}
+    assert {str(field.type) for field in dataclasses.fields(kind)} <= allowed
+
+
+@pytest.mark.parametrize("name", public.__all__)
+def test_every_public_name_stands_in_the_reference(name: str) -> None:
+    """docs/reference/api.md has a directive for each of them."""
+    text = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\.\. auto\w+:: pynamo_locking\.events\.{name}$", text, re.MULTILINE)
+
+
+def test_who_does_not_listen_does_not_load_the_events() -> None:
+    """An import of the package makes none of their classes."""
+    loaded = "[name for name in sys.modules if name.endswith(('_core.events', '_io.telling'))]"
+    script = f"import sys, pynamo_locking; print({loaded})"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "[]\n"
