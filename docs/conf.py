@@ -36,11 +36,11 @@ nitpick_ignore_regex = [
     # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
     (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|logging\.|threading\.|typing\.|pynamodb\.).*"),
     (r"py:.*", r"TracerProvider|MeterProvider"),
-    (r"py:.*", r"(AbstractContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
+    (r"py:.*", r"(Abstract(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
     # Private names, and type variables.
-    (r"py:.*", r"pynamo_locking\.(_|contexts|guarded).*|(pynamo_locking\.locks\.)?M|Duration"),
+    (r"py:.*", r"pynamo_locking\.(_|contexts|guarded).*|AsyncEdit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration"),
     (r"py:.*", r"(pynamo_locking\.(transactions|running)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path"),
 ]
 

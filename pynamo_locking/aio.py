@@ -241,7 +241,7 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
 
     def __init__(self, edit: Edit[G]) -> None:
         self._edit = edit
-        self.lock = AsyncLock(edit.lock)
+        self.lock: AsyncLock[G] = AsyncLock(edit.lock)
 
     @override
     async def __aenter__(self) -> G:

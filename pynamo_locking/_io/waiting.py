@@ -327,13 +327,11 @@ class Acquisition:
         for attempt in range(_ATTEMPTS_TO_LEAVE):
             try:
                 image = requests.release(self._row, self._new.id, want_image=local.has_waiters(self._row))
-            except Refused:
-                return
-            except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
+            except Unavailable as error:
                 logger.warning("removal from %s not answered: %s", self._row.label, error)
-                if not isinstance(error, Unavailable):
-                    return
                 runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+            except Exception:  # noqa: BLE001 - on the way out with an error that says more
+                return
             else:
                 local.tell_waiters(self._row, image or None)
                 return

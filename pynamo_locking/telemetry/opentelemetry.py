@@ -18,10 +18,10 @@ from pynamo_locking._io import runtime
 
 try:
     from opentelemetry import metrics, trace
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "pynamo_locking.telemetry.opentelemetry needs the API of OpenTelemetry: pip install 'pynamo-locking[otel]'"
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

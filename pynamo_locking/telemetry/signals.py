@@ -9,10 +9,10 @@ from pynamo_locking import events
 
 try:
     import blinker
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "pynamo_locking.telemetry.signals needs blinker: pip install 'pynamo-locking[signals]'"
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from pynamo_locking.events import Event, Subscription
