@@ -40,7 +40,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
     # Private names, and type variables.
-    (r"py:.*", r"pynamo_locking\.(_|contexts|guarded).*|AsyncEdit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration"),
+    (
+        r"py:.*",
+        r"pynamo_locking\.(_|contexts|guarded).*|AsyncEdit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration",
+    ),
     (r"py:.*", r"(pynamo_locking\.(transactions|running)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path"),
 ]
 
