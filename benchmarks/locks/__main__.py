@@ -84,13 +84,12 @@ def measure_cycles(servers: Servers, options: argparse.Namespace) -> list[dict[s
 
 def measure_contention(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All levels of everyone, in turns."""
-    crew, done = contention.all_variants(), []
+    crew, done = contention.all_variants(), list[contention.Race]()
     levels = [level for level in contention.LEVELS if level <= options.contenders]
-    with _bar("contention", len(levels) * len(crew)) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+    total = len(levels) * len(crew) * options.rounds
+    with _bar("contention", total) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
         for level in levels:
-            for variant in crew:
-                done.append(contention.race(url, options.ms, variant, level, options.seconds))
-                tick()
+            done += contention.compare(url, options.ms, crew, level, options.seconds, options.rounds, tick)
     _table("contention", "Contenders for one lock", contention.as_markdown(done))
     _drawn.append(lambda folder: plots.draw_contention(done, folder / "locks-contention.svg"))
     names = [each.kind.name for each in crew if each.kind in (RetryLoop, Modify, Edit, LockedInItem)]
@@ -214,7 +213,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
-    parser.add_argument("--seconds", type=float, default=4.0, help="contention: of each contender at each level")
+    parser.add_argument("--seconds", type=float, default=2.0, help="contention: of each contender, level and round")
+    parser.add_argument("--rounds", type=int, default=2, help="contention: how often the contenders take turns")
     parser.add_argument("--contenders", type=int, default=128, help="contention: the most")
     parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")
     parser.add_argument("--locks", type=int, default=10_000, help="many: the most")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contenders import Contender, Place
+from benchmarks.contenders.ours import Edit
 from benchmarks.locks.crew import PROCESSES, Shift, contend
-from benchmarks.locks.tables import markdown, milliseconds
+from benchmarks.locks.tables import markdown, milliseconds, spread
 from benchmarks.locks.variants import Variant, variants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LEVELS: Final = (1, 2, 8, 32, 128)
 _HOT: Final = "hot"
@@ -28,6 +31,8 @@ class Race:
         seconds: for how long.
         cycles: how many were done.
         cycles_per_s: the same a second.
+        ratio: of that to `edit()`, the median of all rounds.
+        ratios: the range of them.
         wait_p50_ms: of a cycle, from its beginning to its end. Those still under way count with the time they had.
         wait_p95_ms: the same, 95 of 100.
         wait_p99_ms: the same, 99 of 100.
@@ -46,6 +51,8 @@ class Race:
     seconds: float
     cycles: int
     cycles_per_s: float
+    ratio: float
+    ratios: str
     wait_p50_ms: float
     wait_p95_ms: float
     wait_p99_ms: float
@@ -68,24 +75,36 @@ def all_variants() -> list[Variant]:
     return list(variants(lambda _: True, tuned=True))
 
 
-def race(host: str, ms: float, variant: Variant, threads: int, seconds: float) -> Race:
-    """Measure one contender at one level, on tables of its own."""
-    place = Place(host, f"contention-{variant.slug}-{threads}-", ms)
-    seconds = max(seconds, 2 * variant.pace_s)
+def compare(
+    host: str, ms: float, crew: list[Variant], threads: int, seconds: float, rounds: int, tick: Callable[[], None]
+) -> list[Race]:
+    """Let contenders take turns at one level, each on tables of its own."""
+    with contextlib.ExitStack() as stack:
+        places = {variant: Place(host, f"contention-{variant.slug}-{threads}-", ms) for variant in crew}
+        built = {variant: _ready(variant, place, stack) for variant, place in places.items()}
+        shifts: dict[Variant, list[Shift]] = {variant: [] for variant in crew}
+        for _ in range(rounds):
+            for variant in crew:
+                window = max(seconds, 2 * variant.pace_s)
+                shifts[variant].append(contend(variant, places[variant], [_HOT], threads, window))
+                tick()
+        base = [shift.rate for variant in crew for shift in shifts[variant] if variant.kind is Edit] or [1.0] * rounds
+        return [_judge(variant, threads, shifts[variant], base, built[variant].total(_HOT)) for variant in crew]
+
+
+def _ready(variant: Variant, place: Place, stack: contextlib.ExitStack) -> Contender:
     contender = variant.build(place)
-    try:
-        contender.create([_HOT, *(f"warm-{i}" for i in range(PROCESSES))])
-        shift = contend(variant, place, [_HOT], threads, seconds)
-        return _judge(variant, threads, seconds, shift, contender)
-    finally:
-        contender.close()
+    stack.callback(contender.close)
+    contender.create([_HOT, *(f"warm-{i}" for i in range(PROCESSES))])
+    return contender
 
 
-def _judge(variant: Variant, threads: int, seconds: float, shift: Shift, contender: Contender) -> Race:
-    waits = [end - begin for begin, end in shift.done] + [shift.ended - begin for begin in shift.begun]
-    overtaken = list(overtakings(shift.done, shift.begun))
-    cycles = len(shift.done)
+def _judge(variant: Variant, threads: int, rounds: list[Shift], base: list[float], total: int) -> Race:
+    waits = [wait for shift in rounds for wait in shift.waits]
+    overtaken = [count for shift in rounds for count in overtakings(shift.done, shift.begun)]
+    cycles, seconds = sum(len(shift.done) for shift in rounds), sum(shift.seconds for shift in rounds)
     parts = statistics.quantiles(waits, n=100, method="inclusive") if len(waits) > 1 else (waits or [0.0]) * 99
+    ratios = [shift.rate / edits for shift, edits in zip(rounds, base, strict=True)]
     each = max(1, cycles)
     return Race(
         variant.name,
@@ -93,17 +112,19 @@ def _judge(variant: Variant, threads: int, seconds: float, shift: Shift, contend
         seconds,
         cycles,
         cycles / seconds,
+        statistics.median(ratios),
+        spread(ratios),
         1000 * parts[49],
         1000 * parts[94],
         1000 * parts[98],
         1000 * max(waits, default=0.0),
         statistics.fmean(overtaken) if overtaken else 0.0,
         max(overtaken, default=0),
-        shift.requests.total() / each,
-        shift.read_units / each,
-        shift.write_units / each,
-        max(0, cycles - contender.total(_HOT)),
-        dict(shift.failed),
+        sum(shift.requests.total() for shift in rounds) / each,
+        sum(shift.read_units for shift in rounds) / each,
+        sum(shift.write_units for shift in rounds) / each,
+        max(0, cycles - total),
+        dict(sum((shift.failed for shift in rounds), Counter[str]())),
     )
 
 
@@ -135,6 +156,8 @@ def _level(races: list[Race]) -> str:
     head = (
         f"{n} contender{'s' * (n > 1)}",
         "cycles/s",
+        "beside edit()",
+        "range",
         "p50, ms",
         "p95, ms",
         "p99, ms",
@@ -151,6 +174,8 @@ def _level(races: list[Race]) -> str:
         (
             each.contender,
             f"{each.cycles_per_s:.1f}",
+            f"{each.ratio:.2f}",
+            each.ratios,
             *map(milliseconds, (each.wait_p50_ms, each.wait_p95_ms, each.wait_p99_ms, each.wait_max_ms)),
             f"{each.overtaken_mean:.1f}",
             str(each.overtaken_max),

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.meter import Meter, metered
@@ -35,6 +35,7 @@ class Shift:
         requests: by operation.
         read_units: as DynamoDB reports them.
         write_units: as DynamoDB reports them.
+        seconds: how long the time was.
     """
 
     done: list[tuple[float, float]] = field(default_factory=list)
@@ -44,6 +45,17 @@ class Shift:
     requests: Counter[str] = field(default_factory=Counter)
     read_units: float = 0.0
     write_units: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Cycles a second."""
+        return len(self.done) / self.seconds
+
+    @property
+    def waits(self) -> list[float]:
+        """How long each cycle took; those that were not done count with the time they had."""
+        return [end - begin for begin, end in self.done] + [self.ended - begin for begin in self.begun]
 
     def add(self, other: Shift) -> None:
         """Count what others did as well."""
@@ -95,7 +107,7 @@ def contend(variant: Variant, place: Place, keys: list[str], contenders: int, se
             pipe.send((begin, begin + seconds))
         for pipe in crew:
             shift.add(pipe.recv())
-    return shift
+    return replace(shift, seconds=seconds)
 
 
 def _work(pipe: Connection, variant: Variant, place: Place, keys: list[str], warm: str, threads: int) -> None:
