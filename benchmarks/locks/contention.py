@@ -104,7 +104,7 @@ def _judge(variant: Variant, threads: int, rounds: list[Shift], base: list[float
     overtaken = [count for shift in rounds for count in overtakings(shift.done, shift.begun)]
     cycles, seconds = sum(len(shift.done) for shift in rounds), sum(shift.seconds for shift in rounds)
     parts = statistics.quantiles(waits, n=100, method="inclusive") if len(waits) > 1 else (waits or [0.0]) * 99
-    ratios = [shift.rate / edits for shift, edits in zip(rounds, base, strict=True)]
+    ratios = [shift.rate / edits if edits else 0.0 for shift, edits in zip(rounds, base, strict=True)]
     each = max(1, cycles)
     return Race(
         variant.name,

@@ -48,10 +48,15 @@ def test_slow_pollers_run_with_our_interval_too():
 
 def test_a_race(dynoxide):
     """Threads in processes run cycles until the time is over, and all that were done are counted."""
-    [race] = contention.compare(str(dynoxide.host), 0, [Variant(Edit.name)], 2, 0.3, 2, lambda: None)
+    crew, seconds = [Variant(Edit.name)], 0.5
+    for level in range(2, 9):  # each on tables of its own; longer where the machine is busy
+        [race] = contention.compare(str(dynoxide.host), 0, crew, level, seconds, 2, lambda: None)
+        if race.ratio:
+            break
+        seconds *= 2
 
+    assert (race.ratio, race.ratios, race.seconds) == (1, "1.00 to 1.00", 2 * seconds)
     assert race.cycles > 0
-    assert (race.ratio, race.ratios, race.seconds) == (1, "1.00 to 1.00", 0.6)
     assert (race.lost, race.failed) == (0, {})
     assert race.requests >= 2
     assert race.wait_max_ms >= race.wait_p99_ms >= race.wait_p50_ms > 0
