@@ -89,7 +89,7 @@ def compare(
                 shifts[variant].append(contend(variant, places[variant], [_HOT], threads, window))
                 tick()
         base = [shift.rate for variant in crew for shift in shifts[variant] if variant.kind is Edit] or [1.0] * rounds
-        return [_judge(variant, threads, shifts[variant], base, built[variant].total(_HOT)) for variant in crew]
+        return [judge(variant, threads, shifts[variant], base, built[variant].total(_HOT)) for variant in crew]
 
 
 def _ready(variant: Variant, place: Place, stack: contextlib.ExitStack) -> Contender:
@@ -99,7 +99,16 @@ def _ready(variant: Variant, place: Place, stack: contextlib.ExitStack) -> Conte
     return contender
 
 
-def _judge(variant: Variant, threads: int, rounds: list[Shift], base: list[float], total: int) -> Race:
+def judge(variant: Variant, threads: int, rounds: list[Shift], base: list[float], total: int) -> Race:
+    """Put the rounds of one contender together.
+
+    Args:
+        variant: the contender.
+        threads: how many there were.
+        rounds: what was done in each.
+        base: the cycles a second of `edit()` in each.
+        total: what the item says was done.
+    """
     waits = [wait for shift in rounds for wait in shift.waits]
     overtaken = [count for shift in rounds for count in overtakings(shift.done, shift.begun)]
     cycles, seconds = sum(len(shift.done) for shift in rounds), sum(shift.seconds for shift in rounds)

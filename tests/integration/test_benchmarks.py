@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.contenders.ours import Edit
 from benchmarks.locks import contention, layer
+from benchmarks.locks.crew import Shift
 from benchmarks.locks.tables import fill, spread
 from benchmarks.locks.variants import Variant, variants
 
@@ -46,20 +49,24 @@ def test_slow_pollers_run_with_our_interval_too():
     assert not any(CONTENDERS[key].is_ours for key in tuned)
 
 
-def test_a_race(dynoxide):
-    """Threads in processes run cycles until the time is over, and all that were done are counted."""
-    crew, seconds = [Variant(Edit.name)], 0.5
-    for level in range(2, 9):  # each on tables of its own; longer where the machine is busy
-        [race] = contention.compare(str(dynoxide.host), 0, crew, level, seconds, 2, lambda: None)
-        if race.ratio == 1:
-            break
-        seconds *= 2
+def test_what_is_made_of_a_race():
+    """Rounds are put together, throughput is compared within each; waits without an end count as long as they were."""
+    first = Shift([(0.0, 1.0), (1.0, 2.0)], [0.5], 4.0, Counter(), Counter(PutItem=6), 2.0, 4.0, seconds=4.0)
+    second = Shift([(10.0, 13.0)], [], 14.0, Counter(LockTimeout=1), Counter(PutItem=3), 1.0, 2.0, seconds=4.0)
 
-    assert (race.ratio, race.ratios, race.seconds) == (1, "1.00 to 1.00", 2 * seconds)
-    assert race.cycles > 0
-    assert (race.lost, race.failed) == (0, {})
-    assert race.requests >= 2
-    assert race.wait_max_ms >= race.wait_p99_ms >= race.wait_p50_ms > 0
+    race = contention.judge(Variant(Edit.name), 2, [first, second], [1.0, 0.125], total=2)
+
+    assert (race.contender, race.threads, race.cycles, race.seconds, race.cycles_per_s) == ("edit()", 2, 3, 8.0, 0.375)
+    assert (race.ratio, race.ratios) == (1.25, "0.50 to 2.00")
+    assert (race.requests, race.read_units, race.write_units) == (3.0, 1.0, 2.0)
+    assert (race.wait_max_ms, race.overtaken_max, race.lost, race.failed) == (3500, 1, 1, {"LockTimeout": 1})
+
+
+def test_a_race(dynoxide):
+    """Threads in processes run cycles until the time is over; what they say they did is in the item."""
+    [race] = contention.compare(str(dynoxide.host), 0, [Variant(Edit.name)], 2, 0.5, 2, lambda: None)
+
+    assert (race.threads, race.seconds, race.lost, race.failed) == (2, 1.0, 0, {})
     assert contention.as_markdown([race]).count("\n") == 2
 
 
