@@ -81,8 +81,8 @@ class LockSettings:
         max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and
             its owner label. When the queue is full, newcomers try again outside of it until their
             deadline. 100.
-        poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is after
-            half of the time that its turn seems to be away. 0.01 s; `poll` itself if that is shorter.
+        poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when
+            its turn seems to come. 0.01 s; `poll` itself if that is shorter.
         poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB
             of the item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.

@@ -232,16 +232,17 @@ class Pace:
         """Return how long we have to wait, if it goes on as we saw it; nothing before anything was seen.
 
         Whoever is first has had the lock for as long as we have seen no change, so its turn is at least of that length.
+        It may be half over.
         """
         each = (self.changed - self.began) / self.passed if self.passed else 0.0
-        return self.position * max(each, now - self.changed)
+        return (self.position - 0.5) * max(each, now - self.changed)
 
 
 def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float) -> float:
-    """Return the time until the next look: half of the time that our turn seems to be away.
+    """Return the time until the next look: when it seems to be our turn.
 
-    So whoever waits is late by a part of what it has waited anyway, and a queue that moves fast is not slowed down
-    by those who wait. Never longer than `poll` for each position, and `poll_max`.
+    So the first waiter is late by a part of what it has waited anyway, a queue that moves fast is not slowed down by
+    those who wait, and those far back look seldom. Never longer than `poll` for each position, and `poll_max`.
 
     Args:
         pace: how fast the queue moves.
@@ -250,5 +251,5 @@ def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float) ->
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
     """
     longest = min(settings.poll * pace.position, settings.poll_max)
-    interval = min(max(pace.time_to_turn(now) / 2, settings.poll_min), longest)
+    interval = min(max(pace.time_to_turn(now), settings.poll_min), longest)
     return interval * (0.5 + jitter / 2)

@@ -250,12 +250,12 @@ def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
 
 
 def test_those_behind_look_by_the_pace_of_the_queue():
-    """Three have gone in 0.3 s, so five more take half a second; once nobody goes any more, longer."""
+    """Three have gone in 0.3 s, so four and a half more take 0.45 s; once nobody goes any more, longer."""
     settings = LockSettings(poll_min=0.01, poll=0.1, poll_max=2)
     pace = Pace(8, 5.0, 5.0).seen(6, 5.2).seen(5, 5.3)
 
     assert pace.seen(7, 5.4) is pace, "an older image tells nothing"
-    assert poll_delay(pace, 5.3, settings, 0) * 2 == pytest.approx(5 * 0.1 / 2)
-    assert poll_delay(pace, 5.45, settings, 0) * 2 == pytest.approx(5 * 0.15 / 2)
+    assert poll_delay(pace, 5.3, settings, 0) * 2 == pytest.approx(4.5 * 0.1)
+    assert poll_delay(pace, 5.41, settings, 0) * 2 == pytest.approx(4.5 * 0.11)
     assert poll_delay(pace, 50.0, settings, 0) * 2 == pytest.approx(5 * 0.1)
-    assert poll_delay(pace.seen(1, 5.4), 5.4, settings, 0) * 2 == pytest.approx(0.4 / 7 / 2)
+    assert poll_delay(pace.seen(1, 5.4), 5.4, settings, 0) * 2 == pytest.approx(0.5 * 0.4 / 7)
