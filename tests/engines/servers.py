@@ -41,6 +41,7 @@ import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone already")
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell are started without it
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 

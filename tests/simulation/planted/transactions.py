@@ -71,22 +71,21 @@ def r3_marks_before_the_header() -> Patches:
 def r4_marks_dropped_while_pending() -> Patches:
     """A mark that is in the way for too long is removed, and the transaction is not aborted."""
 
-    def resolve(self: Any, row: Any, mark: Any) -> None:
+    def begin(self: Any, row: Any, mark: Any) -> Any:
         book = Book(row.connection, mark.table)
         header = persistently(lambda: headers.read(book, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             try:
-                self._wait_or_abort(book, header)
+                return self._wait_or_abort(book, header)
             except _Dropped:
-                marks.drop(row, mark)
-        else:
-            (marks.finish if what is Fate.FINISH else marks.drop)(row, mark)
+                return marks.drop(row, mark)
+        return (marks.finish if what is Fate.FINISH else marks.drop)(row, mark)
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
 
-    return [(Resolver, "resolve", resolve), (resolving, "headers", SimpleNamespace(read=headers.read, abort=abort))]
+    return [(Resolver, "begin", begin), (resolving, "headers", SimpleNamespace(read=headers.read, abort=abort))]
 
 
 class _Dropped(Exception):  # noqa: N818 - a signal
