@@ -213,7 +213,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
-    parser.add_argument("--seconds", type=float, default=2.0, help="contention: of each contender, level and round")
+    parser.add_argument("--seconds", type=float, default=1.2, help="contention: of each contender, level and round")
     parser.add_argument("--rounds", type=int, default=2, help="contention: how often the contenders take turns")
     parser.add_argument("--contenders", type=int, default=128, help="contention: the most")
     parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")
