@@ -4,15 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import events, requests
+from pynamodb.expressions.condition import size
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._io import events, records, requests
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from pynamodb.expressions.condition import Condition
+
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.requests import Row
 
 _ATTEMPTS: Final = 4
+
+
+def has_entries(attribute: str) -> Condition:
+    """Return the condition that somebody holds or waits for the lock in an item, for scans.
+
+    Args:
+        attribute: stored name of the lock attribute.
+    """
+    condition: Condition = size(Path([attribute, records.QUEUE])) > 0
+    return condition
+
+
+def is_made(attribute: str) -> Condition:
+    """Return the condition that an item has a lock document, used or not."""
+    return Path([attribute, records.NEXT]).exists()
+
+
+def has_mark(attribute: str) -> Condition:
+    """Return the condition that a transaction has an item."""
+    return Path([attribute, records.TX]).exists()
 
 
 def state(row: Row) -> LockState:

@@ -6,10 +6,9 @@ import base64
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, unquote_to_bytes
 
-from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import records, rows
+from pynamo_locking._io import inspection, records, rows
 from pynamo_locking.cli import models, output
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ def found(model: type[LockableMixin], prefix: str | None, *, with_free: bool) ->
     lock = carrier._lock_attribute().attr_name
     hash_name = carrier._hash_key_attribute().attr_name
     begin = prefix if attribute is not None else f"{quote(model.Meta.table_name, safe='')}/{_quoted(prefix)}"
-    condition = Path([lock, records.NEXT]).exists() if with_free else size(Path([lock, records.QUEUE])) > 0
-    condition |= Path([lock, records.TX]).exists()
+    condition = inspection.is_made(lock) if with_free else inspection.has_entries(lock)
+    condition |= inspection.has_mark(lock)
     if begin:
         condition &= Path([hash_name]).startswith(begin)
     range_attribute = carrier._range_key_attribute()

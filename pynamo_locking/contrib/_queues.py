@@ -6,10 +6,7 @@ import base64
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.expressions.condition import size
-from pynamodb.expressions.operand import Path
-
-from pynamo_locking._io import records
+from pynamo_locking._io import inspection
 from pynamo_locking.contrib._places import with_tables
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.models import LockableMixin
@@ -38,7 +35,7 @@ def listed(models: Iterable[Any]) -> Iterator[Row]:
     for model in with_tables(models):
         attribute = model._lock_attribute() if issubclass(model, LockableMixin) else None
         if attribute is not None:
-            is_used = size(Path([attribute.attr_name, records.QUEUE])) > 0
+            is_used = inspection.has_entries(attribute.attr_name)
             names = [*(key.attr_name for key in _keys(model)), attribute.attr_name]
             for item in model.scan(is_used, attributes_to_get=names):
                 texts = [_text(key, value) for key, value in zip(_keys(model), item._key_values(), strict=False)]
