@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate soak lint format docs bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo test simulate soak lint format docs links pictures bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -55,6 +55,12 @@ docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings a
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
+links: $(VENV)/.docs ## whether the links of the documentation to other sites still lead somewhere; needs the Internet
+	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
+
+pictures: $(VENV)/.pictures engines ## draw the pictures of terminals again: the demo, and `locks watch`
+	$(BIN)/python -m docs.pictures.draw
+
 bench: $(VENV)/.bench engines ## a quarter of an hour: everything beside its alternatives, written into docs/benchmarks
 	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
@@ -83,7 +89,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group $*
 	touch $@
 

@@ -94,7 +94,7 @@ class Count:
         reads: requests that the transaction made before the commit, to read.
         read_units: of those.
         reference_requests: what the protocol needs at least: 1, or 4 + 2 (n - 99) beyond a hundred items.
-        seed_requests: 7n + 4, what the seed's library makes.
+        old_requests: 7n + 4, what Amazon's library of 2013 makes by its own account.
     """
 
     kind: str
@@ -114,13 +114,13 @@ class Count:
         return 1 if self.n <= _NATIVE else 4 + 2 * (self.n - _NATIVE + 1)
 
     @property
-    def seed_requests(self) -> int:
-        """The formula of the seed's library."""
+    def old_requests(self) -> int:
+        """The formula of Amazon's library of 2013."""
         return 7 * self.n + 4
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        formulas = {"reference_requests": self.reference_requests, "seed_requests": self.seed_requests}
+        formulas = {"reference_requests": self.reference_requests, "old_requests": self.old_requests}
         return asdict(self) | formulas
 
 
@@ -169,7 +169,18 @@ def _prepare(keys: list[str]) -> None:
 
 def as_markdown(counts: list[Count]) -> str:
     """Return the table."""
-    head = ("kind", "n", "path", "requests", "plan", "reference", "seed, 7n+4", "write units", "plan", "reads before")
+    head = (
+        "kind",
+        "n",
+        "path",
+        "requests",
+        "plan",
+        "reference",
+        "of 2013, 7n+4",
+        "write units",
+        "plan",
+        "reads before",
+    )
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" + "---|" + "---:|" * 7]
     for each in counts:
         cells = (
@@ -179,7 +190,7 @@ def as_markdown(counts: list[Count]) -> str:
             f"{each.requests:,}",
             f"{each.planned_requests:,}",
             f"{each.reference_requests:,}",
-            f"{each.seed_requests:,}",
+            f"{each.old_requests:,}",
             f"{each.write_units:,.0f}",
             f"{each.planned_write_units:,}",
             f"{each.reads:,}",

@@ -103,7 +103,7 @@ def _draw(console: Console, locked: Result) -> None:
         console.print(f"No picture: {error}.")
         return
     picture.draw(locked, PICTURE)
-    console.print(f"Who held which lock when: {PICTURE.resolve()}", highlight=False, soft_wrap=True)
+    console.print(f"Who held which lock when: {PICTURE}", highlight=False, soft_wrap=True)
 
 
 def _verdict(plain: Result, found: list[str]) -> str:

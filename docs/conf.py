@@ -13,14 +13,24 @@ author = "the authors of pynamo-locking"
 project_copyright = author
 version = release = importlib.metadata.version("pynamo-locking")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = project
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 myst_heading_anchors = 3
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
 
 # In docstrings, `x` is code: they are read in editors more often than here.
 default_role = "code"
@@ -35,7 +45,7 @@ napoleon_use_rtype = False
 nitpick_ignore_regex = [
     # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
     (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|logging\.|threading\.|typing\.|pynamodb\.).*"),
-    (r"py:.*", r"TracerProvider|MeterProvider"),
+    (r"py:.*", r"TracerProvider|MeterProvider|Flask|Response"),
     (r"py:.*", r"(Abstract(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
@@ -44,7 +54,10 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"pynamo_locking\.(_|contexts|guarded).*|AsyncEdit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration",
     ),
-    (r"py:.*", r"(pynamo_locking\.(transactions|running)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path"),
+    (
+        r"py:.*",
+        r"(pynamo_locking\.(transactions|running|contrib\.flask|contrib\.django\.http)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path",
+    ),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.
@@ -65,6 +78,7 @@ NOT_CALLED = {
         "SweepReport",
         "TransactionTable",
         "VersionedMixin",
+        "contrib.django.middleware.LocksMiddleware",
         "telemetry.opentelemetry.Installation",
     )
 }

@@ -1,4 +1,4 @@
-"""Versions, locks, expiry and transactions for PynamoDB models, enforced by DynamoDB itself."""
+"""Versions, locks, intervals, transactions and expiry for PynamoDB models, enforced by DynamoDB itself."""
 
 import importlib as _importlib
 import typing as _typing

@@ -12,6 +12,8 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
+from pynamo_locking import events, testing
+from pynamo_locking.contrib import django, flask
 from tests.engines.engine import DUMMY_ENVIRONMENT, moto_one_at_a_time
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ DOCS: Final = ROOT / "docs"
 PAGES: Final = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
 ]
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
@@ -65,11 +68,31 @@ def test_the_pages_have_examples() -> None:
     assert taught <= found
 
 
-@pytest.mark.parametrize("name", pynamo_locking.__all__)
+def public_names() -> Iterator[str]:
+    """Yield all that users import, by its full name."""
+    for module in (pynamo_locking, events, testing, flask, django):
+        yield from (f"{module.__name__}.{name}" for name in module.__all__)
+    yield from (f"pynamo_locking.telemetry.{name}.install" for name in ("logs", "signals", "opentelemetry"))
+    yield "pynamo_locking.contrib.django.middleware.LocksMiddleware"
+
+
+@pytest.mark.parametrize("name", list(public_names()))
 def test_a_public_name_stands_in_the_reference(name: str) -> None:
-    """docs/reference/api.md has a directive for each name in `__all__`."""
-    text = (DOCS / "reference" / "api.md").read_text()
-    assert re.search(rf"^\.\. auto\w+:: (\w+\.)*{name}$", text, re.MULTILINE)
+    """A page below docs/reference/api has a directive for it, and the overview names it."""
+    if name == "pynamo_locking.contrib.django.PreconditionRequired":
+        name = "pynamo_locking.contrib.flask.PreconditionRequired"  # the same class
+    pages = (DOCS / "reference" / "api").glob("*.md")
+    assert sum(len(re.findall(rf"^\.\. auto\w+:: {name}$", page.read_text(), re.MULTILINE)) for page in pages) == 1
+    assert f"\n   {name}\n" in (DOCS / "reference" / "api.md").read_text()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.parent == DOCS], ids=name_of)
+def test_a_page_can_be_found(page: Path) -> None:
+    """The list of all pages in the README names it, which is also on the landing page, and so does the sidebar."""
+    path = page.relative_to(DOCS).with_suffix("").as_posix()
+    listed = (ROOT / "README.md").read_text().partition("<!-- all pages -->")[2]
+    assert f"(docs/{path}.md)" in listed
+    assert f"\n{path}\n" in (DOCS / "index.md").read_text()
 
 
 def test_every_error_stands_in_the_table_of_errors() -> None:

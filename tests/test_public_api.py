@@ -180,14 +180,6 @@ def test_facts_are_documented(name):
     assert [fact for fact in facts if f"    {fact}: " not in inspect.getdoc(thing)] == []
 
 
-@pytest.mark.parametrize("name", TESTING)
-def test_names_for_tests_stand_in_the_reference(name):
-    """docs/reference/api.md has a directive for each of them."""
-    text = (ROOT.parent / "docs/reference/api.md").read_text(encoding="utf-8")
-
-    assert re.search(rf"^\.\. autoclass:: pynamo_locking\.testing\.{name}$", text, re.MULTILINE)
-
-
 def test_annotations_can_be_read():
     """`typing.get_type_hints` works on the values, which tools for serialization need."""
     for thing in (pynamo_locking.Entry, pynamo_locking.LockSettings):

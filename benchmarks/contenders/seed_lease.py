@@ -52,7 +52,7 @@ class _Own:
 class SeedLease(PlainCounter):
     """Write a row, or take over one whose time is over."""
 
-    name: ClassVar[str] = "lease (seed)"
+    name: ClassVar[str] = "lease by a clock"
     source: ClassVar[str] = "seed 003, a note on pessimistic locks, its conclusion (lines 8-39 of the stored text)"
     has_lock: ClassVar[bool] = True
     is_safe: ClassVar[bool] = True

@@ -40,7 +40,7 @@ _NAMESPACE: Final = "locked-for-some-reason/"
 class TicketScheme(PlainCounter):
     """Take a number, enter a row, wait until it is the first."""
 
-    name: ClassVar[str] = "ticket scheme (seed)"
+    name: ClassVar[str] = "ticket scheme (2020)"
     source: ClassVar[str] = "seed 000: Formidable, Distributed Locking in DynamoDB (2020), all its code examples"
     has_lock: ClassVar[bool] = True
     is_safe: ClassVar[bool] = False

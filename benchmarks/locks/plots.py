@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _MARKS = "osD^vP*Xph<>8d"
 
 
-def _figure(width: float, height: float, columns: int) -> tuple[Figure, Any]:
+def _figure(width: float, height: float, rows: int) -> tuple[Figure, Any]:
     mpl.rcParams["svg.hashsalt"] = "pynamo_locking"  # the same file for the same figures
     figure = Figure(figsize=(width, height))
-    axes = figure.subplots(1, columns, squeeze=False)[0]
+    axes = figure.subplots(rows, 1, squeeze=False)[:, 0]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(b=False)
     return figure, axes
@@ -58,7 +58,8 @@ def draw_contention(races: list[Race], file: Path) -> None:
         ("wait, 99 of 100 below, ms", lambda each: each.wait_p99_ms),
         ("requests for each cycle", lambda each: each.requests),
     ]
-    _lines(races, values, list(dict.fromkeys(each.contender for each in races)), file)
+    names = dict.fromkeys(each.contender for each in races if not each.contender.endswith("polls like ours"))
+    _lines(races, values, list(names), file)
 
 
 def draw_versions(races: list[Race], names: list[str], file: Path) -> None:
@@ -72,7 +73,7 @@ def draw_versions(races: list[Race], names: list[str], file: Path) -> None:
 
 
 def _lines(races: list[Race], values: list[tuple[str, Callable[[Race], float]]], names: list[str], file: Path) -> None:
-    figure, axes = _figure(13, 4.6, len(values))
+    figure, axes = _figure(8, 3.2 * len(values), len(values))
     for axis, (title, value) in zip(axes, values, strict=True):
         for mark, name in zip(_MARKS, names, strict=False):
             points = [(each.threads, value(each)) for each in races if each.contender == name and value(each) > 0]
@@ -81,13 +82,10 @@ def _lines(races: list[Race], values: list[tuple[str, Callable[[Race], float]]],
         axis.set_yscale("log")
         levels = sorted({each.threads for each in races})
         axis.set_xticks(levels, [str(level) for level in levels])
-        axis.set_xlabel("contenders for one lock", fontsize=8)
         axis.set_title(title, fontsize=10)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.06 * (1 + len(names) // 4), 1, 1))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    axes[-1].set_xlabel("contenders for one lock", fontsize=9)
+    axes[0].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
+    _save(figure, file)
 
 
 def draw_handoff(done: list[Handoff], file: Path) -> None:

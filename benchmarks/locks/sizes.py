@@ -1,4 +1,4 @@
-"""Transactions of 2 to 1,000 items at a distance: requests, units and time, beside no protection and the seed."""
+"""Transactions of 2 to 1,000 items at a distance: requests, units and time, beside no protection and Amazon's library of 2013."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def measure(samples: int, tick: Callable[[], None]) -> list[Size]:
             for key in keys:
                 batch.save(Record(key))
         done += _measure(n, keys, samples if n < SIZES[-1] else 1)
-        done.append(Size("the seed's protocol, 7n + 4", n, None, None, 7 * n + 4, None, None))
+        done.append(Size("Amazon's library of 2013, 7n + 4", n, None, None, 7 * n + 4, None, None))
         tick()
     return done
 

@@ -30,7 +30,7 @@ POSTGRESQL = "PostgreSQL FOR UPDATE"
 SAFE = [name for name, kind in CONTENDERS.items() if kind.is_safe and name != POSTGRESQL]
 LOCKS = [name for name in SAFE if CONTENDERS[name].has_lock]
 #: Locks of others, whose leases this file watches; ours have tests of their own.
-LEASES = ["ticket scheme (seed)", "AWS lock client's algorithm", "python-dynamodb-lock 0.9.1", "lease (seed)"]
+LEASES = ["ticket scheme (2020)", "AWS lock client's algorithm", "python-dynamodb-lock 0.9.1", "lease by a clock"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -144,7 +144,7 @@ def test_unprotected_loses_updates(contend, monkeypatch):
 
 def test_ticket_scheme_lets_two_in(contend):
     """The schedule of docs/explanation/published-ticket-scheme.md, on the scheme as it is measured."""
-    scheme = contend("ticket scheme (seed)")
+    scheme = contend("ticket scheme (2020)")
     scheme.create([KEY])
     first, second = scheme.take_number(), scheme.take_number()
     row_of_second = scheme.enter(KEY, second)
@@ -155,7 +155,7 @@ def test_ticket_scheme_lets_two_in(contend):
 
 def test_ticket_scheme_waits_its_turn(contend):
     """Who has a later row is not first until the earlier one is gone; the first number of all is 1."""
-    scheme = contend("ticket scheme (seed)")
+    scheme = contend("ticket scheme (2020)")
     scheme.create([KEY])
     rows = [scheme.enter(KEY, scheme.take_number()) for _ in range(2)]
     assert [row[-3:] for row in rows] == ["001", "002"]
@@ -202,10 +202,10 @@ def test_locks_are_renewed(contend, dynoxide, place):
 REQUESTS = {
     "unprotected": {"GetItem": 1, "PutItem": 1},
     "PynamoDB, retry loop": {"GetItem": 1, "PutItem": 1},
-    "ticket scheme (seed)": {"UpdateItem": 1, "PutItem": 2, "Query": 1, "GetItem": 1, "DeleteItem": 1},
+    "ticket scheme (2020)": {"UpdateItem": 1, "PutItem": 2, "Query": 1, "GetItem": 1, "DeleteItem": 1},
     "AWS lock client's algorithm": {"GetItem": 2, "PutItem": 2, "DeleteItem": 1},
     "python-dynamodb-lock 0.9.1": {"GetItem": 2, "PutItem": 2, "DeleteItem": 1},
-    "lease (seed)": {"PutItem": 2, "GetItem": 1, "DeleteItem": 1},
+    "lease by a clock": {"PutItem": 2, "GetItem": 1, "DeleteItem": 1},
 }
 
 

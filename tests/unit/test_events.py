@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pickle
-import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -257,13 +255,6 @@ def test_no_fact_is_an_item(kind: type[Event]) -> None:
     """Facts are numbers, strings, and the class of a model: no value of an item can be among them."""
     allowed = {"int", "float", "str", "bool", "int | None", "float | None", "str | None", "type[Any] | None"}
     assert {str(field.type) for field in dataclasses.fields(kind)} <= allowed
-
-
-@pytest.mark.parametrize("name", public.__all__)
-def test_every_public_name_stands_in_the_reference(name: str) -> None:
-    """docs/reference/api.md has a directive for each of them."""
-    text = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\.\. auto\w+:: pynamo_locking\.events\.{name}$", text, re.MULTILINE)
 
 
 def test_who_does_not_listen_does_not_load_the_events() -> None:
