@@ -1,4 +1,4 @@
-"""Transactions of 2 to 1,000 items at a distance: requests, units and time, beside no protection and Amazon's library of 2013."""
+"""Transactions of 2 to 1,000 items at a distance: requests, units, time, beside none and Amazon's library of 2013."""
 
 from __future__ import annotations
 
