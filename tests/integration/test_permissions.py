@@ -1,0 +1,287 @@
+"""What SECURITY.md says of least privilege: those actions are needed on those tables, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+
+from pynamo_locking import (
+    ExpiringMixin,
+    IntervalMixin,
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    Transaction,
+    TransactionTable,
+    TransactWrite,
+    TTLAttribute,
+    VersionAttribute,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+)
+from pynamo_locking.cli import main
+from pynamo_locking.testing import MemoryDynamoDB
+from tests.support.transaction_models import dying_after, survive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECURITY: Final = Path(__file__).parents[2] / "SECURITY.md"
+#: The permission that an action of a transaction takes.
+ACTIONS: Final = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+    "Get": "GetItem",
+}
+
+
+class Recorder(MemoryDynamoDB):
+    """Remembers which permissions were needed on which table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: dict[str, set[str]] = {}
+
+    def handle(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for action in kwargs.get("TransactItems", ()):
+            ((kind, request),) = action.items()
+            self.needed.setdefault(request["TableName"], set()).add(ACTIONS[kind])
+        if "TableName" in kwargs:
+            self.needed.setdefault(kwargs["TableName"], set()).add(operation)
+        return super().handle(operation, kwargs)
+
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+
+
+class Transactions(TransactionTable):
+    class Meta:
+        table_name = "transactions"
+
+
+class Session(ExpiringMixin, LockableModel):
+    class Meta:
+        table_name = "sessions"
+
+    token = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(default=0)
+    expires = TTLAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Office(LockableModel):
+    class Meta:
+        table_name = "offices"
+        transaction_table = Transactions
+
+    office_id = UnicodeAttribute(hash_key=True)
+    note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Card(LockableModel):
+    class Meta:
+        table_name = "cards"
+        lock_table = Locks
+
+    card_id = UnicodeAttribute(hash_key=True)
+
+
+class Booking(IntervalMixin, LockableModel):
+    class Meta:
+        table_name = "bookings"
+        interval = ("begin", "end")
+        lock_table = Locks
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    version = VersionAttribute()
+
+
+class Line(LockableModel):
+    class Meta:
+        table_name = "lines"
+        transaction_table = Transactions
+        lock_table = Locks
+        guard_queries = True
+
+    order = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    version = VersionAttribute()
+
+
+def use_items(_: pytest.MonkeyPatch) -> None:
+    """Locks in items, versions, expiry."""
+    session = Session("s-1")
+    session.save()
+    session.update([Session.number.add(1)])
+    Session.modify("s-1", lambda item: setattr(item, "number", 2))
+    with Session.edit("s-1") as held:
+        held.number += 1
+    with Session.locked("s-1") as lock:
+        lock.item.save()
+        lock.renew()
+    Session.break_lock("s-1", ticket=1)
+    assert Session.lock_state("s-1").holders == ()
+    with TransactWrite(connection=Connection()) as native:
+        native.save(Session("s-2"))
+    with Session.guarded_batch() as batch:
+        batch.save(Session("s-3"))
+    Session.get("s-1").delete()
+
+
+def check_items(_: pytest.MonkeyPatch) -> None:
+    """What is checked and not written."""
+    session = Session("s-1")
+    session.save()
+    with TransactWrite(connection=Connection()) as native:
+        native.read(session)
+
+
+def use_locks(_: pytest.MonkeyPatch) -> None:
+    """Locks on names, and of items whose locks are in another table."""
+    Card("c-1").save()
+    with Locks.locked("nightly") as lock:
+        lock.renew()
+    with Card.locked("c-1") as lock:
+        lock.item.save()
+    assert Card.break_lock("c-1", ticket=1) is False
+
+
+def check_locks(_: pytest.MonkeyPatch) -> None:
+    """A transaction that depends on a lock and writes elsewhere."""
+    with Locks.locked("nightly") as lock, TransactWrite(connection=Connection()) as native:
+        lock.check(native)
+        native.save(Session("s-1"))
+
+
+def list_locks(_: pytest.MonkeyPatch) -> None:
+    """The command line."""
+    assert main(["locks", "list", "--table", "locks"]) == 0
+
+
+def use_intervals(_: pytest.MonkeyPatch) -> None:
+    """Rows that never overlap, in both forms."""
+    Booking.insert_disjoint([Booking("blue", 9, end=11), Booking("red", 9, end=12)])
+    Booking.insert_disjoint([Booking("blue", 11, end=12)], pessimistic=True)
+    row = Booking.get("red", 9)
+    row.end = 13
+    row.save()
+    Booking.move(row, 10, 14)
+    assert Booking.free("blue", 8, 13) == [(8, 9), (12, 13)]
+    Booking.get("blue", 9).delete()
+
+
+def use_transactions(_: pytest.MonkeyPatch) -> None:
+    """Native and long ones, recovered and swept."""
+    for count in (2, 105):
+        with transaction() as tx:
+            for number in range(count):
+                tx.save(Office(f"o-{count}-{number}"))
+            tx.get_or_none(Office, "o-0")
+    with transaction(Transactions, idempotency_key="once") as tx:
+        tx.delete(tx.get(Office, "o-2-0"))
+    assert outcome(Transactions, tx.id) in {"finished", None}
+
+
+def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
+    """One whose process died after so many requests, with a change that is too large to stand beside its item."""
+    Office(f"big-{requests}", note="x" * 300_000).save()
+    big = Office.get(f"big-{requests}")
+    big.note = "y" * 300_000
+    tx = Transaction(Transactions, workers=1)
+    tx.save(big)
+    for number in range(1, 105):
+        tx.save(Office(f"small-{requests}-{number}"))
+    with dying_after(monkeypatch, requests):
+        assert not survive(tx.commit)
+    return recover(Transactions, tx.id, force=True)
+
+
+def die_in_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the decision, and after it."""
+    assert recover_one(monkeypatch, 4) == "aborted"
+    assert recover_one(monkeypatch, 14) == "finished"
+
+
+def sweep_all(_: pytest.MonkeyPatch) -> None:
+    """For those that died."""
+    assert sweep(Transactions).failed == {}
+
+
+def query_in_transactions(_: pytest.MonkeyPatch) -> None:
+    """Guarded queries."""
+    with transaction() as tx:
+        assert list(tx.query(Line, "order-1")) == []
+        tx.save(Line("order-1", 1))
+
+
+def set_up(_: pytest.MonkeyPatch) -> None:
+    """Tables."""
+    assert main(["tables", "create", "--table", "more-locks", "--transaction-table", "more"]) == 0
+    assert main(["tables", "check", "--table", "more-locks", "--transaction-table", "more"]) == 0
+
+
+ROWS: Final = {
+    (cells[0].strip(), cells[1]): set(re.findall(r"`(?:dynamodb:)?([A-Z]\w+)`", cells[2]))
+    for cells in (
+        line.strip("| \n").split(" | ") for line in SECURITY.read_text().splitlines() if line.count(" | ") == 2
+    )
+}
+
+
+ITEMS: Final = ("items", "locks, versions, expiry")
+LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
+HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
+
+
+@pytest.mark.parametrize(
+    ("uses", "tables", "rows"),
+    [
+        ((use_items, use_locks), "sessions cards", [ITEMS]),
+        ((use_items, check_items, use_locks), "sessions cards", [ITEMS, ("items", "`read()` and `condition_check()`")]),
+        ((use_intervals, use_items), "bookings sessions", [ITEMS, ("items", "intervals")]),
+        ((use_transactions, use_locks), "offices cards", [ITEMS, ("items", "transactions")]),
+        ((use_locks,), "locks", [LOCKS]),
+        ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
+        ((use_intervals,), "locks", [LOCKS, ("locks", "intervals")]),
+        ((use_transactions, die_in_transactions), "transactions", [HEADERS]),
+        (
+            (use_transactions, die_in_transactions, sweep_all),
+            "transactions",
+            [HEADERS, ("transactions", "`sweep()`")],
+        ),
+        ((query_in_transactions, use_items), "lines sessions", [ITEMS, ("items", "`tx.query`")]),
+        ((list_locks,), "locks", [("any", "`locks list`, `watch`")]),
+        ((set_up,), "more-locks more", [("any", "`tables create`, `tables check`")]),
+    ],
+)
+def test_the_actions_are_those_of_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+    uses: tuple[Callable[[pytest.MonkeyPatch], None], ...],
+    tables: str,
+    rows: list[tuple[str, str]],
+) -> None:
+    """Those that SECURITY.md names are needed, all of them, and nothing else."""
+    with Recorder() as database:
+        for model in (Locks, Transactions, Session, Office, Card, Booking, Line):
+            model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+        database.needed.clear()
+        for use in uses:
+            use(monkeypatch)
+    needed = set().union(*(database.needed[table] for table in tables.split()))
+    assert needed == set().union(*(ROWS[row] for row in rows))
