@@ -92,14 +92,14 @@ def problem(error: LockingError, *, is_conditional: bool, base: str | None = Non
 
     Args:
         error: one of `ANSWERED`.
-        is_conditional: whether the request said by ``If-Match`` what it expects; a stale version is a 412 then.
+        is_conditional: whether the request said in its header what it expects; a stale version is a 412 then.
         base: what the problem's code is appended to, for its type.
     """
     kind = next(kind for error_class, kind in _KINDS.items() if isinstance(error, error_class))
     facts = {name: getattr(error, name) for name in kind.facts}
     headers = {}
-    if isinstance(error, StaleVersion) and is_conditional:
-        kind = kind._replace(status=412)
+    if isinstance(error, StaleVersion):
+        kind = _of_stale(kind, error, is_conditional=is_conditional)
     if isinstance(error, (ItemLocked, LockTimeout)):
         state = _queue_of(error)
         if state is None and isinstance(error, LockTimeout):
@@ -109,6 +109,13 @@ def problem(error: LockingError, *, is_conditional: bool, base: str | None = Non
     title = kind.code.replace("-", " ").capitalize()
     body = {"type": f"{PROBLEM_TYPE if base is None else base}{kind.code}", "title": title, "status": kind.status}
     return Problem(kind.status, {**body, "detail": kind.detail, "code": kind.code, **facts}, headers)
+
+
+def _of_stale(kind: _Kind, error: StaleVersion, *, is_conditional: bool) -> _Kind:
+    """Return what a stale version is in this request. Who has named no version has none that was changed."""
+    if error.expected is None and error.actual is not None:
+        kind = kind._replace(detail="There is one already, and no strong ETag in If-Match names a version of it.")
+    return kind._replace(status=412) if is_conditional else kind
 
 
 def log_if_broken(error: LockingError, answer: Problem, request: str) -> None:
@@ -148,6 +155,8 @@ def _retry_after(state: LockState | None) -> dict[str, str]:
 #: DynamoDB's numbers have at most 38 digits.
 _LONGEST_NUMBER: Final = 38
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+#: Noted in a request's environ, which whatever wraps the request shares with it.
+_IS_CONDITIONAL: Final = "pynamo_locking.is_conditional"
 
 
 def etag_of(item: Any) -> str:
@@ -169,6 +178,29 @@ def _meant_by(tag: str) -> Known | None:
     version, _, write_id = tag.partition("-")
     is_number = version.isascii() and version.isdigit() and len(version) <= _LONGEST_NUMBER
     return Known(int(version), write_id or None) if is_number else None
+
+
+def if_match(environ: dict[str, Any], found: Any, hash_key: Any, range_key: Any) -> Any:
+    """Return the item that a request may write; from here on a stale version is a 412 in this request.
+
+    Args:
+        environ: of the request, as WSGI has it.
+        found: as for `matched`, and so are the keys.
+        hash_key: of the item.
+        range_key: of the item.
+
+    Raises:
+        PreconditionRequired, StaleVersion, DoesNotExist, ConfigurationError: as `matched`.
+    """
+    environ[_IS_CONDITIONAL] = True
+    return matched(environ.get("HTTP_IF_MATCH"), found, hash_key, range_key)
+
+
+def is_conditional(environ: dict[str, Any]) -> bool:
+    """Tell whether a view has compared ``If-Match`` with an item, or the client wants to create one or nothing."""
+    if environ.get("REQUEST_METHOD") not in ("GET", "HEAD") and environ.get("HTTP_IF_NONE_MATCH", "").strip() == "*":
+        return True
+    return _IS_CONDITIONAL in environ
 
 
 def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any = None) -> Any:
@@ -220,15 +252,26 @@ def _is_same(known: Known, stored: Known) -> bool:
 # Locks that a request has forgotten
 
 
-def held() -> frozenset[OwnEntry]:
+#: What a context holds, and how many times it has taken each.
+Held = dict["OwnEntry", int]
+
+
+def held() -> Held:
     """Return what this context holds."""
-    return frozenset(own for entries in local._held.get().values() for own in entries if not own.ended)
+    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.ended}
 
 
-def release_others(before: frozenset[OwnEntry], request: str) -> None:
+def release_others(before: Held, request: str) -> None:
     """Release what a request has taken and not given back. Never raises: the answer is made already."""
-    for own in held() - before:
-        logger.warning("%s was still held at the end of %s; it is released now", own, request)
+    for own, depth in held().items():
+        forgotten = depth - before.get(own, 0)
+        if forgotten > 0:
+            logger.warning("%s was still held at the end of %s; it is released now", own, request)
+            _give_back(own, forgotten)
+
+
+def _give_back(own: OwnEntry, times: int) -> None:
+    if [own.give_back() for _ in range(times)][-1]:  # otherwise somebody from before the request holds it as well
         local.forget(own)
         try:
             own.release()

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from flask import appcontext_pushed, current_app, g, has_request_context, make_response, request
+from flask import appcontext_pushed, current_app, g, has_request_context, make_response, request, request_started
 from flask.cli import AppGroup
+from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking.contrib import _places, _queues, _web
 from pynamo_locking.contrib._web import PreconditionRequired
@@ -37,8 +38,7 @@ _M = TypeVar("_M", bound="Model")
 
 _EXTENSION: Final = "pynamo_locking"
 _PREFIX: Final = "PYNAMO_LOCKING_"
-_HELD_BEFORE: Final = "_pynamo_locking_held_before"
-_IS_CONDITIONAL: Final = "_pynamo_locking_is_conditional"
+_HELD_BEFORE: Final = "pynamo_locking.held_before"
 
 
 class PynamoLocking:
@@ -55,7 +55,7 @@ class PynamoLocking:
       application registers afterwards, or for a more special class, is used instead.
     * ``flask locks list``, ``show`` and ``break``.
     * A lock that a request took by `Lock.acquire` and never gave back is released when its context ends, and that is
-      logged. Nothing is ever committed there.
+      logged. Nothing is ever committed there. Streamed responses may be made afterwards.
 
     Args:
         models: the models of the program. Tables that they name in ``Meta.lock_table`` and ``Meta.transaction_table``
@@ -84,8 +84,9 @@ class PynamoLocking:
         _places.configure(self.models, given)
         for error_class in _web.ANSWERED:
             app.register_error_handler(error_class, _answer)
+        request_started.connect(_note_held_before_request, app)
+        app.teardown_request(_release_leftovers_of_request)
         appcontext_pushed.connect(_note_held, app)
-        app.teardown_request(_release_leftovers)
         app.teardown_appcontext(_release_leftovers)  # those of commands
         app.cli.add_command(_commands(self.models))
 
@@ -121,11 +122,7 @@ def conditional(body: Any, item: Model) -> Response:
     return response
 
 
-@overload
-def if_match(item: type[_M], hash_key: Any, range_key: Any = None) -> _M: ...
-@overload
-def if_match(item: _M) -> _M: ...
-def if_match(item: Any, hash_key: Any = None, range_key: Any = None) -> Any:
+def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
     DynamoDB compares in the write itself, so nobody can come between. From here on a stale version is answered
@@ -144,13 +141,13 @@ def if_match(item: Any, hash_key: Any = None, range_key: Any = None) -> Any:
         DoesNotExist: the item had to be read, and is not there.
         ConfigurationError: the model has no version.
     """
-    setattr(g, _IS_CONDITIONAL, True)
-    return _web.matched(request.headers.get("If-Match"), item, hash_key, range_key)
+    found: _M = _web.if_match(request.environ, item, hash_key, range_key)
+    return found
 
 
 def _answer(error: LockingError) -> Response:
     base = current_app.config.get(f"{_PREFIX}PROBLEM_TYPE")
-    problem = _web.problem(error, is_conditional=g.get(_IS_CONDITIONAL, False), base=base)
+    problem = _web.problem(error, is_conditional=_web.is_conditional(request.environ), base=base)
     _web.log_if_broken(error, problem, _request())
     body = current_app.json.dumps(problem.body)
     return current_app.response_class(body, problem.status, problem.headers, content_type=_web.CONTENT_TYPE)
@@ -164,8 +161,19 @@ def _note_held(_app: Flask, **_: Any) -> None:
     setattr(g, _HELD_BEFORE, _web.held())
 
 
+def _note_held_before_request(_app: Flask, **_: Any) -> None:
+    # Not in `g`: a test may send requests, one after another, in an application context that it has pushed itself.
+    request.environ[_HELD_BEFORE] = _web.held()
+
+
 def _release_leftovers(_error: BaseException | None) -> None:
     before = g.get(_HELD_BEFORE)
+    if before is not None:
+        _web.release_others(before, _request())
+
+
+def _release_leftovers_of_request(_error: BaseException | None) -> None:
+    before = request.environ.get(_HELD_BEFORE)
     if before is not None:
         _web.release_others(before, _request())
 
@@ -178,7 +186,8 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
     @as_json
     def list_locks(is_json: bool) -> None:  # noqa: FBT001 - click
         """List all holders and waiters. Scans the tables that carry locks."""
-        _print(list(_queues.listed(models)), is_json)
+        with _readable_errors():
+            _print(list(_queues.listed(models)), is_json)
 
     @locks.command()
     @click.argument("model")
@@ -186,7 +195,7 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
     @as_json
     def show(model: str, key: tuple[str, ...], is_json: bool) -> None:  # noqa: FBT001
         """Show the queue of one lock: the name of a MODEL, and its hash KEY and range key."""
-        with _usage_errors():
+        with _readable_errors():
             _print(_queues.shown(models, model, key), is_json)
 
     @locks.command("break")
@@ -198,7 +207,7 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
         """Remove an entry from a queue, whether its owner lives or not."""
         if not yes:
             click.confirm(f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}?", abort=True)
-        with _usage_errors():
+        with _readable_errors():
             if not _queues.broken(models, model, key, ticket):
                 raise click.ClickException(f"ticket {ticket} is not in that queue (any more).")
         click.echo(f"ticket {ticket} is gone")
@@ -207,12 +216,14 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
 
 
 @contextlib.contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Show wrong names and keys as errors of usage."""
+def _readable_errors() -> Iterator[None]:
+    """Show wrong names and keys as errors of usage, and those of DynamoDB without a traceback."""
     try:
         yield
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
+    except (LockingError, PynamoDBException) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _print(rows: list[dict[str, Any]], is_json: bool) -> None:  # noqa: FBT001

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,10 @@ from typing import Final
 
 import django
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
 from django.core import checks, management
+from django.core.asgi import get_asgi_application
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
@@ -162,7 +166,7 @@ def test_a_product_is_read_changed_and_read_again(client):
 
     changed = put(**{"If-Match": first})
     assert (changed.status_code, changed.json()["left"]) == (200, 9)
-    assert client.get(url).headers["ETag"] == changed.headers["ETag"] != first
+    assert client.get(url).headers["ETag"] == client.head(url).headers["ETag"] == changed.headers["ETag"] != first
     stale = put(**{"If-Match": first})
     assert (stale.status_code, stale.headers["Content-Type"]) == (412, PROBLEM)
     assert (stale.json()["expected"], stale.json()["actual"]) == (1, 2)
@@ -186,6 +190,28 @@ def rf_request():
     from django.test import RequestFactory
 
     return lambda **headers: RequestFactory().put("/", **headers)
+
+
+class Wrapper:
+    """A request of Django REST framework: it reads from Django's, and keeps what it is given to itself."""
+
+    def __init__(self, request):
+        self._request = request
+
+    def __getattr__(self, name):
+        return getattr(self._request, name)
+
+
+def change_wrapped(request):
+    from shop.stock import Stock
+
+    if_match(Wrapper(request), Stock, PRODUCT).delete()
+
+
+def test_if_match_with_a_request_that_is_wrapped(ours, client):
+    """412 all the same."""
+    answer = client.put("/wrapped", headers={"If-Match": '"7"'})
+    assert (answer.status_code, answer.json()["expected"]) == (412, 7)
 
 
 def test_a_product_that_somebody_has_locked(client, shop, elsewhere, monkeypatch):
@@ -248,6 +274,36 @@ def order_and_fail(_request):
     raise StaleVersion("")
 
 
+VIEW_IS_THERE: Final = threading.Event()
+CLIENT_IS_GONE: Final = threading.Event()
+
+
+def hold_and_roll_back(_request):
+    from shop.stock import Stock
+
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        VIEW_IS_THERE.set()
+        assert CLIENT_IS_GONE.wait(60)
+        LOCKS.append(hold(Stock.lock(PRODUCT)))
+        raise ZeroDivisionError
+
+
+def inner(get_response):
+    """Middleware inside of ours: it tells the view of a disconnect when ours has been told."""
+    assert iscoroutinefunction(get_response)
+
+    async def answer(request):
+        try:
+            return await get_response(request)
+        finally:
+            asyncio.get_running_loop().call_soon(CLIENT_IS_GONE.set)
+
+    return markcoroutinefunction(answer)
+
+
+inner.async_capable, inner.sync_capable = True, False
+
+
 async def leave_later(_request, what):
     from shop.stock import Stock
 
@@ -266,6 +322,8 @@ urlpatterns = [
     path("leave-later/<what>", leave_later),
     path("hold/<what>", hold_and_end),
     path("order-and-fail", order_and_fail),
+    path("wrapped", change_wrapped),
+    path("hold-and-roll-back", hold_and_roll_back),
 ]
 
 
@@ -307,8 +365,6 @@ def test_a_project_may_answer_itself(ours, settings_of):
 @pytest.fixture
 def settings_of(shop):
     """Changes keys of PYNAMO_LOCKING."""
-    from django.conf import settings
-
     return lambda **changes: override_settings(PYNAMO_LOCKING={**settings.PYNAMO_LOCKING, **changes})
 
 
@@ -328,6 +384,7 @@ def test_a_lock_from_before_the_request_stays(ours, client, shop):
         Client().get("/leave/plain")
         assert lock.is_held
         assert [entry.ticket for entry in entries(shop.Stock)] == [lock.ticket]
+    assert entries(shop.Stock) == ()  # no take of the request is left
 
 
 def test_held_until_sql_has_ended(ours, client, shop, caplog):
@@ -340,6 +397,33 @@ def test_held_until_sql_has_ended(ours, client, shop, caplog):
     assert not any(lock.is_held for lock in LOCKS)
     assert entries(shop.Stock) == ()
     assert "still held" not in caplog.text
+
+
+@pytest.mark.skipif(django.VERSION < (5, 0), reason="Django 4 does not listen for disconnects")
+def test_a_client_that_goes_away(ours, client, shop):
+    """Django cancels the request, and a synchronous view runs on: what it holds is given back when it has ended."""
+    VIEW_IS_THERE.clear(), CLIENT_IS_GONE.clear()
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/hold-and-roll-back",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    messages = [{"type": "http.request", "body": b""}]
+
+    async def receive():
+        if not messages:
+            assert await asyncio.to_thread(VIEW_IS_THERE.wait, 60)
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        raise AssertionError(message)
+
+    with override_settings(MIDDLEWARE=[*settings.MIDDLEWARE, f"{__name__}.inner"]):
+        asyncio.run(get_asgi_application()(scope, receive, send))
+    assert [lock.is_held for lock in LOCKS] == [False]
+    assert entries(shop.Stock) == ()
 
 
 def test_views_in_transactions(ours, client, shop, monkeypatch):
@@ -375,6 +459,13 @@ def test_the_lock_is_around_the_transaction(client, shop, monkeypatch, end):
     assert seen == [1]
     assert entries(shop.Stock) == ()
     assert shop.Order.objects.count() == (end == "commit")
+
+
+def test_a_lock_that_a_block_further_out_has_taken(client, shop):
+    """With a lease of its own, which is what can be asked of it before the commit."""
+    with shop.Stock.locked(PRODUCT, lease=10) as outer, locked_atomic(shop.Stock.lock(PRODUCT)) as [lock]:
+        assert lock.ticket == outer.ticket
+    assert entries(shop.Stock) == ()
 
 
 def test_a_lost_lock_keeps_sql_from_committing(client, shop):
@@ -422,6 +513,17 @@ def test_outside_of_the_block(client, shop):
     assert entries(shop.Stock) == ()
 
 
+def test_a_savepoint_that_rolls_back(client, shop):
+    """Takes the hook for the commit with it: what was taken in it is kept to the end of the block."""
+    with locked_atomic():
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+            lock = hold(shop.Stock.lock(PRODUCT))
+            raise ZeroDivisionError
+        transaction.on_commit(lambda: seen.append(lock.is_held))
+        seen = [lock.is_held]
+    assert (seen, lock.is_held, entries(shop.Stock)) == ([True, True], False, ())
+
+
 def test_in_a_test_case(client, shop):
     """Django's TestCase wraps each test in `atomic`; that is no outer block."""
 
@@ -456,15 +558,24 @@ def test_the_commands_for_locks(client, shop, elsewhere, monkeypatch, caplog):
     assert "holds" in run("locks", "show", "Stock", PRODUCT)
 
     command = ("locks", "break", "Stock", PRODUCT, "--ticket", str(lock.ticket))
-    monkeypatch.setattr("builtins.input", lambda _: "no")
-    with pytest.raises(management.CommandError, match="Nothing was done"):
-        run(*command)
+    for said in ("no\n", ""):  # nothing: nobody is there to be asked
+        monkeypatch.setattr(sys, "stdin", io.StringIO(said))
+        with pytest.raises(management.CommandError, match="Nothing was done"):
+            run(*command)
     assert len(entries(shop.Stock)) == 1
     assert "is gone" in run(*command, "--yes")
     assert "was broken by hand" in caplog.text
     for arguments in ((*command, "--yes"), ("locks", "show", "Nobody", "x")):
         with pytest.raises(management.CommandError):
             run(*arguments)
+
+
+def test_the_commands_for_locks_without_a_table(client, shop):
+    """Say so, without a traceback."""
+    shop.Stock.delete_table()
+    for arguments in (["list"], ["show", "Stock", PRODUCT]):
+        with pytest.raises(management.CommandError, match=shop.Stock.Meta.table_name):
+            run("locks", *arguments)
 
 
 def test_the_commands_for_tables(shop, stock):
@@ -532,13 +643,15 @@ def found(**options):
 
 
 def test_the_checks(client, shop, settings_of, monkeypatch):
-    """Unknown keys, short leases and missing times of expiry; no request is made for them."""
+    """Unknown keys, handlers that are none, short leases and missing times of expiry; no request is made for them."""
     from pynamo_locking.contrib.django import conf
 
     with faults.count_requests() as requests:
         assert found() == []
         with settings_of(MODELLS=[]):
             assert found() == ["pynamo_locking.E001"]
+        with settings_of(HANDLER409="nowhere.at_all", HANDLER412=f"{__name__}.PRODUCT", HANDLER423=handled):
+            assert found() == ["pynamo_locking.E003"] * 2
         monkeypatch.setattr(conf, "models", lambda: [Brief, Fine, shop.Stock])
         assert sorted(found()) == ["pynamo_locking.W001", "pynamo_locking.W002"]
         monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # somebody renews

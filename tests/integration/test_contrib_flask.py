@@ -177,6 +177,13 @@ def test_an_account_is_opened_twice(client):
         assert secret not in answer.text
 
 
+def test_an_account_is_to_be_created_or_nothing(client):
+    """``If-None-Match: *`` makes the 409 of a second one a 412, as RFC 9110 asks."""
+    body = {"id": "a-1", "owner": OWNER, "balance": 0}
+    created, refused = (client.post("/accounts", json=body, headers={"If-None-Match": "*"}) for _ in range(2))
+    assert (created.status_code, refused.status_code) == (201, 412)
+
+
 def test_an_account_that_somebody_has_locked(client, elsewhere, monkeypatch):
     """423 with the holder's ticket: for a write, and for who waits in vain. Who holds it is nobody's business."""
     monkeypatch.setattr(Account.Meta, "lock_settings", LockSettings(wait=0))
@@ -266,7 +273,7 @@ def test_no_money_is_made_or_lost(app, client):
 def test_what_cannot_be(client):
     """400 that says why, and no request to the table."""
     with faults.count_requests() as requests:
-        for body in ({}, [], {"id": 1}, {"id": "a", "owner": "x", "balance": -1}):
+        for body in ({}, [], {"id": 1}, *({"id": "a", "owner": "x", "balance": money} for money in (-1, 10**40))):
             assert client.post("/accounts", json=body).status_code == 400
     assert requests.total == 0
 
@@ -327,6 +334,20 @@ def test_a_lock_from_before_the_request_stays(client, app, leaver):
         leaver.test_client().get("/plain")
         assert lock.is_held
         assert [entry.ticket for entry in Account.lock_state("a-1").entries] == [lock.ticket]
+    assert Account.lock_state("a-1").entries == ()  # no take of the request is left
+
+
+def test_requests_in_an_application_context_of_the_test(client, app):
+    """They are apart all the same: If-Match is about one request, and what is held before it is not its own."""
+    tag = opened(client)
+    with app.app_context():
+        assert client.put("/accounts/a-1", json={"owner": "Eve"}, headers={"If-Match": tag}).status_code == 200
+        assert client.post("/accounts", json={"id": "a-1", "owner": "Eve", "balance": 0}).status_code == 409
+        with Account.locked("a-1") as lock:
+            client.get("/accounts/a-1")
+            assert lock.is_held
+        Account.lock("a-1").acquire()
+    assert Account.lock_state("a-1").entries == ()
 
 
 def test_a_lost_lock_does_not_break_the_answer(client, leaver, caplog, monkeypatch):
@@ -385,6 +406,15 @@ def test_wrong_names_on_the_command_line(run, arguments):
     answer = run(*arguments)
     assert answer.exit_code == 2
     assert "Account" in answer.output
+
+
+def test_a_table_that_is_absent(app, run):
+    """Is said without a traceback."""
+    Account.delete_table()
+    for arguments in (["list"], ["show", "Account", "a"]):
+        answer = run(*arguments)
+        assert answer.exit_code in (1, 2)
+        assert Account.Meta.table_name in answer.output
 
 
 def test_the_command_for_tables(app, run):

@@ -131,6 +131,18 @@ def test_a_stale_version_is_412_if_the_request_said_what_it_expects():
     assert _web.problem(ItemLocked("no"), is_conditional=True).status == 423
 
 
+def test_what_a_stale_version_is_depends_on_what_was_named():
+    """Who has named no version is not told that it was changed."""
+    told = lambda is_conditional, **versions: _web.problem(  # noqa: E731
+        StaleVersion("stale", **versions), is_conditional=is_conditional
+    ).body["detail"]
+    for is_conditional in (False, True):
+        assert "changed" in told(is_conditional, expected=1, actual=2)
+        assert "changed" in told(is_conditional, expected=1)
+        assert "changed" not in told(is_conditional, actual=2)
+        assert "already" in told(is_conditional, actual=2)
+
+
 def test_the_type_can_lead_to_pages_of_ones_own():
     """The code is appended to what the configuration says."""
     answer = _web.problem(Conflict("no"), is_conditional=False, base="https://example.com/problems/")

@@ -11,6 +11,8 @@ from pynamo_locking.contrib.flask import conditional, if_match
 
 bank = Blueprint("bank", __name__)
 
+MOST = 10**12  # in one request: numbers of DynamoDB have 38 digits
+
 
 @bank.post("/accounts")
 def create() -> tuple[Response, int]:
@@ -81,8 +83,8 @@ def text(name: str) -> str:
 
 def amount(name: str) -> int:
     value = field(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise BadRequestError(f"{name!r} is needed, as a whole number that is not negative")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+        raise BadRequestError(f"{name!r} is needed, as a whole number from 0 to {MOST}")
     return value
 
 

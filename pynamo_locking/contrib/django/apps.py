@@ -19,5 +19,6 @@ class PynamoLockingConfig(AppConfig):
         """Configure the models, and register the checks."""
         conf.apply()
         register(checks.check_keys, Tags.compatibility)
+        register(checks.check_handlers, Tags.compatibility)
         register(checks.check_models, Tags.models)
         register(checks.check_tables, Tags.database, deploy=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from pynamodb.exceptions import PynamoDBException
 
+from pynamo_locking.contrib import _web
 from pynamo_locking.contrib.django import conf
 from pynamo_locking.expiring import ExpiringMixin
 from pynamo_locking.models import LockableMixin
@@ -20,6 +21,24 @@ def check_keys(**_: Any) -> list[Any]:
     unknown = sorted(conf.configuration().keys() - conf.KEYS)
     hint = f"There are: {', '.join(sorted(conf.KEYS))}."
     return [checks.Error(f"PYNAMO_LOCKING has no key {key!r}.", hint=hint, id="pynamo_locking.E001") for key in unknown]
+
+
+def check_handlers(**_: Any) -> list[Any]:
+    """Find handlers of statuses that lead to no function (E003)."""
+    wrong = {f"HANDLER{status}": _wrong_with_handler(status) for status in sorted(_web.STATUSES)}
+    return [
+        checks.Error(f"PYNAMO_LOCKING[{key!r}] leads to no function: {why}.", id="pynamo_locking.E003")
+        for key, why in wrong.items()
+        if why
+    ]
+
+
+def _wrong_with_handler(status: int) -> str:
+    try:
+        handler: Any = conf.handler(status)
+    except ImportError as error:
+        return str(error)
+    return "" if handler is None or callable(handler) else "it cannot be called"
 
 
 def check_models(**_: Any) -> list[Any]:

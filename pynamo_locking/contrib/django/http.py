@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 from django.http import HttpResponse, JsonResponse
 from django.utils.cache import get_conditional_response
@@ -16,7 +16,6 @@ from pynamo_locking.contrib.django import conf
 
 _M = TypeVar("_M", bound=Model)
 
-_IS_CONDITIONAL: Final = "_pynamo_locking_is_conditional"
 #: A key that no item has, and for how many seconds an answer is waited for, to connect and again to answer.
 _PROBE: Final[dict[str, Any]] = {"S": "pynamo-locking-health", "N": "-1", "B": b"pynamo-locking-health"}
 _PATIENCE: Final = 1.0
@@ -51,11 +50,7 @@ def conditional(request: Any, response: Any, item: Model) -> Any:
     return get_conditional_response(request, etag=response["ETag"], response=response)
 
 
-@overload
-def if_match(request: Any, item: type[_M], hash_key: Any, range_key: Any = None) -> _M: ...
-@overload
-def if_match(request: Any, item: _M) -> _M: ...
-def if_match(request: Any, item: Any, hash_key: Any = None, range_key: Any = None) -> Any:
+def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
     DynamoDB compares in the write itself, so nobody can come between. From here on a stale version is answered
@@ -75,13 +70,8 @@ def if_match(request: Any, item: Any, hash_key: Any = None, range_key: Any = Non
         DoesNotExist: the item had to be read, and is not there.
         ConfigurationError: the model has no version.
     """
-    setattr(request, _IS_CONDITIONAL, True)
-    return _web.matched(request.headers.get("If-Match"), item, hash_key, range_key)
-
-
-def is_conditional(request: Any) -> bool:
-    """Tell whether a view has compared ``If-Match`` with an item."""
-    return bool(getattr(request, _IS_CONDITIONAL, False))
+    found: _M = _web.if_match(request.META, item, hash_key, range_key)
+    return found
 
 
 def response_of(problem: _web.Problem) -> Any:
@@ -97,7 +87,7 @@ def response_of(problem: _web.Problem) -> Any:
 def health(_request: Any) -> Any:
     """Answer 200 if every table of the settings answers, 503 otherwise, with what is wrong in the log.
 
-    Asks for an item that is not there, once, and waits 2 s at most.
+    Asks each for an item that is not there, once, one after another, and waits 2 s at most for each.
 
     Cost: half a read unit for each model.
     """

@@ -20,7 +20,7 @@ class LocksMiddleware:
       one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457, or by what the
       setting ``HANDLER409`` (and so on) makes of it.
     * A lock that the view took by `Lock.acquire` and never gave back is released at the end, and that is logged; those
-      of `hold` are released without a word. Nothing is ever committed here.
+      of `hold` are released without a word. Nothing is ever committed here. Streamed responses are made afterwards.
 
     Runs under WSGI and ASGI. Put it last: whatever comes after it in ``MIDDLEWARE`` is inside.
 
@@ -50,11 +50,16 @@ class LocksMiddleware:
 
     async def _answer_later(self, request: Any) -> Any:
         before, held = _web.held(), list[Any]()
+        is_answered = False
         try:
             with sql.scope(held):
-                return await self._get_response(request)
+                response = await self._get_response(request)
+            is_answered = True
+            return response
         finally:
-            if held or _web.held() - before:
+            # A synchronous view whose client has gone runs on in its thread, and `hold` may yet take locks there.
+            # Django has one thread for a request: what comes in it after the view finds all of them.
+            if not is_answered or held or _web.held() != before:
                 await sync_to_async(_end)(before, held, request)
 
     def process_exception(self, request: Any, error: Exception) -> Any:
@@ -62,7 +67,7 @@ class LocksMiddleware:
         if not isinstance(error, _web.ANSWERED):
             return None
         base = conf.configuration().get("PROBLEM_TYPE")
-        problem = _web.problem(error, is_conditional=http.is_conditional(request), base=base)
+        problem = _web.problem(error, is_conditional=_web.is_conditional(request.META), base=base)
         _web.log_if_broken(error, problem, f"{request.method} {request.path}")
         handler = conf.handler(problem.status)
         return http.response_of(problem) if handler is None else handler(request, error)

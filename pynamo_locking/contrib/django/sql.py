@@ -63,7 +63,8 @@ def locked_atomic(
                 with scope(inside), _atomic(using):
                     yield held
                     for lock in (*held, *inside):
-                        lock.ensure(lock._wish.lease / 2)
+                        # Not `_wish.lease`: a block further out may have taken it, for another lease.
+                        lock.ensure(lock._must_have_taken().entry.lease / 2)
                 is_committed = True
             finally:
                 give_all_back(inside)
@@ -76,9 +77,10 @@ def locked_atomic(
 def hold(lock: Lock[Any], *, using: str | None = None, wait: Duration | None = None) -> Lock[Any]:
     """Take a lock inside of `atomic`, and keep it until that SQL transaction has committed or rolled back.
 
-    After a commit it is given back at once, by `transaction.on_commit`; after a roll back, for which Django has no such
-    hook, at the end of the request or of the `locked_atomic` block. Where you can, prefer `locked_atomic`: who waits
-    here keeps others waiting for the rows that the transaction has written already.
+    After a commit it is given back at once, by `transaction.on_commit`. Django has no such hook for a roll back: then,
+    and if only the savepoint is rolled back in which it was taken, that comes at the end of the request or of the
+    `locked_atomic` block. Where you can, prefer `locked_atomic`: who waits here keeps others waiting for the
+    rows that the transaction has written already.
 
     Args:
         lock: made by `Model.lock` or `NamedLock.lock`.

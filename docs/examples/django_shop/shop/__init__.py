@@ -15,6 +15,7 @@ Try it, with a DynamoDB that your environment points to:
     cd docs/examples/django_shop
     python manage.py migrate --run-syncdb
     python manage.py dynamodb_tables create
+    python manage.py shell -c "from shop.stock import Stock; Stock('book', received=5).save()"
     python manage.py runserver
     python manage.py locks list
 """

@@ -9,6 +9,8 @@ from pynamo_locking.contrib.django import conditional, if_match, locked_atomic
 from shop.models import Order
 from shop.stock import Stock
 
+MOST = 10**9  # of one thing: what fits into a column of SQL
+
 
 @require_POST
 def order(request: HttpRequest) -> HttpResponse:
@@ -30,7 +32,7 @@ def order(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"id": placed.pk, "left": stock.left}, status=201)
 
 
-@require_http_methods(["GET", "PUT"])
+@require_http_methods(["GET", "HEAD", "PUT"])
 def product(request: HttpRequest, name: str) -> HttpResponse:
     """Show a product, or say how much of it was received."""
     try:
@@ -60,6 +62,6 @@ def _body(request: HttpRequest) -> dict[str, object]:
 
 
 def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("a whole number above 0 is needed")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+        raise ValueError(f"a whole number from 1 to {MOST} is needed")
     return value

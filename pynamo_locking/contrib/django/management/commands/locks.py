@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking.contrib import _queues
 from pynamo_locking.contrib.django import conf
@@ -35,7 +36,7 @@ class Command(BaseCommand):
         """Do it."""
         try:
             self._do(options, conf.models())
-        except LockingError as error:
+        except (LockingError, PynamoDBException) as error:
             raise CommandError(str(error)) from error
 
     def _do(self, options: dict[str, Any], models: list[Any]) -> None:
@@ -48,8 +49,15 @@ class Command(BaseCommand):
 
     def _break(self, models: list[Any], model: str, key: list[str], ticket: int, *, is_sure: bool) -> None:
         question = f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}? [y/N] "
-        if not is_sure and input(question).strip().lower() not in ("y", "yes"):
+        if not is_sure and not _agrees(question):
             raise CommandError("Nothing was done.")
         if not _queues.broken(models, model, key, ticket):
             raise CommandError(f"Ticket {ticket} is not in that queue (any more).")
         self.stdout.write(f"Ticket {ticket} is gone.")
+
+
+def _agrees(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:  # nobody is there to be asked
+        return False
