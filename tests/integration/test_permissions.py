@@ -1,4 +1,4 @@
-"""What SECURITY.md says of least privilege: those actions are needed on those tables, and no others."""
+"""What docs/reference/permissions.md says: those actions are needed on those tables, and no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.transaction_models import dying_after, survive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECURITY: Final = Path(__file__).parents[2] / "SECURITY.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/reference/permissions.md"
 #: The permission that an action of a transaction takes.
 ACTIONS: Final = {
     "Put": "PutItem",
@@ -239,7 +239,7 @@ def set_up(_: pytest.MonkeyPatch) -> None:
 ROWS: Final = {
     (cells[0].strip(), cells[1]): set(re.findall(r"`(?:dynamodb:)?([A-Z]\w+)`", cells[2]))
     for cells in (
-        line.strip("| \n").split(" | ") for line in SECURITY.read_text().splitlines() if line.count(" | ") == 2
+        line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.count(" | ") == 2
     )
 }
 
@@ -276,7 +276,7 @@ def test_the_actions_are_those_of_the_table(
     tables: str,
     rows: list[tuple[str, str]],
 ) -> None:
-    """Those that SECURITY.md names are needed, all of them, and nothing else."""
+    """Those that the page names are needed, all of them, and nothing else."""
     with Recorder() as database:
         for model in (Locks, Transactions, Session, Office, Card, Booking, Line):
             model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
