@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 def attach(app: typer.Typer) -> None:
     """Add the command."""
-    examples = ("pynamo-locking version", "pynamo-locking version --json")
-    command(app, "version", examples=examples, reach=False)(version)
+    command(
+        app,
+        "version",
+        version,
+        "pynamo-locking version",
+        "pynamo-locking version --json",
+        reach=False,
+    )
 
 
 def version(session: Session) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from pynamo_locking.cli import command, output
+from pynamo_locking.cli.ending import Ending, Stopped, interrupted
 from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ _MODULES: Final = ("tables", "locks", "tx", "run", "demo", "about")
 #: Of click, whichever copy of it this typer has.
 _CLICK_ERROR: Final[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-_SIGINT: Final = 2
 _SIGPIPE: Final = 13
 
 
@@ -45,11 +46,20 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
+    _fill_standard_streams()
     try:
-        return _run(arguments)
+        with output.printable(), Ending():
+            return _run(arguments)
     except BrokenPipeError:  # whoever read our output, `head` for example, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.give_up_stdout()
         return Exit.SIGNALLED + _SIGPIPE
+
+
+def _fill_standard_streams() -> None:
+    """Open those with which the process was started closed; or a socket would get their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -60,13 +70,13 @@ def _run(arguments: Sequence[str]) -> int:
         )
         return int(result or 0)
     except Problem as problem:
-        return _tell(problem, as_json=as_json)
+        return _tell(problem, as_json=as_json if problem.as_json is None else problem.as_json)
     except EXPECTED as error:
         return _tell(explain(error), as_json=as_json)
     except _CLICK_ERROR as error:
         return _tell(_misused(error), as_json=as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        return _tell(Problem("interrupted", "interrupted", Exit.SIGNALLED + _SIGINT), as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort, Stopped) as stopped:
+        return _tell(interrupted(stopped), as_json=as_json)
 
 
 def _own(arguments: Sequence[str]) -> Sequence[str]:
@@ -86,6 +96,6 @@ def _tell(problem: Problem, *, as_json: bool) -> int:
     if as_json:
         sys.stderr.write(output.dump(problem.document(), lines=True) + "\n")
     else:
-        message = "\n".join(output.plain(line) for line in problem.message.splitlines())
-        output.console(stderr=True).print(f"pynamo-locking: {message}", soft_wrap=True)
+        message = f"pynamo-locking: {output.lines_of(problem.message)}"
+        output.console(stderr=True).print(message, soft_wrap=True)
     return problem.exit_code

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
+from pynamo_locking._io import listing
 from pynamo_locking._io.transport import code_of, message_of
-from pynamo_locking.cli import models
 from pynamo_locking.cli.problems import EXPECTED, explain
 from pynamo_locking.cli.session import describe
 
@@ -71,6 +71,14 @@ def exists(model: type[Model]) -> bool:
     return True
 
 
+def is_being_made(model: type[Model]) -> bool:
+    """Tell whether a model's table is not ready yet. 1 DescribeTable."""
+    try:
+        return bool(describe(model)["TableStatus"] == "CREATING")
+    except EXPECTED:
+        return False  # what it is, the findings say
+
+
 def findings(model: type[Model]) -> list[Finding]:
     """Look at a model's table.
 
@@ -114,7 +122,7 @@ def _status(description: Mapping[str, Any]) -> Finding:
 def _keys(model: type[Model], description: Mapping[str, Any]) -> Finding:
     types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
     found = [(each["AttributeName"], types[each["AttributeName"]]) for each in description["KeySchema"]]
-    wanted = [(each.attr_name, each.attr_type) for each in models.key_attributes(model) if each is not None]
+    wanted = [(each.attr_name, each.attr_type) for each in listing.key_attributes(model)]
     if found == wanted:
         return Finding("keys", OK, _text(found))
     return Finding(

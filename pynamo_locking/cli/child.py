@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
+from pynamo_locking.cli.ending import Stopped
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType, TracebackType
@@ -65,6 +67,8 @@ class Child:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        assert self._guardian.stdin is not None  # noqa: S101 - it is a pipe
+        os.set_blocking(self._guardian.stdin.fileno(), False)
         try:
             self._process = self._start(command, path, environment, guarded_s)
         except BaseException:
@@ -78,7 +82,7 @@ class Child:
         self, command: Sequence[str], path: str, environment: Mapping[str, str], guarded_s: float
     ) -> subprocess.Popen[bytes]:
         """Start a process that tells the guardian who it is, and then becomes the program."""
-        assert self._guardian.stdin is not None  # noqa: S101 - it is a pipe
+        assert self._guardian.stdin is not None  # noqa: S101 - as above
         guardian = self._guardian.stdin.fileno()
         errors, theirs = os.pipe()
         with os.fdopen(errors, "rb") as reader:
@@ -149,9 +153,8 @@ class Child:
     def _tell_guardian(self, line: str) -> None:
         stream = self._guardian.stdin
         if stream is not None:
-            with contextlib.suppress(OSError):  # somebody killed it; we are still there ourselves
-                stream.write(f"{line}\n".encode())
-                stream.flush()
+            with contextlib.suppress(OSError):  # somebody killed it, or stopped it and it reads nothing
+                os.write(stream.fileno(), f"{line}\n".encode())
 
     def _dismiss_guardian(self) -> None:
         self._tell_guardian("done")
@@ -177,19 +180,11 @@ def _does_something(group: int) -> bool:
     return False
 
 
-class Stopped(BaseException):
-    """A signal arrived while there was no program to pass it on to. Passes all handlers of mere errors."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class Signals:
     """Takes the signals that are meant for the program, and passes them on.
 
-    Before the program runs they are raised as `Stopped`, or kept for it. Ctrl-Z is ignored: who is stopped renews no
-    lock.
+    Before the program runs the first one is raised as `Stopped`, and later ones are dropped; or they are kept for it.
+    Ctrl-Z is ignored: who is stopped renews no lock.
     """
 
     def __init__(self) -> None:
@@ -216,6 +211,7 @@ class Signals:
         if self._child is not None:
             self._child.send(number)
         elif self._raise:
+            self._raise = False  # who leaves the queue is not disturbed
             raise Stopped(number)
         else:
             self._kept.append(number)

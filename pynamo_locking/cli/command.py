@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pynamo_locking.cli.ending import Stopped, interrupted
+from pynamo_locking.cli.problems import EXPECTED, Problem, explain
 from pynamo_locking.cli.session import Session
 from pynamo_locking.cli.settings import NAMES
 
@@ -20,8 +21,23 @@ if TYPE_CHECKING:
 _PANEL: Final = "Where, and how to print"
 
 
+def option(flag: str, metavar: str, help_: str, **more: Any) -> Any:
+    """Return what a parameter needs to become an option that takes a value."""
+    return typer.Option(flag, metavar=metavar, help=help_, **more)
+
+
+def flag(names: str, help_: str) -> Any:
+    """Return what a parameter needs to become an option without a value; names are separated by blanks."""
+    return typer.Option(*names.split(), help=help_)
+
+
+def argument(metavar: str, help_: str) -> Any:
+    """Return what a parameter needs to become an argument."""
+    return typer.Argument(metavar=metavar, help=help_)
+
+
 def _option(flag: str, help_: str, metavar: str) -> Any:
-    return Annotated[str | None, typer.Option(flag, help=help_, metavar=metavar, rich_help_panel=_PANEL)]
+    return Annotated[str | None, option(flag, metavar, help_, rich_help_panel=_PANEL)]
 
 
 _JSON: Final = Annotated[
@@ -49,18 +65,19 @@ def group(help_: str) -> typer.Typer:
 def command(
     app: typer.Typer,
     name: str,
-    *,
-    examples: tuple[str, ...],
+    function: Callable[..., int],
+    *examples: str,
     tables: tuple[str, ...] = (),
     reach: bool = True,
     **options: Any,
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
+) -> None:
     """Make a function that takes a `Session` first, and returns the exit code, a command.
 
     Args:
         app: the group it belongs to.
         name: of the command.
-        examples: command lines for the help.
+        function: what it does; its docstring is the help.
+        *examples: command lines for the help.
         tables: the settings that its ``--table`` and ``--transaction-table`` stand for.
         reach: whether it talks to DynamoDB.
         **options: of typer's.
@@ -72,13 +89,7 @@ def command(
     if reach:
         added |= _REACH
     epilog = "\n\n".join(["[bold]Examples[/bold]", *(example.replace("[", "\\[") for example in examples)])
-
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        wrapper = _with_session(function, added)
-        app.command(name, help=_help(function), epilog=epilog, **options)(wrapper)
-        return wrapper
-
-    return decorate
+    app.command(name, help=_help(function), epilog=epilog, **options)(_with_session(function, added))
 
 
 def _help(function: Callable[..., int]) -> str:
@@ -97,13 +108,16 @@ def _with_session(function: Callable[..., int], added: dict[str, Any]) -> Callab
         as_json = given.pop("as_json")
         chosen = {name: given.pop(name) for name in added}
         options = {name: chosen.get(name) for name in NAMES}
-        with Session(options, as_json=as_json) as session:
-            try:
-                code = function(session, **given)
-                sys.stdout.flush()
-            except BrokenPipeError:
-                raise BrokenPipeError from None  # click would take one with a number for itself, and exit with 1
-            return code
+        try:
+            with Session(options, as_json=as_json) as session:
+                return function(session, **given)
+        except EXPECTED as error:
+            raise explain(error).told(as_json=as_json) from error
+        except Problem as problem:
+            problem.told(as_json=as_json)
+            raise
+        except (KeyboardInterrupt, Stopped) as stopped:  # typer would end without a word
+            raise interrupted(stopped).told(as_json=as_json) from None
 
     own = [
         parameter.replace(annotation=hints[parameter.name])

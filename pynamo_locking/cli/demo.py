@@ -78,8 +78,14 @@ class Result:
 
 def attach(app: typer.Typer) -> None:
     """Add the command."""
-    examples = ("pynamo-locking demo", "pynamo-locking demo --tellers 20 --deposits 5 --json")
-    command(app, "demo", examples=examples, reach=False)(demo)
+    command(
+        app,
+        "demo",
+        demo,
+        "pynamo-locking demo",
+        "pynamo-locking demo --tellers 20 --deposits 5 --json",
+        reach=False,
+    )
 
 
 def demo(

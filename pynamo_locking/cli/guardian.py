@@ -4,6 +4,9 @@ It is run as a script of its own and imports nothing of the package, so that it 
 the lock writes lines to its standard input: ``<process group> <seconds>`` says how long the lease lasts from now on,
 ``done`` that nothing is left to be guarded.
 
+Signals that are meant for all processes of a service, such as the SIGTERM by which it is stopped, do not end it: the
+program may take a while to stop, and it goes when it is told to, or when the holder has died.
+
 * The end of the input without ``done``: the holder died. The program is told to stop, and killed before its lease ends.
 * No line before the lease has ended: the holder was stopped, or hangs. The program is killed at once.
 """
@@ -65,5 +68,12 @@ def _send(group: int, number: int) -> bool:
     return False
 
 
+def ignore_signals() -> None:
+    """Stay, whoever is told to go."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
 if __name__ == "__main__":
+    ignore_signals()
     guard(sys.stdin.fileno())

@@ -5,69 +5,73 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-from rich.live import Live
-
-from pynamo_locking.cli import models, output, queues
-from pynamo_locking.cli.command import command, group
+from pynamo_locking import ConfigurationError, OutcomeUnknown
+from pynamo_locking._io import listing
+from pynamo_locking.cli import models, output, queues, watching
+from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    import typer
     from rich.console import RenderableType
 
     from pynamo_locking import LockableMixin
     from pynamo_locking.cli.session import Session
 
-_Key = Annotated[str, typer.Argument(metavar="KEY", help="The lock's name, or the hash key of the item.")]
-_Range = Annotated[str | None, typer.Argument(metavar="[RANGE_KEY]", help="The range key of the item.")]
-_Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODULE:MODEL", help="Model of your application, instead of --table.")
-]
-_Attribute = Annotated[
-    str, typer.Option("--attribute", metavar="NAME", help="Stored name of the LockAttribute of a --table.")
-]
-_Prefix = Annotated[
-    str | None, typer.Option("--prefix", metavar="TEXT", help="Only locks whose name, or hash key, begins so.")
-]
-_All = Annotated[bool, typer.Option("--all", help="Also those that nobody has or waits for.")]
+_Key = Annotated[str, argument("KEY", "The lock's name, or the hash key of the item.")]
+_Range = Annotated[str | None, argument("[RANGE_KEY]", "The range key of the item.")]
+_Model = Annotated[str | None, option("--model", "MODULE:MODEL", "Model of your application, instead of --table.")]
+_Attribute = Annotated[str, option("--attribute", "NAME", "Stored name of the LockAttribute of a --table.")]
+_Prefix = Annotated[str | None, option("--prefix", "TEXT", "Only locks whose name, or hash key, begins so.")]
+_All = Annotated[bool, flag("--all", "Also those that nobody has or waits for.")]
+_Every = Annotated[float, option("--every", "SECONDS", "Time between two looks.", min=0.1, max=86400)]
+_Once = Annotated[bool, flag("--once", "Look once.")]
+_Ticket = Annotated[int, option("--ticket", "NUMBER", "Of the entry, from `locks show`.")]
+_Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
 
 _LOCK: Final = "lock"
 _TABLE: Final[Any] = {"tables": ("table",)}
-
-#: Replaced by tests.
-_sleep: Callable[[float], None] = time.sleep
 
 
 def attach(app: typer.Typer) -> None:
     """Add the commands."""
     locks = group("Who holds which lock, and who waits.")
     app.add_typer(locks, name="locks")
-    examples: tuple[str, ...] = (
+    command(
+        locks,
+        "list",
+        list_,
         "pynamo-locking locks list --table locks",
         "pynamo-locking locks list --model shop.models:Order --json",
+        **_TABLE,
     )
-    command(locks, "list", examples=examples, **_TABLE)(list_)
-    examples = (
+    command(
+        locks,
+        "show",
+        show,
         "pynamo-locking locks show nightly-report --table locks",
         "pynamo-locking locks show customer-7 2026-01 --model shop.models:Order",
+        **_TABLE,
     )
-    command(locks, "show", examples=examples, **_TABLE)(show)
-    examples = (
+    command(
+        locks,
+        "watch",
+        watch,
         "pynamo-locking locks watch --table locks",
         "pynamo-locking locks watch --prefix nightly- --every 5",
         "pynamo-locking locks watch --once --json",
+        **_TABLE,
     )
-    command(locks, "watch", examples=examples, **_TABLE)(watch)
-    examples = (
+    command(
+        locks,
+        "break",
+        break_,
         "pynamo-locking locks break nightly-report --ticket 1767225600000",
         "pynamo-locking locks break a-1 --ticket 1767225600000 --model shop.models:Account --yes",
+        **_TABLE,
     )
-    command(locks, "break", examples=examples, **_TABLE)(break_)
 
 
 def list_(
@@ -113,12 +117,13 @@ def watch(
     attribute: _Attribute = _LOCK,
     prefix: _Prefix = None,
     all_: _All = False,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    every: _Every = 2.0,
+    once: _Once = False,
 ) -> int:
     """Watch the locks that somebody holds or waits for, until Ctrl-C.
 
-    Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed.
+    Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed. While
+    there is no answer it goes on looking.
     """
     found = _model(session, model, attribute, prefix)
 
@@ -129,10 +134,7 @@ def watch(
         document = look()
         session.show(document, lambda console: console.print(_table(document)))
         return 0
-    try:
-        _watch(session, look, every)
-    except KeyboardInterrupt:
-        return 0
+    watching.watch(session, look, _table, every)
     return 0
 
 
@@ -140,11 +142,11 @@ def break_(
     session: Session,
     *,
     key: _Key,
-    ticket: Annotated[int, typer.Option("--ticket", metavar="NUMBER", help="Of the entry, from `locks show`.")],
+    ticket: _Ticket,
     range_key: _Range = None,
     model: _Model = None,
     attribute: _Attribute = _LOCK,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: _Yes = False,
 ) -> int:
     """Take an entry out of a queue by hand, whether its owner lives or not.
 
@@ -156,13 +158,16 @@ def break_(
     role, entry = _entry(before, ticket)
     if not yes:
         _ask(session, before, role, entry)
-    if not found.break_lock(*_keys(found, key, range_key), ticket=ticket):
-        raise _no_ticket(before, ticket, "it has left meanwhile")
     who = _who()
-    output.logger.warning(
-        "ticket %d of %s in %s was broken by %s; it was that of %s, which %s",
-        *(ticket, output.plain(before["name"]), before["table"], who, output.plain(entry["owner"]), role),
-    )
+    trace = (ticket, output.plain(before["name"]), before["table"], who, output.plain(entry["owner"]), role)
+    try:
+        is_gone = found.break_lock(*_keys(found, key, range_key), ticket=ticket)
+    except OutcomeUnknown:
+        output.leave_trace("ticket %d of %s in %s may have been broken by %s; it is that of %s, which %s", *trace)
+        raise
+    if not is_gone:
+        raise _no_ticket(_looked_at(found, key, range_key), ticket, "it has left meanwhile")
+    output.leave_trace("ticket %d of %s in %s was broken by %s; it was that of %s, which %s", *trace)
     document = {
         **{name: before[name] for name in ("table", "name", "key")},
         "ticket": ticket,
@@ -180,8 +185,7 @@ def break_(
 
 def _model(session: Session, model: str | None, attribute: str, prefix: str | None) -> type[LockableMixin]:
     found = session.lockable(model, attribute)
-    hash_key, _ = models.key_attributes(found)
-    if prefix and (hash_key is None or hash_key.attr_type != "S"):
+    if prefix and [key.attr_type for key in listing.key_attributes(found)][:1] != ["S"]:
         raise usage(f"--prefix is for names and keys that are strings, and those of {found.Meta.table_name} are not.")
     return found
 
@@ -194,40 +198,33 @@ def _table(document: dict[str, Any]) -> RenderableType:
     lines = queues.shown(document["locks"])
     if not lines:
         return f"{document['table']}: nobody holds a lock."
-    return output.table(document["table"], queues.COLUMNS, lines)
+    return output.table(document["table"], queues.COLUMNS, lines, folds=("lock", "owner"))
 
 
 def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:
-    attributes = models.key_attributes(model)
+    attributes = [*listing.key_attributes(model), None][:2]
     if attributes[1] is not None and range_key is None and getattr(model.Meta, "lock_table", None) is None:
         raise usage(f"the items of {model.Meta.table_name} have a range key: name it after the KEY.")
-    hash_value, range_value = (
-        models.key_from_text(model, attribute, text)
-        for attribute, text in zip(attributes, (key, range_key), strict=True)
-    )
+    try:
+        hash_value, range_value = (
+            models.key_from_text(model, attribute, text)
+            for attribute, text in zip(attributes, (key, range_key), strict=True)
+        )
+        model._target_of(hash_value, range_value)  # refuses values that cannot be a key
+    except ConfigurationError as error:
+        raise usage(str(error)) from error
     return hash_value, range_value
 
 
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     keys = _keys(model, key, range_key)
-    name = model._target_of(*keys).row.label
-    return {"table": model.Meta.table_name, **queues.document(name, [key, range_key], model.lock_state(*keys))}
-
-
-def _watch(session: Session, look: Callable[[], dict[str, Any]], every: float) -> None:
-    console = output.console()
-    if session.as_json or not console.is_terminal:
-        while True:
-            document = look()
-            if session.as_json:
-                print(output.dump(document, lines=True), flush=True)  # noqa: T201 - the answer
-            else:
-                console.print(_table(document))
-            _sleep(every)
-    with Live(_table(look()), console=console, auto_refresh=False, screen=True) as live:
-        while True:
-            _sleep(every)
-            live.update(_table(look()), refresh=True)
+    name, table = model._target_of(*keys).row.label, model.Meta.table_name
+    try:
+        state = model.lock_state(*keys)
+    except listing.UNREADABLE as error:
+        message = f"what {output.plain(name)} in {table} has as its lock is none: {error!r}."
+        raise Problem("configuration", message, Exit.CONFIGURATION) from error
+    return {"table": table, **queues.document(name, [key, range_key], state)}
 
 
 # Breaking

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import importlib
 import sys
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
+from pynamo_locking._io import listing
 from pynamo_locking.cli.problems import usage
 
 if TYPE_CHECKING:
@@ -183,33 +182,15 @@ def as_transactions(spec: str, model: type[Model]) -> type[TransactionTable]:
 # Keys
 
 
-def key_attributes(model: type[Model]) -> tuple[Attribute[Any] | None, Attribute[Any] | None]:
-    """Return a model's hash key and range key."""
-    return model._hash_key_attribute(), model._range_key_attribute()
-
-
 def key_from_text(model: type[Model], attribute: Attribute[Any] | None, text: str | None) -> Any:
-    """Return a key as the model takes it, from its stored form: bytes in base 64, all others as they are stored.
+    """Return a key as the model takes it.
 
     Raises:
-        Problem: the text is no such key, or the model has no such key.
+        ConfigurationError: the text is no such key.
+        Problem: the model has no such key.
     """
     if text is None or attribute is None:
         if text is not None:
             raise usage(f"{model.Meta.table_name} has no range key, but one was given: {text!r}.")
         return None
-    try:
-        if isinstance(attribute, BinaryAttribute):
-            return base64.b64decode(text, validate=True)
-        return attribute.deserialize(text)
-    except (ValueError, TypeError, ArithmeticError, binascii.Error) as error:
-        raise usage(f"{text!r} is no {attribute.attr_name} of {model.Meta.table_name}: {error}.") from error
-
-
-def key_to_text(attribute: Attribute[Any], stored: Mapping[str, Any]) -> str:
-    """Return a stored key as text that `key_from_text` takes."""
-    value = next(iter(stored.values()))
-    if not isinstance(value, bytes):
-        return str(value)
-    is_encoded = isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding
-    return (value if is_encoded else base64.b64encode(value)).decode()
+    return listing.key_from_text(attribute, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -10,20 +11,29 @@ import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from pynamo_locking.cli.problems import usage
+from pynamo_locking._io import listing
+from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Where the width of a terminal is not known, as in a pipe: wide enough that nothing is folded.
-_WIDTH_OF_A_PIPE: Final = 200
+    from rich.console import ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+
+#: Where there is no terminal, as in a pipe: so wide that nothing is folded, and no value is cut into pieces.
+_WIDTH_OF_A_PIPE: Final = 1_000_000
+
+#: A column of a table may become as narrow as that, but only if its values may be folded.
+_NARROWEST: Final = 12
 
 logger: logging.Logger = logging.getLogger("pynamo_locking")
+
+plain: Final = listing.plain
 
 
 class _Console(Console):
@@ -39,24 +49,63 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     is_terminal = stream.isatty()
     columns = os.environ.get("COLUMNS", "")
-    width = None if is_terminal else int(columns) if columns.isdecimal() else _WIDTH_OF_A_PIPE
+    width = None if is_terminal else int(columns) if columns.isdecimal() and int(columns) else _WIDTH_OF_A_PIPE
     return _Console(stderr=stderr, width=width, highlight=False, force_terminal=is_terminal, emoji=False, markup=False)
 
 
-def plain(text: object) -> str:
-    """Return text from a table without characters that a terminal obeys."""
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
+def lines_of(text: str) -> str:
+    """Return text of several lines; all but the first one are indented, so that none of them looks like a new one."""
+    return "\n    ".join(plain(line) for line in text.splitlines())
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Return a table for people; numbers are set to the right."""
-    made = Table(title=Text(title), title_justify="left", title_style="bold")
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], folds: Sequence[str] | None = None
+) -> RenderableType:
+    """Return a table for people; numbers are set to the right.
+
+    Args:
+        title: above it.
+        columns: their headings.
+        rows: a value for each column.
+        folds: the columns whose values may be folded in a narrow window; all, unless given. If that is not enough, each
+            row becomes a few lines.
+    """
+    cells = [[each if isinstance(each, Text) else Text(plain(each)) for each in row] for row in rows]
+    made = Table(title=Text(plain(title)), title_justify="left", title_style="bold")
+    least = 1
     for i, column in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[i], (int, float)) or row[i] == "" for row in rows)
-        made.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
+        justify: JustifyMethod = "right" if is_number else "left"
+        may_fold = folds is None or column in folds
+        made.add_column(Text(column), justify=justify, overflow="fold", no_wrap=not may_fold)
+        width = max(cell_len(each.plain) for each in (Text(column), *(row[i] for row in cells)))
+        least += 3 + (min(width, _NARROWEST) if may_fold else width)
+    for row in cells:
+        made.add_row(*row)
+    return _Fitting(made, _as_lines(title, columns, cells), least)
+
+
+def _as_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> Text:
+    made = Text().append(plain(title), "bold")
     for row in rows:
-        made.add_row(*(each if isinstance(each, Text) else Text(plain(each)) for each in row))
+        made.append("\n")
+        for column, cell in zip(columns, row, strict=True):
+            if cell.plain:
+                made.append(f"\n{column}: " if column else "\n").append_text(cell)
     return made
+
+
+class _Fitting:
+    """A table, or the same as lines where the window is too narrow for it."""
+
+    def __init__(self, made: Table, lines: Text, least: int) -> None:
+        self._made = made
+        self._lines = lines
+        self._least = least
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show what fits."""
+        yield self._made if options.max_width >= self._least else self._lines
 
 
 def dump(document: Any, *, lines: bool = False) -> str:
@@ -64,9 +113,12 @@ def dump(document: Any, *, lines: bool = False) -> str:
     return json.dumps(document, indent=None if lines else 2)
 
 
-def text_of_ms(epoch_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC."""
-    moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
+def text_of_ms(epoch_ms: int) -> str | None:
+    """Return a time as ISO 8601 in UTC; None if no calendar has it, as whoever writes to a table can write anything."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
+    except (OSError, OverflowError, ValueError):
+        return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -88,7 +140,7 @@ class _Plain(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(plain(line) for line in super().format(record).splitlines())
+        return lines_of(super().format(record))
 
 
 class _JsonLines(logging.Formatter):
@@ -97,6 +149,51 @@ class _JsonLines(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         return dump({"log": {"level": record.levelname.lower(), "message": record.getMessage()}}, lines=True)
+
+
+def leave_trace(message: str, *values: object) -> None:
+    """Log a warning of something that must not go unnoticed.
+
+    Also where an application, whose model was imported, has switched off or muted the loggers that were there before.
+    """
+    logger.disabled = False
+    logger.handle(logger.makeRecord(logger.name, logging.WARNING, __file__, 0, message, values, None))
+
+
+@contextlib.contextmanager
+def printable() -> Iterator[None]:
+    """Let everything be printed: what the encoding of standard output does not have is escaped, as on stderr."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # it cannot be written, or is closed
+            stream.reconfigure(errors=before)
+
+
+@contextlib.contextmanager
+def written() -> Iterator[None]:
+    """Say in one sentence why the answer cannot be written."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise BrokenPipeError from None  # click would take one with a number for itself, and exit with 1
+    except OSError as error:
+        give_up_stdout()
+        raise Problem("not_written", f"the answer cannot be written: {error.strerror}.", Exit.NOT_WRITTEN) from error
+
+
+def give_up_stdout() -> None:
+    """Let nothing more be written to standard output, which cannot be; or Python would complain at its end."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
 
 
 @contextlib.contextmanager

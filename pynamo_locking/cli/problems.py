@@ -35,6 +35,7 @@ class Exit(enum.IntEnum):
     USAGE = 2
     FAILED = 69  # EX_UNAVAILABLE: no answer from DynamoDB, or a refusal
     LOST = 70  # `run`: the lock was lost while the command ran
+    NOT_WRITTEN = 74  # EX_IOERR: standard output cannot be written
     NOT_OBTAINED = 75  # EX_TEMPFAIL. `run`: not our turn in time; the command was not started
     NOT_PERMITTED = 77  # EX_NOPERM: no credentials, or not the right ones
     CONFIGURATION = 78  # EX_CONFIG: a table is missing or another one than expected
@@ -51,7 +52,12 @@ class Problem(Exception):  # noqa: N818 - what the person is told; mostly not an
         message: what happened, in a sentence or two, and what to do about it.
         exit_code: of the program.
         facts: what else a script may want to know.
+
+    Attributes:
+        as_json: whether it was asked for JSON; None if the options were not read that far.
     """
+
+    as_json: bool | None = None
 
     def __init__(self, kind: str, message: str, exit_code: int, **facts: Any) -> None:
         super().__init__(message)
@@ -59,6 +65,11 @@ class Problem(Exception):  # noqa: N818 - what the person is told; mostly not an
         self.message = message
         self.exit_code: int = int(exit_code)
         self.facts = facts
+
+    def told(self, *, as_json: bool) -> Problem:
+        """Say in which form to tell it; return it."""
+        self.as_json = as_json
+        return self
 
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` shows."""

@@ -1,4 +1,4 @@
-"""Lock documents as they are shown, and the scan that finds them."""
+"""Lock documents as they are shown."""
 
 from __future__ import annotations
 
@@ -8,33 +8,15 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import inspection, records, rows
-from pynamo_locking.cli import models, output
+from pynamo_locking._io import inspection, listing, rows
+from pynamo_locking.cli import output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pynamodb.attributes import Attribute
-    from pynamodb.expressions.condition import Condition
-    from pynamodb.models import Model
 
     from pynamo_locking import Entry, LockableMixin, LockState
-
-
-def scan(
-    model: type[Model], condition: Condition | None, attributes: list[str] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table that meet a condition, as stored, page by page; reads are consistent."""
-    connection = model._get_connection()
-    start: Any = None
-    while True:
-        answer = connection.scan(
-            filter_condition=condition, attributes_to_get=attributes, consistent_read=True, exclusive_start_key=start
-        )
-        yield from answer["Items"]
-        start = answer.get("LastEvaluatedKey")
-        if start is None:
-            return
 
 
 def found(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> list[dict[str, Any]]:
@@ -50,15 +32,12 @@ def found(model: type[LockableMixin], prefix: str | None, *, with_free: bool) ->
     attribute = model._lock_attribute()
     carrier: Any = model if attribute is not None else model._lock_table()
     lock = carrier._lock_attribute().attr_name
-    hash_name = carrier._hash_key_attribute().attr_name
     begin = prefix if attribute is not None else f"{quote(model.Meta.table_name, safe='')}/{_quoted(prefix)}"
     condition = inspection.is_made(lock) if with_free else inspection.has_entries(lock)
     condition |= inspection.has_mark(lock)
     if begin:
-        condition &= Path([hash_name]).startswith(begin)
-    range_attribute = carrier._range_key_attribute()
-    wanted = [hash_name, *([] if range_attribute is None else [range_attribute.attr_name]), lock]
-    made = [_document(model, image, wanted) for image in scan(carrier, condition, wanted)]
+        condition &= Path([carrier._hash_key_attribute().attr_name]).startswith(begin)
+    made = [_document(model, each) for each in listing.locks_in(carrier, condition, is_consistent=True)]
     return sorted(made, key=lambda each: (each["name"], each["key"]["range"] or ""))
 
 
@@ -66,18 +45,17 @@ def _quoted(prefix: str | None) -> str:
     return quote(prefix or "", safe="")
 
 
-def _document(model: type[LockableMixin], image: Mapping[str, Any], wanted: list[str]) -> dict[str, Any]:
-    """Return what is shown of the lock in an image of a row that carries it."""
-    *keys, lock = wanted
-    stored = {name: image[name] for name in keys}
-    attributes = [each for each in models.key_attributes(model) if each is not None]
+def _document(model: type[LockableMixin], row: listing.Found) -> dict[str, Any]:
+    """Return what is shown of the lock in a row that carries it."""
+    stored = [next(iter(value.values())) for value in row.key.values()]
+    attributes = listing.key_attributes(model)
     if model._lock_attribute() is None:
-        name = stored[keys[0]]["S"]
+        name = stored[0]
         texts = _keys_in_name(name, attributes)
     else:
-        name = stored[keys[0]]["S"] if model._lock_creates_item else rows.name_of(model, stored)
-        texts = [models.key_to_text(each, value) for each, value in zip(attributes, stored.values(), strict=True)]
-    return document(name, [*texts, None, None][:2], records.state_in(image, lock))
+        name = stored[0] if model._lock_creates_item else rows.name_of(model, row.key)
+        texts = [listing.key_to_text(each, value) for each, value in zip(attributes, stored, strict=True)]
+    return document(name, [*texts, None, None][:2], row.state)
 
 
 def _keys_in_name(name: str, attributes: list[Attribute[Any]]) -> list[str]:
@@ -86,7 +64,7 @@ def _keys_in_name(name: str, attributes: list[Attribute[Any]]) -> list[str]:
     if parts[0].startswith("#"):
         return []
     return [
-        base64.b64encode(unquote_to_bytes(part)).decode() if each.attr_type == "B" else unquote(part)
+        listing.key_to_text(each, unquote_to_bytes(part) if each.attr_type == "B" else unquote(part))
         for part, each in zip(parts, attributes, strict=False)
     ]
 

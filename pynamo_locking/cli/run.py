@@ -9,16 +9,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from pynamo_locking import ConfigurationError, LockLost, LockTimeout
 from pynamo_locking.cli import output
-from pynamo_locking.cli.child import Child, Signals, Stopped
-from pynamo_locking.cli.command import command
+from pynamo_locking.cli.child import Child, Signals
+from pynamo_locking.cli.command import argument, command, flag, option
+from pynamo_locking.cli.ending import Stopped
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import typer
 
     from pynamo_locking import Lock
     from pynamo_locking.cli.session import Session
@@ -34,45 +35,45 @@ _MOST_OF_LEASE: Final = 0.5
 _LOOK_S: Final = 1.0
 
 
+_Program = Annotated[list[str], argument("-- COMMAND [ARGS]...", "The program to run.")]
+_Lock = Annotated[str, option("--lock", "NAME", "Name of the lock.")]
+_Wait = Annotated[float, option("--wait", "SECONDS", "How long to wait for our turn; inf for ever.")]
+_Lease = Annotated[float, option("--lease", "SECONDS", "How long the lock survives without a renewal.")]
+_GRACE: Final = (
+    "How long the program has to stop by itself before it is killed; at most half of the lease. 5 s, or a quarter of "
+    "the lease if that is less."
+)
+_Grace = Annotated[float | None, option("--grace", "SECONDS", _GRACE)]
+_Permits = Annotated[int, option("--permits", "NUMBER", "How many may run at once.")]
+_Shared = Annotated[bool, flag("--shared", "Together with others that share.")]
+_Owner = Annotated[str | None, option("--owner", "TEXT", "Label for people.")]
+
+
 def attach(app: typer.Typer) -> None:
     """Add the command."""
-    examples = (
-        "pynamo-locking run --lock nightly-report -- make report",
-        "pynamo-locking run --lock nightly-report --wait 0 -- make report  # not at all if it runs elsewhere",
-        "pynamo-locking run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
-    )
     command(
         app,
         "run",
-        examples=examples,
+        run,
+        "pynamo-locking run --lock nightly-report -- make report",
+        "pynamo-locking run --lock nightly-report --wait 0 -- make report  # not at all if it runs elsewhere",
+        "pynamo-locking run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
         tables=("table",),
         context_settings={"allow_interspersed_args": False},
-    )(run)
+    )
 
 
 def run(  # noqa: PLR0913 - options of the command line
     session: Session,
     *,
-    program: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="The program to run.")],
-    lock: Annotated[str, typer.Option("--lock", metavar="NAME", help="Name of the lock.")],
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for our turn; inf for ever.")
-    ] = 60.0,
-    lease: Annotated[
-        float, typer.Option("--lease", metavar="SECONDS", help="How long the lock survives without a renewal.")
-    ] = 60.0,
-    grace: Annotated[
-        float | None,
-        typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            help="How long the program has to stop by itself before it is killed; at most half of the lease. 5 s, or "
-            "a quarter of the lease if that is less.",
-        ),
-    ] = None,
-    permits: Annotated[int, typer.Option("--permits", metavar="NUMBER", help="How many may run at once.")] = 1,
-    shared: Annotated[bool, typer.Option("--shared", help="Together with others that share.")] = False,
-    owner: Annotated[str | None, typer.Option("--owner", metavar="TEXT", help="Label for people.")] = None,
+    program: _Program,
+    lock: _Lock,
+    wait: _Wait = 60.0,
+    lease: _Lease = 60.0,
+    grace: _Grace = None,
+    permits: _Permits = 1,
+    shared: _Shared = False,
+    owner: _Owner = None,
 ) -> int:
     """Run a program while holding a lock.
 
@@ -80,14 +81,15 @@ def run(  # noqa: PLR0913 - options of the command line
     was lost while it ran. Then, and when it ends, all that it has started in its process group is ended as well.
     Signals are passed on. PYNAMO_LOCKING_TICKET and PYNAMO_LOCKING_NAME tell it what it holds.
     """
-    patience = _grace(grace, lease)
     path = _found(program[0], session.environment)
     news = threading.Event()
+    _refuse_unprintable(owner)
     terms: dict[str, Any] = {"wait": wait, "lease": lease, "permits": permits, "shared": shared, "owner": owner}
     try:
         taken = session.locks().locked(lock, **terms, on_lost=lambda _: news.set())
     except ConfigurationError as error:
         raise usage(str(error)) from error
+    patience = _grace(grace, lease)
     began = time.monotonic()
     with Signals() as signals:
         _acquire(taken, signals)
@@ -109,6 +111,14 @@ def run(  # noqa: PLR0913 - options of the command line
         document = {**facts, "exit_code": code, "program_exit_code": code}
         sys.stderr.write(output.dump(document, lines=True) + "\n")
     return code
+
+
+def _refuse_unprintable(owner: str | None) -> None:
+    """Refuse what is no text, before DynamoDB does so with a message that nobody understands."""
+    try:
+        (owner or "").encode()
+    except UnicodeEncodeError as error:
+        raise usage(f"--owner is no text: {error}.") from error
 
 
 def _told(session: Session, lock: Lock[Any]) -> dict[str, str]:
@@ -145,6 +155,7 @@ def _acquire(lock: Lock[Any], signals: Signals) -> None:
             raise
         raise Problem("not_obtained", str(error), Exit.NOT_OBTAINED) from error
     except Stopped as stopped:
+        signals.keep()
         if lock.is_held:
             lock.release()
         code = Exit.SIGNALLED + stopped.number

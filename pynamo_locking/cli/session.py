@@ -46,7 +46,6 @@ class Session:
     def __enter__(self) -> Self:
         with ExitStack() as ends:  # should one of them fail
             ends.enter_context(where.profile_in_use(self.settings.profile))
-            ends.enter_context(models.modules_from_here())
             ends.enter_context(output.logging_to(self.settings.log_file, as_json=self.as_json))
             self._ends = ends.pop_all()
         return self
@@ -60,22 +59,26 @@ class Session:
 
     def show(self, document: Mapping[str, Any], people: Callable[[Console], object]) -> None:
         """Print the answer: as JSON, or as it is printed for people."""
-        if self.as_json:
-            print(output.dump(document))  # noqa: T201 - the answer
-        else:
-            people(output.console())
+        with output.written():
+            if self.as_json:
+                print(output.dump(document))  # noqa: T201 - the answer
+            else:
+                people(output.console())
 
     def confirm(self, question: str) -> None:
         """Ask, and go on only after a yes.
 
         Raises:
             Problem: the answer was no, or there is nobody to ask.
+            KeyboardInterrupt: it was Ctrl-C.
         """
         if self.as_json:
             raise usage("with --json nobody is asked: say --yes as well.")
         try:
             is_sure = typer.confirm(question, err=True)
-        except typer.Abort:
+        except typer.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
             raise usage("nobody answered, so nothing was changed; say --yes where nobody can be asked.") from None
         if not is_sure:
             raise Problem("not_confirmed", "nothing was changed.", Exit.NO)
@@ -84,6 +87,7 @@ class Session:
 
     def model(self, spec: str) -> type[Model]:
         """Return an application's model, in the Region and at the endpoint of the settings if they name any."""
+        self._ends.enter_context(models.modules_from_here())
         found = models.load(spec)
         self._ends.enter_context(models.reached_by(self.settings, found))
         return found

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
@@ -16,6 +20,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "PYNAMO_LOCKING_"
 SECTION: Final = "pynamo-locking"
+
+#: What the name of the section looks like in a file that has it, in any of the forms that TOML allows, and not, for
+#: example, as a dependency. Without it the file is not read, so that Python needs no parser.
+_HEADING: Final = re.compile(
+    rb"""^\s*\[?\[?\s*(["']?)tool\1\s*\.\s*(["']?)pynamo-locking\2\s*[\].=]|^\s*(["']?)pynamo-locking\3\s*[.=]""",
+    re.MULTILINE,
+)
 
 #: Whose place a profile takes: botocore would prefer them to a profile named by the environment.
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -55,25 +66,40 @@ def load(options: Mapping[str, str | None], folder: Path | None = None) -> Setti
     Raises:
         Problem: the file cannot be read, or has a setting that nobody knows.
     """
-    file = Path.cwd() if folder is None else folder
-    written = _from_file(file / "pyproject.toml")
+    written = _from_file((Path() if folder is None else folder) / "pyproject.toml")
     chosen = {
         name: options.get(name) or os.environ.get(PREFIX + name.upper()) or written.get(name.replace("_", "-"))
         for name in NAMES
     }
     settings = Settings(**chosen)
-    if settings.endpoint is not None and not settings.endpoint.startswith(("http://", "https://")):
-        raise usage(f"the endpoint {settings.endpoint!r} is no URL: it begins with http:// or https://.")
+    if settings.endpoint is not None and not _is_url(settings.endpoint):
+        raise usage(f"the endpoint {settings.endpoint!r} is no URL: it is like http://localhost:8000.")
     return settings
 
 
+def _is_url(text: str) -> bool:
+    """Tell whether botocore takes that as an endpoint; it would say no with a ValueError."""
+    try:
+        parts = urlsplit(text)
+        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
+    return is_complete and bool(is_valid_endpoint_url(text) or is_valid_ipv6_endpoint_url(text))
+
+
 def _from_file(path: Path) -> dict[str, str]:
-    if not path.is_file():
+    try:
+        path = path.absolute()  # the working directory may have been deleted
+        content = path.read_bytes()
+    except FileNotFoundError:
         return {}
-    content = path.read_bytes()
-    if f"tool.{SECTION}".encode() not in content:
+    except OSError as error:
+        raise usage(f"{path} cannot be read: {error.strerror}.") from error
+    if not _HEADING.search(content):
         return {}
-    found: Mapping[str, Any] = _parsed(path, content).get("tool", {}).get(SECTION, {})
+    found = _section(_parsed(path, content))
+    if not isinstance(found, dict):
+        raise usage(f"{path}: tool.{SECTION} must be a table of settings, as in [tool.{SECTION}].")
     known = {name.replace("_", "-") for name in NAMES}
     unknown = sorted(found.keys() - known)
     if unknown:
@@ -84,6 +110,11 @@ def _from_file(path: Path) -> dict[str, str]:
     if wrong:
         raise usage(f"{path}: {wrong[0]} in [tool.{SECTION}] must be a string.")
     return dict(found)
+
+
+def _section(document: Mapping[str, Any]) -> Any:
+    tool = document.get("tool", {})
+    return tool.get(SECTION, {}) if isinstance(tool, dict) else {}
 
 
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from pynamodb.exceptions import TableError
 from rich.text import Text
 
+from pynamo_locking._io.transport import code_of
 from pynamo_locking.cli import checks, models, output
-from pynamo_locking.cli.command import command, group
+from pynamo_locking.cli.command import argument, command, flag, group
 from pynamo_locking.cli.problems import Exit, usage
 from pynamo_locking.tables import OwnTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import typer
     from pynamodb.models import Model
     from rich.console import Console
 
@@ -20,10 +25,14 @@ if TYPE_CHECKING:
 
 _STYLES: Final = {checks.OK: "green", checks.NOTE: "cyan", checks.WARNING: "yellow", checks.PROBLEM: "bold red"}
 
-_Models = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[MODULE:MODEL]...", help="Models of your application; also the tables that they name."),
-]
+#: Between two looks whether a table is ready, in seconds; on AWS that takes some ten.
+_LOOK_S: Final = 1.0
+
+#: Replaced by tests.
+_sleep: Callable[[float], None] = time.sleep
+
+_HELP: Final = "Models of your application; also the tables that they name."
+_Models = Annotated[list[str] | None, argument("[MODULE:MODEL]...", _HELP)]
 
 
 def attach(app: typer.Typer) -> None:
@@ -31,18 +40,24 @@ def attach(app: typer.Typer) -> None:
     tables = group("The tables of locks, of transactions, and of your models.")
     app.add_typer(tables, name="tables")
     used: Any = {"tables": ("table", "transaction_table")}
-    examples = (
+    command(
+        tables,
+        "create",
+        create,
         "pynamo-locking tables create --table locks --region eu-west-1",
         "pynamo-locking tables create --table locks --transaction-table transactions",
         "pynamo-locking tables create shop.models:Order shop.models:Customer",
+        **used,
     )
-    command(tables, "create", examples=examples, **used)(create)
-    examples = (
+    command(
+        tables,
+        "check",
+        check,
         "pynamo-locking tables check --table locks",
         "pynamo-locking tables check shop.models:Order --json",
         "pynamo-locking tables check shop.models:Order --strict  # warnings count as problems",
+        **used,
     )
-    command(tables, "check", examples=examples, **used)(check)
 
 
 def create(session: Session, names: _Models = None) -> int:
@@ -52,12 +67,11 @@ def create(session: Session, names: _Models = None) -> int:
     for it. Nothing that is there is changed, but for TTL where it is off. Safe to run again, and by several at once.
     """
     found = _models(session, names)
-    created = [model for model in found if not checks.exists(model)]
-    for model in created:
-        _create(model)
+    created = [model for model in found if not checks.exists(model) and _create(model)]
     for model in found:
-        if any(each.check == "ttl" and each.remedy == checks.CREATE for each in checks.findings(model)):
-            model.update_ttl(ignore_update_ttl_errors=False)
+        while checks.is_being_made(model):
+            _sleep(_LOOK_S)
+        _enable_ttl(model)
     return _report(session, found, created=created, strict=False)
 
 
@@ -65,7 +79,7 @@ def check(
     session: Session,
     *,
     names: _Models = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as problems.")] = False,
+    strict: Annotated[bool, flag("--strict", "Let warnings count as problems.")] = False,
 ) -> int:
     """Check that tables are what they have to be. Nothing is written.
 
@@ -97,13 +111,32 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
     return list(by_table.values())
 
 
-def _create(model: type[Model]) -> None:
+def _create(model: type[Model]) -> bool:
+    """Create a table; return False if somebody else was faster."""
     meta: Any = model.Meta
     says_how = getattr(meta, "billing_mode", None) is not None or getattr(meta, "read_capacity_units", None) is not None
-    if says_how or issubclass(model, OwnTable):
-        model.create_table(wait=True)
-    else:
-        model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    options: Any = {} if says_how or issubclass(model, OwnTable) else {"billing_mode": "PAY_PER_REQUEST"}
+    try:
+        model.create_table(wait=True, **options)
+    except TableError as error:
+        if code_of(error.cause) != "ResourceInUseException":
+            raise
+        return False
+    return True
+
+
+def _enable_ttl(model: type[Model]) -> None:
+    if not _lacks_ttl(model):
+        return
+    try:
+        model.update_ttl(ignore_update_ttl_errors=False)
+    except TableError:
+        if _lacks_ttl(model):  # else somebody else was faster
+            raise
+
+
+def _lacks_ttl(model: type[Model]) -> bool:
+    return any(each.check == "ttl" and each.remedy == checks.CREATE for each in checks.findings(model))
 
 
 def _report(session: Session, found: list[type[Model]], *, created: list[type[Model]] | None, strict: bool) -> int:

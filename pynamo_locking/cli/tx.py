@@ -5,30 +5,34 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from pynamodb.expressions.operand import Path
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from pynamo_locking._core.transaction import State
-from pynamo_locking._io import headers, runtime
-from pynamo_locking.cli import output, queues
-from pynamo_locking.cli.command import command, group
+from pynamo_locking._io import headers, listing, runtime
+from pynamo_locking.cli import output
+from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
 from pynamo_locking.recovery import SweepReport, recover, sweep
 from pynamo_locking.transaction_table import book_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import typer
+
     from pynamo_locking import TransactionTable
     from pynamo_locking._core.transaction import Header
     from pynamo_locking.cli.session import Session
 
-_Id = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id, from `tx list` or an OutcomeUnknown.")]
-_Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model", metavar="MODULE:MODEL", help="A TransactionTable, or a model that names one, instead of --table."
-    ),
-]
+_Id = Annotated[str, argument("ID", "The transaction's id, from `tx list` or an OutcomeUnknown.")]
+_MODEL: Final = "A TransactionTable, or a model that names one, instead of --table."
+_Model = Annotated[str | None, option("--model", "MODULE:MODEL", _MODEL)]
+_State = Annotated[str | None, option("--state", "STATE", "pending, committed, finished or aborted.")]
+_Force = Annotated[bool, flag("--force", "Abort it at once if it is not decided, although it may be alive.")]
+_Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
+_DryRun = Annotated[bool, flag("--dry-run", "Only say what would be done.")]
+_Segments = Annotated[int, option("--segments", "NUMBER", "Scan so many at once.", min=1, max=256)]
 
 _TABLE: Final[Any] = {"tables": ("transaction_table",)}
 _COLUMNS: Final = ("id", "state", "owner", "items", "began", "renewed", "lease ends", "aborted by")
@@ -38,29 +42,44 @@ def attach(app: typer.Typer) -> None:
     """Add the commands."""
     tx = group("Transactions of more than 100 actions, which have a header of their own.")
     app.add_typer(tx, name="tx")
-    examples: tuple[str, ...] = (
+    command(
+        tx,
+        "list",
+        list_,
         "pynamo-locking tx list --table transactions",
         "pynamo-locking tx list --state pending --json",
+        **_TABLE,
     )
-    command(tx, "list", examples=examples, **_TABLE)(list_)
-    examples = ("pynamo-locking tx show 5KXxQY1s --table transactions",)
-    command(tx, "show", examples=examples, **_TABLE)(show)
-    examples = ("pynamo-locking tx recover 5KXxQY1s", "pynamo-locking tx recover 5KXxQY1s --force --yes")
-    command(tx, "recover", examples=examples, **_TABLE)(recover_)
-    examples = (
+    command(
+        tx,
+        "show",
+        show,
+        "pynamo-locking tx show 5KXxQY1s --table transactions",
+        **_TABLE,
+    )
+    command(
+        tx,
+        "recover",
+        recover_,
+        "pynamo-locking tx recover 5KXxQY1s",
+        "pynamo-locking tx recover 5KXxQY1s --force --yes",
+        **_TABLE,
+    )
+    command(
+        tx,
+        "sweep",
+        sweep_,
         "pynamo-locking tx sweep --dry-run",
         "pynamo-locking tx sweep --model shop.models:Order --segments 4 --json",
+        **_TABLE,
     )
-    command(tx, "sweep", examples=examples, **_TABLE)(sweep_)
 
 
 def list_(
     session: Session,
     *,
     model: _Model = None,
-    state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="pending, committed, finished or aborted.")
-    ] = None,
+    state: _State = None,
 ) -> int:
     """List transactions, the oldest first. Those that ended a day ago are gone.
 
@@ -71,7 +90,7 @@ def list_(
     table = session.transactions(model)
     path = Path([headers.STATE])
     condition = path.exists() if state is None else path == state
-    found = [header for image in queues.scan(table, condition) if (header := headers.header_in(image)) is not None]
+    found = list(_headers(table, condition))
     found.sort(key=lambda header: (header.priority, header.id))
     documents = [_document(header) for header in found]
     document = {"table": table.Meta.table_name, "transactions": documents}
@@ -79,6 +98,18 @@ def list_(
     made = output.table(table.Meta.table_name, _COLUMNS, rows)
     session.show(document, lambda console: console.print(made if rows else f"{document['table']}: no transactions."))
     return 0
+
+
+def _headers(table: type[TransactionTable], condition: Any) -> Iterator[Header]:
+    """Yield those that can be read; of all others there is a warning."""
+    for image in listing.scan(table, condition):
+        try:
+            header = headers.header_in(image)
+        except listing.UNREADABLE as error:
+            output.logger.warning("the row %s in %s is no transaction: %r", image["id"], table.Meta.table_name, error)
+        else:
+            if header is not None:
+                yield header
 
 
 def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
@@ -107,10 +138,8 @@ def recover_(
     *,
     tx_id: _Id,
     model: _Model = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Abort it at once if it is not decided, although it may be alive.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: _Force = False,
+    yes: _Yes = False,
 ) -> int:
     """Complete one transaction: finish it if it is committed, else abort it.
 
@@ -133,8 +162,8 @@ def sweep_(
     session: Session,
     *,
     model: _Model = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    segments: Annotated[int, typer.Option("--segments", metavar="NUMBER", min=1, help="Scan so many at once.")] = 1,
+    dry_run: _DryRun = False,
+    segments: _Segments = 1,
 ) -> int:
     """Complete all transactions whose process has died.
 
@@ -172,7 +201,7 @@ def _summary(report: SweepReport, *, dry_run: bool) -> str:
 def _progress(session: Session) -> Progress:
     """Return a progress line, which is shown on a terminal only."""
     console = output.console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     return Progress(*columns, console=console, transient=True, disable=session.as_json or not console.is_terminal)
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import inspection
+from pynamo_locking._io import inspection, listing
 from pynamo_locking.contrib._places import with_tables
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.models import LockableMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from pynamodb.attributes import Attribute
 
     from pynamo_locking._core.queue import LockState
 
@@ -36,10 +33,10 @@ def listed(models: Iterable[Any]) -> Iterator[Row]:
         attribute = model._lock_attribute() if issubclass(model, LockableMixin) else None
         if attribute is not None:
             is_used = inspection.has_entries(attribute.attr_name)
-            names = [*(key.attr_name for key in _keys(model)), attribute.attr_name]
-            for item in model.scan(is_used, attributes_to_get=names):
-                texts = [_text(key, value) for key, value in zip(_keys(model), item._key_values(), strict=False)]
-                yield from _rows(model, texts, attribute.__get__(item, model))
+            for key, state in listing.locks_in(model, is_used, is_consistent=False):
+                stored = [next(iter(value.values())) for value in key.values()]
+                texts = map(listing.key_to_text, listing.key_attributes(model), stored)
+                yield from _rows(model, list(texts), state)
 
 
 def shown(models: Iterable[Any], name: str, key: Sequence[str]) -> list[Row]:
@@ -63,7 +60,7 @@ def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) ->
     model = _find(models, name)
     is_gone: bool = model.break_lock(*_values(model, key), ticket=ticket)
     what = "was broken by hand" if is_gone else "was to be broken by hand, and is not in the queue"
-    logger.warning("ticket %d of the lock %s %s %s", ticket, name, "/".join(key), what)
+    logger.warning("ticket %d of the lock %s %s %s", ticket, name, listing.plain("/".join(key)), what)
     return is_gone
 
 
@@ -77,7 +74,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.1f} s" if isinstance(value, float) else str(value)
+    return f"{value:.1f} s" if isinstance(value, float) else listing.plain(value)
 
 
 def _rows(model: Any, key: Sequence[str], state: LockState) -> Iterator[Row]:
@@ -104,25 +101,9 @@ def _find(models: Iterable[Any], name: str) -> Any:
     raise ConfigurationError(f"{name!r} is no model with locks; there are: {known}.")
 
 
-def _keys(model: Any) -> list[Attribute[Any]]:
-    return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
-
-
 def _values(model: Any, texts: Sequence[str]) -> list[Any]:
-    keys = _keys(model)
+    keys = listing.key_attributes(model)
     if not 1 <= len(texts) <= len(keys):
         names = " and ".join(key.attr_name for key in keys)
         raise ConfigurationError(f"the key of {model.__name__} is {names}: {len(texts)} values were given.")
-    return [_value(key, text) for key, text in zip(keys, texts, strict=False)]
-
-
-def _value(key: Attribute[Any], text: str) -> Any:
-    try:
-        return key.deserialize(base64.b64decode(text, validate=True) if key.attr_type == "B" else text)
-    except Exception as error:
-        raise ConfigurationError(f"{text!r} is no {key.attr_name} ({type(key).__name__}): {error}") from error
-
-
-def _text(key: Attribute[Any], value: Any) -> str:
-    stored = key.serialize(value)
-    return base64.b64encode(stored).decode() if isinstance(stored, bytes) else str(stored)
+    return [listing.key_from_text(key, text) for key, text in zip(keys, texts, strict=False)]

@@ -13,7 +13,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock, Transaction, TransactionTable, outcome
-from pynamo_locking.cli import locks, main
+from pynamo_locking.cli import main, watching
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.transaction_models import Purse, Transactions, dying_after, make_long_from, survive
@@ -261,7 +261,8 @@ def test_a_range_key_that_is_missing_or_too_much(memory, shell):
     wrong = shell.error("locks", "show", "f", "--model", f"{MODELS}:Document")
     assert wrong["message"] == f"the items of {name_of(Document)} have a range key: name it after the KEY."
     assert "no range key" in shell.error("locks", "show", "a", "b", "--model", f"{MODELS}:Account")["message"]
-    assert "'x' is no sk of" in shell.error("locks", "show", "f", "x", "--model", f"{MODELS}:Document")["message"]
+    error = shell.error("locks", "show", "f", "x", "--model", f"{MODELS}:Document")
+    assert "'x' is no sk (NumberAttribute): " in error["message"]
     assert shell.error("locks", "list", "--prefix", "1", "--model", f"{__name__}:Ranked")["kind"] == "usage"
 
 
@@ -305,7 +306,7 @@ def test_watch(memory, shell, monkeypatch):
             raise KeyboardInterrupt
         taken.append(Locks.locked("job", owner="me").acquire())
 
-    monkeypatch.setattr(locks, "_sleep", sleep)
+    monkeypatch.setattr(watching, "_sleep", sleep)
     code, out, err = shell.run("locks", "watch", *table, "--every", "5", "--json")
     looks = [json.loads(line) for line in out.splitlines()]
     once = shell.answer("locks", "watch", "--once", *table)
@@ -331,7 +332,7 @@ def test_watch_on_a_terminal(memory, shell, monkeypatch):
         if len(looks) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(locks, "_sleep", sleep)
+    monkeypatch.setattr(watching, "_sleep", sleep)
     with Locks.locked("job", owner="me"):
         code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
 

@@ -153,6 +153,36 @@ def test_the_table_of_people():
     assert _queues.table([]).splitlines() == ["  ".join(_queues.COLUMNS)]
 
 
+def test_what_a_terminal_obeys_is_made_visible(memory):
+    """An owner's label, or a name, comes from whoever can write to the table."""
+    memory.bind(Locks)
+    with Locks.locked("a\nb", owner="\x1b[2J") as lock:
+        text = _queues.table(_queues.listed([Locks]))
+    assert len(text.splitlines()) == 2
+    assert "\x1b" not in text
+    assert ["Locks", "a\\x0ab", str(lock.ticket), "holds", "\\x1b[2J"] == text.splitlines()[1].split()[:5]
+
+
+class Old(LockableModel):
+    """Has bytes as its key, which are stored as text in base 64."""
+
+    class Meta:
+        table_name = "old"
+
+    data = BinaryAttribute(hash_key=True, legacy_encoding=True)
+    lock = LockAttribute()
+
+
+def test_bytes_that_are_stored_in_base_64(memory):
+    """Are shown and typed in base 64 once, as on the command line."""
+    memory.bind(Old)
+    Old(b"\xff").save()
+    with Old.locked(b"\xff") as lock:
+        [row] = _queues.listed([Old])
+        [shown] = _queues.shown([Old], "Old", ["/w=="])
+    assert (row["key"], row["ticket"], shown["ticket"]) == ("/w==", lock.ticket, lock.ticket)
+
+
 @pytest.mark.parametrize(
     ("name", "key"),
     [

@@ -393,18 +393,20 @@ def test_durations_for_people(seconds, text):
 
 def test_what_a_terminal_obeys_is_made_visible():
     """An owner's label comes from whoever can write to the table."""
-    assert output.plain("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\x0a\\x202e"
+    assert output.plain("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\x0a\\u202e"
     assert output.plain("naïve [red]") == "naïve [red]"
 
 
 def test_what_a_terminal_obeys_in_errors_and_logs(capsys):
-    """Both may name owners."""
-    hostile = Problem("failed", "held by \x1b[2J\nand more", 69)
+    """Both may name owners; no line of theirs looks like one of ours."""
+    hostile = Problem("failed", "held by \x1b[2J\nWARNING", 69)
     app._tell(hostile, as_json=False)
     with output.logging_to(None, as_json=False):
-        output.logger.warning("held by \x1b[2J")
+        output.logger.warning("held by \x1b[2J\nWARNING nobody")
 
-    assert capsys.readouterr().err == ("pynamo-locking: held by \\x1b[2J\nand more\nWARNING held by \\x1b[2J\n")
+    assert capsys.readouterr().err == (
+        "pynamo-locking: held by \\x1b[2J\n    WARNING\nWARNING held by \\x1b[2J\n    WARNING nobody\n"
+    )
 
 
 def test_no_colours_in_a_pipe(monkeypatch, capsys):
