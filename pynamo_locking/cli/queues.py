@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from pynamodb.expressions.operand import Path
+from rich.text import Text
 
 from pynamo_locking._io import inspection, listing, rows
 from pynamo_locking.cli import output
@@ -116,15 +117,18 @@ def _bound(value: Any) -> str:
 COLUMNS = ("lock", "", "ticket", "owner", "mode", "renewed", "lease", "lease ends")
 
 
+_STYLES: Final = {"holds": "green", "waits": "yellow"}
+
+
 def shown(locks: list[dict[str, Any]]) -> list[tuple[object, ...]]:
     """Return the rows of the table for people: one for each entry, holders first."""
     lines: list[tuple[object, ...]] = []
     for lock in locks:
         entries = [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
-        mine: list[tuple[object, ...]] = [("", role, *_cells(entry)) for role, entry in entries]
+        mine: list[tuple[object, ...]] = [("", Text(role, _STYLES[role]), *_cells(entry)) for role, entry in entries]
         if lock["transaction"] is not None:
             what = f"transaction {lock['transaction']['id']}"
-            mine.append(("", "marked", "", what, lock["transaction"]["operation"], "", "", ""))
+            mine.append(("", Text("marked", "magenta"), "", what, lock["transaction"]["operation"], "", "", ""))
         if not mine:
             mine.append(("", "free", "", "", "", "", "", ""))
         mine[0] = (lock["name"], *mine[0][1:])
@@ -134,7 +138,7 @@ def shown(locks: list[dict[str, Any]]) -> list[tuple[object, ...]]:
 
 def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     left = entry["lease_left_s"]
-    ends = f"in {output.duration(left)}" if left >= 0 else f"{output.duration(-left)} ago"
+    ends = Text(f"in {output.duration(left)}") if left >= 0 else Text(f"{output.duration(-left)} ago", "bold red")
     return (
         entry["ticket"],
         entry["owner"],

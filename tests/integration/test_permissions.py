@@ -238,9 +238,7 @@ def set_up(_: pytest.MonkeyPatch) -> None:
 
 ROWS: Final = {
     (cells[0].strip(), cells[1]): set(re.findall(r"`(?:dynamodb:)?([A-Z]\w+)`", cells[2]))
-    for cells in (
-        line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.count(" | ") == 2
-    )
+    for cells in (line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.count(" | ") == 2)
 }
 
 

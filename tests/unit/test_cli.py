@@ -26,7 +26,7 @@ from pynamodb.exceptions import ScanError
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from pynamo_locking._io.requests import Unavailable
-from pynamo_locking.cli import app, demo, main, output, settings
+from pynamo_locking.cli import app, demo, main, output, queues, settings
 from pynamo_locking.cli.problems import Exit, Problem, explain
 
 COMMANDS = [
@@ -452,3 +452,13 @@ def test_the_reference_is_complete():
     assert len(kinds) > 15
     assert [each for each in wanted if each not in text] == []
     assert set(VARIABLES) == {name.upper() for name in settings.NAMES}
+
+
+def test_a_lease_that_is_over_stands_out() -> None:
+    """Whoever watches at night sees the dead holder first, and a word tells it where there are no colours."""
+    entry = {"ticket": 1, "owner": "o", "mode": "exclusive", "permits": 1, "range_lower": None, "range_upper": None}
+    times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
+    holder, waiter = ({**entry, **each} for each in times)
+    lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
+    alive, dead = (row[-1] for row in queues.shown([lock]))
+    assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]
