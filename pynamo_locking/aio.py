@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
@@ -47,12 +48,20 @@ class AsyncLock(Generic[M]):
     however often: when it has ended, none of its entries is in the queue, and nothing is held. For this it may go on
     for the time of the request that is under way, and of the one that removes the entry: 4 attempts of it at most,
     each no longer than the lock's `request_timeout` allows. Where an event loop is closed under its tasks, threads
-    do the same behind it.
+    do the same behind it. An async generator that is closed in the block gives the lock back before `aclose` returns,
+    if the task that took it closes it, or the loop does.
 
     Cost: that of `Lock`, and the start of a thread for each request, some 0.1 ms.
     """
 
+    _blocks = 0  # `async with` statements that we are in
+
     def __init__(self, lock: Lock[M]) -> None:
+        if inspect.iscoroutinefunction(lock._on_lost):
+            raise ConfigurationError(
+                "on_lost is called in a thread, so it cannot be a coroutine function: give it a plain one, which may "
+                "hand over to the event loop, such as `lambda reason: loop.call_soon_threadsafe(task.cancel)`."
+            )
         self._lock = lock
 
     # Taking and giving back
@@ -105,7 +114,12 @@ class AsyncLock(Generic[M]):
             self._lock.release()  # makes no request
 
     async def __aenter__(self) -> Self:
-        return await self.aacquire()
+        return await self._enter()
+
+    async def _enter(self, wait: Duration | None = None) -> Self:
+        await self.aacquire(wait)
+        self._blocks += 1
+        return self
 
     async def __aexit__(
         self,
@@ -113,7 +127,19 @@ class AsyncLock(Generic[M]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await _leaving(self._lock, partial(self._lock.__exit__, kind, error, traceback), error)
+        await self._exit(partial(self._lock.__exit__, kind, error, traceback), error)
+
+    async def _exit(self, leave: Callable[[], None], error: BaseException | None) -> None:
+        self._blocks -= 1
+        await _leaving(self._lock, leave, error)
+
+    def __del__(self) -> None:
+        """Give it back for a block that never came to its end: an async generator whose loop has gone is not closed."""
+        own = self._lock._own if self._blocks > 0 else None
+        if own is not None and not (own.ended or own.lost.is_set()):
+            end = GeneratorExit("its event loop has gone")
+            for _ in range(self._blocks):
+                loops.leave_behind(partial(self._lock.__exit__, type(end), end, None), own)
 
     # What is known of it
 
@@ -226,9 +252,9 @@ async def _leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseExcept
     own = lock._must_have_taken()
     is_last = lock._is_last_take
     try:
-        if isinstance(error, GeneratorExit):  # the loop has gone, and nobody can wait any more
+        if isinstance(error, GeneratorExit) and not loops.can_wait(own):
             if not own.ended:
-                loops.start(leave)
+                loops.leave_behind(leave, own)
         else:
             await loops.to_the_end(leave)
     finally:
@@ -245,7 +271,7 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
 
     @override
     async def __aenter__(self) -> G:
-        await self.lock.aacquire()
+        await self.lock._enter()
         try:
             return await self.lock.aitem()
         except BaseException as error:
@@ -259,7 +285,7 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await _leaving(self.lock._lock, partial(self._edit.__exit__, kind, error, traceback), error)
+        await self.lock._exit(partial(self._edit.__exit__, kind, error, traceback), error)
 
 
 @contextlib.asynccontextmanager
@@ -285,7 +311,7 @@ async def alocked_all(
     async with contextlib.AsyncExitStack() as held:
         for lock in in_order(lock._lock for lock in locks):
             left = max(0.0, deadline - runtime.current.monotonic())
-            held.push_async_exit(await AsyncLock(lock).aacquire(wait=left))
+            held.push_async_exit(await AsyncLock(lock)._enter(left))
         yield locks
 
 
@@ -298,7 +324,7 @@ async def first_of(
         taken: AsyncLock[M] | None = None
         for lock in locks:
             with contextlib.suppress(*skipped):
-                taken = await lock.aacquire()
+                taken = await lock._enter()
                 held.push_async_exit(taken)
                 break
         yield taken

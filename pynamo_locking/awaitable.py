@@ -73,7 +73,8 @@ class AwaitableMixin(VersionedMixin):
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            **options: those of `locked`. `on_lost` is called on a thread of its own, as there.
+            **options: those of `locked`. `on_lost` is called on a thread of its own, as there: a coroutine function
+                is refused.
 
         Returns:
             The lock, not yet taken.

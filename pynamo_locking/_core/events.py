@@ -28,7 +28,7 @@ class LockEvent(Event):
         table: the table that the lock is kept in.
         model: the model of the item that carries the lock: of the locked item, or a `NamedLock`.
         owner: label of the party whose entry this is about.
-        entry_id: names one stay of one party in the queue. Never used twice.
+        entry_id: names one stay of one party in the queue. Never used twice; empty in `TimedOut`.
         ticket: its place in the queue and fencing token; None while there is none.
     """
 
@@ -43,6 +43,8 @@ class LockEvent(Event):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting(LockEvent):
     """A wait begins: somebody is ahead, or the queue is full. Told once for each attempt to take a lock.
+
+    `Acquired` or `TimedOut` tells its end. Nothing does if it is cancelled, or fails for another reason.
 
     Attributes:
         queue_depth: how many are in the queue, ourselves included if we are in it.
@@ -154,6 +156,8 @@ class Lost(LockEvent):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evicted(LockEvent):
     """We removed an entry of somebody else, who `owner`, `ticket` and `entry_id` are about.
+
+    Not told if the answer to that was lost: somebody else may have removed it at the same time.
 
     Attributes:
         by: our own label.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -114,14 +115,14 @@ def subscribe(
         The subscription, whose `cancel` ends it. As a context manager it ends with the block.
 
     Raises:
-        ConfigurationError: `subscriber` cannot be called, or `of` is not a class of events.
+        ConfigurationError: `subscriber` cannot be called, or is a coroutine function; or `of` is not a class of events.
 
     Cost: no request.
     """
     base = importlib.import_module("pynamo_locking._io.telling").kinds.Event
     classes: tuple[Any, ...] = of if isinstance(of, tuple) else (base if of is None else of,)
-    if not callable(subscriber):
-        raise ConfigurationError(f"a subscriber is a function of one argument, not {subscriber!r}.")
+    if inspect.iscoroutinefunction(subscriber) or not callable(subscriber):
+        raise ConfigurationError(f"a subscriber is a plain function of one argument, not {subscriber!r}.")
     if not all(isinstance(each, type) and issubclass(each, base) for each in classes):
         raise ConfigurationError(f"`of` says which classes of pynamo_locking.events to hear of, not {of!r}.")
     subscription = Subscription(subscriber, classes)
@@ -138,11 +139,16 @@ def _replace(change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ..
 def emit(event: Event) -> None:
     """Tell all listeners; later, if a mutex is held that a scope is about."""
     scope = _scope.get()
-    if scope is not None and scope.keeper is not None:
-        scope.keeper.kept.append(event)
+    keeper = None if scope is None else scope.keeper_here()
+    if keeper is not None:
+        keeper.kept.append(event)
         return
-    for listener in listeners:
-        listener.hear(event)
+    reset = _scope.set(None)  # what a listener requests is no part of the work that it hears of
+    try:
+        for listener in listeners:
+            listener.hear(event)
+    finally:
+        _scope.reset(reset)
 
 
 class Scope:
@@ -158,8 +164,7 @@ class Scope:
         looks: how many of them were reads.
         units: what they consumed, None if DynamoDB did not say.
         is_waiting: whether it was told that it waits.
-        keeper: the outermost scope around that keeps events.
-        kept: those events.
+        kept: the events that wait for its end.
     """
 
     def __init__(self, outer: Scope | None, *, keeps: bool) -> None:
@@ -169,9 +174,26 @@ class Scope:
         self.units: float | None = None
         self.is_waiting = False
         self.kept: list[Event] = []
-        self.keeper: Scope | None = outer.keeper if outer is not None else None
-        if keeps and self.keeper is None:
-            self.keeper = self
+        self._thread = runtime.current.party()[0] if keeps else None
+        self._is_over = False
+        self._keeper = None if outer is None else outer.keeper_here()
+        if keeps and self._keeper is None:
+            self._keeper = self
+
+    def keeper_here(self) -> Scope | None:
+        """Return the outermost scope around that keeps events.
+
+        None where its mutex is not held: in a copy of the context that lives on, or in another thread.
+        """
+        keeper = self._keeper
+        is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.party()[0]
+        return keeper if is_here else None
+
+    def end(self) -> None:
+        """Tell what has been kept."""
+        self._is_over = True
+        for event in self.kept:
+            emit(event)
 
 
 class _Entered:
@@ -186,9 +208,9 @@ class _Entered:
         return scope
 
     def __exit__(self, *exception: object) -> None:
-        _scope.reset(self._reset)
-        for event in self._scope.kept:
-            emit(event)
+        with contextlib.suppress(ValueError):  # a task that is collected ends in the context of who collects it
+            _scope.reset(self._reset)
+        self._scope.end()
 
 
 #: Where nobody listens.

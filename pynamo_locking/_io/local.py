@@ -7,31 +7,60 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import WHOLE, front
+from pynamo_locking._core.queue import FREE
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.claims import Bound, Claim
+    from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
 
 
-class Mailbox:
-    """Where a waiter sleeps, and where a release in this process leaves the new image for it."""
+def _progress(state: LockState) -> tuple[int, ...]:
+    """Return what never goes back while a lock document changes: of two images the later one has no less of it.
 
-    def __init__(self, claim: Claim = WHOLE) -> None:
+    Whoever enters takes the next ticket, so as long as that is the same, entries only leave; and as long as none
+    leaves, their beats and their writes only grow. Proves nothing of two documents with a deletion in between, whose
+    tickets come from wall clocks.
+    """
+    entries = state.entries
+    return state.next_ticket, -len(entries), sum(entry.beat + entry.writes for entry in entries)
+
+
+class Mailbox:
+    """Where a waiter sleeps, and where releases in this process leave the new image for it.
+
+    Releases come in any order, and some without an image. So the newest image is kept; and if there was a release
+    without one as well, the waiter is woken once more to look for itself, unless the image was enough for it.
+
+    Args:
+        claim: what the waiter claims.
+        state: reads the lock document in an image.
+    """
+
+    def __init__(self, claim: Claim = WHOLE, state: Callable[[Image], LockState] = lambda _: FREE) -> None:
         self.claim = claim
         self.ticket: int | None = None  # of the waiter, once it is in the queue
         self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
+        self._state = state
         self._condition = runtime.current.condition()
         self._image: Image | None = None
-        self._rung = False
+        self._must_look = False
+
+    @property
+    def _rung(self) -> bool:
+        return self._must_look or self._image is not None
 
     def put(self, image: Image | None) -> None:
         """Wake the waiter; without an image it has to look for itself."""
         with self._condition:
-            self._image, self._rung = image, True
+            if image is None:
+                self._must_look = True
+            elif self._image is None or _progress(self._state(image)) >= _progress(self._state(self._image)):
+                self._image = image
             self._condition.notify_all()
             wake = self.on_ring
         if wake is not None:
@@ -49,7 +78,9 @@ class Mailbox:
         with self._condition:
             if not self._rung and timeout > 0:
                 runtime.current.wait(self._condition, timeout)
-            image, self._image, self._rung = self._image, None, False
+            image, self._image = self._image, None
+            if image is None:
+                self._must_look = False
             return image
 
 
@@ -59,7 +90,7 @@ _guard = runtime.current.mutex()
 
 def open_mailbox(row: Row, claim: Claim = WHOLE) -> Mailbox:
     """Return a mailbox in which releases of that lock in this process are heard."""
-    mailbox = Mailbox(claim)
+    mailbox = Mailbox(claim, row.state)
     with _guard:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
     return mailbox

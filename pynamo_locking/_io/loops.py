@@ -15,8 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pynamo_locking._io import heartbeat, runtime
-from pynamo_locking.exceptions import LockLost
+from pynamo_locking._io import events, heartbeat, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +35,10 @@ MAX_THREADS: Final = 32
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
+#: The class of what `aclose` of an async generator returns; Python has no public name for it.
+_CLOSING: Final = "async_generator_athrow"
+
+
 class Crew:
     """Threads for what blocks. Each leaves when nothing waits to be done, so that an idle process has none.
 
@@ -46,17 +49,19 @@ class Crew:
     def __init__(self) -> None:
         self.world = runtime.current
         self._mutex = runtime.current.mutex()  # reentrant: a finalizer may come in between
+        self._urgent: deque[Callable[[], object]] = deque()
         self._waiting: deque[Callable[[], object]] = deque()
         self._threads = 0
 
-    def do(self, work: Callable[[], object]) -> None:
-        """Do it soon, in order.
+    def do(self, work: Callable[[], object], *, is_urgent: bool = False) -> None:
+        """Do it soon, in order; what is urgent before the rest.
 
         Raises:
             RuntimeError: no thread can be started, and there is none.
         """
+        queue = self._urgent if is_urgent else self._waiting
         with self._mutex:
-            self._waiting.append(work)
+            queue.append(work)
             if self._threads >= MAX_THREADS:
                 return
             self._threads += 1
@@ -65,18 +70,22 @@ class Crew:
         except RuntimeError:
             with self._mutex:
                 self._threads -= 1
-                if self._threads == 0 and work in self._waiting:
-                    self._waiting.remove(work)
+                if self._threads == 0 and work in queue:
+                    queue.remove(work)
                     raise
 
     def _serve(self) -> None:
         while True:
             with self._mutex:
-                if not self._waiting:
+                queue = self._urgent or self._waiting
+                if not queue:
                     self._threads -= 1
                     return
-                work = self._waiting.popleft()
-            work()
+                work = queue.popleft()
+            try:
+                work()
+            except BaseException:  # nobody waits for it, and the thread is still needed
+                logger.exception("what a task left behind could not be put in order")
             del work  # or what it refers to would live on until the next one
 
 
@@ -86,16 +95,21 @@ crew = Crew()
 _underway: set[Taking] = set()
 
 
-def start(work: Callable[[], object]) -> None:
-    """Do something in a thread, in a copy of this context, and do not wait for it."""
+def start(work: Callable[[], object], *, is_urgent: bool = True) -> None:
+    """Do something in a thread, in a copy of this context, and do not wait for it.
+
+    Args:
+        work: what to do.
+        is_urgent: False for what those do who wait for a lock. However many they are, who holds it goes first.
+    """
     global crew  # noqa: PLW0603 - one for each world that a test installs
     if crew.world is not runtime.current:
         crew = Crew()
     context = contextvars.copy_context()
-    crew.do(lambda: context.run(work))
+    crew.do(lambda: context.run(work), is_urgent=is_urgent)
 
 
-def _begin(work: Callable[[], T]) -> asyncio.Future[T]:
+def _begin(work: Callable[[], T], *, is_urgent: bool = True) -> asyncio.Future[T]:
     """Do something in a thread, and tell the running loop what became of it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -106,14 +120,22 @@ def _begin(work: Callable[[], T]) -> asyncio.Future[T]:
 
     def job() -> None:
         try:
-            result = work()
+            result = _without_stop_iteration(work)
         except BaseException as error:  # noqa: BLE001 - raised again in the task
             _call_soon(loop, partial(settle, partial(future.set_exception, error)))
         else:
             _call_soon(loop, partial(settle, partial(future.set_result, result)))
 
-    start(job)
+    start(job, is_urgent=is_urgent)
     return future
+
+
+def _without_stop_iteration(work: Callable[[], T]) -> T:
+    """Do what coroutines do with it: before Python 3.12 a future refuses it, and its task would wait for ever."""
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError("StopIteration was raised in a thread of asyncio") from error
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
@@ -123,14 +145,18 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
         logger.debug("the event loop is closed, so nobody waits for that any more")
 
 
-async def call(work: Callable[[], T]) -> T:
+async def call(work: Callable[[], T], *, is_urgent: bool = True) -> T:
     """Do something in a thread. Whoever is cancelled meanwhile hears of it at once; the thread goes on."""
-    return await _begin(work)
+    return await _begin(work, is_urgent=is_urgent)
 
 
 async def to_the_end(work: Callable[[], T]) -> T:
     """Do something in a thread. Whoever is cancelled meanwhile, however often, hears of it when it is done."""
-    future = _begin(work)
+    try:
+        future = _begin(work)
+    except RuntimeError as error:  # better to block the loop for a request than to keep a lock for ever
+        logger.warning("no thread for a request, so the event loop waits for it: %s", error)
+        return work()
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -214,17 +240,37 @@ class Taking:
             if own is None:
                 return
             try:
-                own.release()
-            except LockLost as loss:
-                logger.warning("%s (after its task was cancelled)", loss)
+                events.tell.releasing(own) if events.listeners else own.release()
+            except Exception as error:  # noqa: BLE001 - that the task was cancelled says more
+                logger.warning("%s (after its task was cancelled)", error)
             finally:
                 heartbeat.heart.remove(own)
 
     def leave_behind(self) -> None:
         """Do the same in a thread, because nobody can wait for it; in a forked child it is not ours to do."""
         if self._forks == runtime.forks:
-            with contextlib.suppress(RuntimeError):  # no thread: its lease will end
-                start(self.abandon)
+            leave_behind(self.abandon, self._own)
+
+
+def leave_behind(work: Callable[[], object], own: OwnEntry | None) -> None:
+    """Give a lock back in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
+    try:
+        start(work)
+    except RuntimeError:
+        if own is not None:
+            own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
+            heartbeat.heart.remove(own)
+
+
+def can_wait(own: OwnEntry) -> bool:
+    """Tell whether the task that is being closed can wait while it gives a lock back.
+
+    An async generator can, when it is closed by the task that took the lock, or by a task that the loop begins for
+    nothing else. What the collector closes cannot: its loop has gone, and if a task runs, it is somebody else's.
+    """
+    party = runtime.current.party()
+    task = party[-1]() if isinstance(party[-1], weakref.ref) else None
+    return task is not None and (own.party == party or type(task.get_coro()).__name__ == _CLOSING)
 
 
 async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> OwnEntry:
@@ -236,7 +282,7 @@ async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> 
     """
     taking, told = Taking(steps, hold), None
     try:
-        while (pause := await call(partial(taking.advance, told))) is not None:
+        while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
             told = await spend(pause)
     except GeneratorExit:
         taking.leave_behind()

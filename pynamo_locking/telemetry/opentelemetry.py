@@ -77,8 +77,8 @@ def install(
     Returns:
         What ends it, by its `cancel`.
     """
-    meter = metrics.get_meter(NAME, meter_provider=meter_provider)
-    telemetry = _Telemetry(trace.get_tracer(NAME, tracer_provider=tracer_provider), meter)
+    tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
+    telemetry = _Telemetry(tracer, meter_provider or metrics.get_meter_provider())
     return Installation(telemetry, events.subscribe(telemetry.hear))
 
 
@@ -117,8 +117,10 @@ class _Hold:
 class _Telemetry:
     """Makes spans and metrics of events."""
 
-    def __init__(self, tracer: Tracer, meter: Meter) -> None:
+    def __init__(self, tracer: Tracer, meters: MeterProvider) -> None:
         self._tracer = tracer
+        self._meters = meters
+        meter = metrics.get_meter(NAME, meter_provider=meters)
         self._instruments = _Instruments(meter)
         self._mutex = runtime.Runtime().mutex()  # real, also for who installs it under a virtual clock
         self._holds: dict[str, _Hold] = {}
@@ -229,8 +231,13 @@ class _Telemetry:
             self._instruments.units.add(event.consumed_units, _of_table(event.table))
 
     def _count_held(self, _: CallbackOptions) -> Iterable[metrics.Observation]:
-        with self._mutex:
-            tables = [hold.table for hold in self._holds.values()]
+        """Count for all installations with this provider: the SDK asks only the first one that has made the gauge."""
+        holds: dict[str, _Hold] = {}
+        for telemetry in tuple(_all):
+            if telemetry._meters is self._meters:
+                with telemetry._mutex:
+                    holds |= telemetry._holds
+        tables = [hold.table for hold in holds.values()]
         return [metrics.Observation(tables.count(table), _of_table(table)) for table in sorted(set(tables))]
 
     # Writes and transactions

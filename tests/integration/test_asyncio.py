@@ -20,7 +20,7 @@ from pynamo_locking import (
     alocked_all,
     locked_all,
 )
-from pynamo_locking._io import local, loops
+from pynamo_locking._io import attempts, local, loops
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, until
@@ -106,6 +106,37 @@ def test_two_hundred_tasks_wait_without_threads(cheap: Engine) -> None:
     assert Plain.lock_state("a").entries == ()
     assert 1 <= most <= loops.MAX_THREADS
     until(lambda: crew() == 0, "the threads to leave")
+
+
+def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads are busy with tasks that enter the queue, and more such tasks wait for one: the release is next."""
+    bind(memory, "a")
+    dispatch, sent = attempts.dispatch, list[str]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held_up(*args: Any) -> Any:
+        sent.append(args[2]["UpdateExpression"].split()[0])
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return dispatch(*args)
+
+    async def work() -> None:
+        async with Plain.alocked("a", settings=DEAF):
+            pass
+
+    async def main() -> None:
+        async with Plain.alocked("a", settings=DEAF):
+            until(lambda: crew() == 0, "the thread to leave")
+            monkeypatch.setattr(attempts, "dispatch", held_up)
+            tasks = [asyncio.create_task(work()) for _ in range(5)]
+            while not begun.is_set():  # noqa: ASYNC110 - of another thread
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(go_on.set)  # that is, once we wait for the release
+        await asyncio.gather(*tasks)
+
+    monkeypatch.setattr(loops, "MAX_THREADS", 1)
+    asyncio.run(main())
+    assert sent[:3] == ["SET", "REMOVE", "SET"]
 
 
 def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
@@ -436,7 +467,12 @@ def test_errors_are_the_same(memory: Engine) -> None:
     """No item, no time, wrong arguments, an object that is in use."""
     bind(memory, "a")
 
+    async def never_awaited(reason: str) -> None: ...
+
     async def main() -> None:
+        for way in (Plain.alocked, Plain.aedit, Plain.atry_locked):
+            with pytest.raises(ConfigurationError, match="coroutine function"):
+                way("a", on_lost=never_awaited)
         with pytest.raises(ItemNotFound):
             await Plain.alocked("gone").aacquire()
         with pytest.raises(ConfigurationError):

@@ -233,7 +233,7 @@ def test_out_of_time_from_outside(memory: Engine) -> None:
                 await Plain.alocked("a", settings=DEAF).aacquire()
 
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(wait(), 0.02)
+                await asyncio.wait_for(asyncio.create_task(wait()), 0.02)  # else it is this task, from Python 3.12 on
             assert [entry.ticket for entry in state()] == [holder.ticket]
 
     asyncio.run(main())
@@ -319,6 +319,32 @@ def test_a_loop_that_is_closed_under_its_tasks(
         "Task was destroyed but it is pendi"
     }
     caplog.clear()
+
+
+@pytest.mark.parametrize("way", [locks, edits])
+def test_no_thread_can_be_started(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, way: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """The holder saves and gives back all the same; who waits hears of it, and its entry is removed."""
+
+    def no_thread(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        async with Plain.aedit("a", settings=DEAF) as item:
+            waiter = asyncio.ensure_future(way())
+            while not any(box.on_ring for boxes in local._mailboxes.values() for box in boxes):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
+            until(lambda: loops.crew._threads == 0, "the threads to leave")
+            monkeypatch.setattr(runtime.current, "spawn", no_thread)
+            item.value = 7
+        with pytest.raises(RuntimeError, match="start new thread"):
+            await waiter
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    assert state() == []
+    assert Plain.get("a").value == 7
 
 
 def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

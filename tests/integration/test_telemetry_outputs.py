@@ -430,6 +430,21 @@ def test_cancelling_ends_spans_of_what_is_held() -> None:
     assert len(traced.spans) == 2
 
 
+def test_installed_anew() -> None:
+    """With the same providers: what is held is counted, once, though the gauge was made by the first installation."""
+    traced = Traced()
+    for number in (1, 2, 3):
+        with opentelemetry.install(tracer_provider=traced.tracers, meter_provider=traced.meters):
+            with (
+                opentelemetry.install(tracer_provider=traced.tracers, meter_provider=Traced().meters),
+                Account.locked("a"),
+            ):
+                assert [point.value for point in traced.points("lock.held")] == [1]
+            [wait] = traced.points("lock.wait.duration")
+            assert wait.count == number
+        assert traced.points("lock.held") == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_tells_of_its_own_locks_only(traced: Traced) -> None:
     """What the parent holds is neither held nor ended in the child, which stays subscribed."""

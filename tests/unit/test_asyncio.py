@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pynamo_locking._io import local, loops, runtime
+from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._io import local, loops, records, runtime
 from pynamo_locking._io.local import Mailbox
 from pynamo_locking._io.pauses import Pause, walk
-from tests.unit.helpers import row
+from pynamo_locking._io.records import new_entry
+from tests.unit.helpers import own_entry, row
 
 PATIENCE_S = 60
 
@@ -83,6 +87,46 @@ def test_no_thread_at_all(few: FewThreads) -> None:
 
 
 @pytest.mark.parametrize("few", [1], indirect=True)
+def test_who_holds_goes_before_those_who_wait(few: FewThreads) -> None:
+    """However much was asked for before; and what is as urgent is done in order."""
+    crew, first, order = loops.Crew(), Held(), list[str]()
+    crew.do(first)
+    assert first.begun.wait(PATIENCE_S)
+    for name in ("look", "release", "look again", "save"):
+        crew.do(partial(order.append, name), is_urgent="look" not in name)
+    first.go_on.set()
+    few.started[0].join()
+    assert order == ["release", "save", "look", "look again"]
+
+
+@pytest.mark.parametrize("few", [1], indirect=True)
+def test_a_failure_that_nobody_waits_for_ends_no_thread(few: FewThreads, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, what comes after it is done, and the crew knows how many its threads are."""
+    crew, first, done = loops.Crew(), Held(), list[int]()
+    crew.do(first)
+    crew.do(lambda: 1 / 0)
+    crew.do(partial(done.append, 1))
+    first.go_on.set()
+    few.started[0].join()
+    assert (done, crew._threads) == ([1], 0)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("few", [0], indirect=True)
+def test_without_a_thread_the_loop_waits(few: FewThreads) -> None:
+    """A lock that could not be given back would be renewed for ever, so the request is made in the loop."""
+    assert asyncio.run(loops.to_the_end(threading.get_ident)) == threading.get_ident()
+
+
+@pytest.mark.parametrize("few", [0], indirect=True)
+def test_without_a_thread_nothing_is_renewed_for_a_task_that_has_gone(few: FewThreads) -> None:
+    """Its lease ends by itself, and nothing is raised into the collector."""
+    own = own_entry()
+    loops.leave_behind(lambda: None, own)
+    assert own.ended
+
+
+@pytest.mark.parametrize("few", [1], indirect=True)
 def test_one_thread_is_enough(few: FewThreads) -> None:
     """If no other one can be started, the one that is there does everything."""
     crew, first, second = loops.Crew(), Held(), Held()
@@ -103,6 +147,17 @@ def test_a_call_in_another_thread() -> None:
         for how in (loops.call, loops.to_the_end):
             with pytest.raises(KeyError):
                 await how(lambda: {}["missing"])
+
+    asyncio.run(main())
+
+
+def test_stop_iteration_does_not_stop_a_task_for_ever() -> None:
+    """A future of Python 3.11 refuses it: nobody would ever hear of the end of the work."""
+
+    async def main() -> None:
+        for how in (loops.call, loops.to_the_end):
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await asyncio.wait_for(how(lambda: next(iter(()))), PATIENCE_S)
 
     asyncio.run(main())
 
@@ -233,6 +288,68 @@ def test_a_ring_for_a_loop_that_has_gone_hurts_nobody() -> None:
         local.tell_waiters(row(), None)
     finally:
         local.close_mailbox(row(), mailbox)
+
+
+# Images that cross on their way
+
+
+def document(*tickets: int, following: int = 10, beat: int = 0) -> dict[str, Any]:
+    """An item with these entries in its lock document."""
+    entries = {f"e{ticket}": new_entry("me", WHOLE, 60, 0) for ticket in tickets}
+    for entry in entries.values():
+        entry["M"][records.BEAT] = records.number(beat)
+    return {
+        "lock": {
+            "M": {
+                records.SINCE: records.number(1),
+                records.NEXT: records.number(following),
+                records.QUEUE: {"M": entries},
+                records.TICKETS: {"M": {f"e{ticket}": records.number(ticket) for ticket in tickets}},
+                records.EVICTED: {"M": {}},
+            }
+        }
+    }
+
+
+#: Each after the one before it, of one document.
+IN_ORDER = [
+    document(1, 2, 3, following=4),
+    document(2, 3, following=4),
+    document(2, 3, following=4, beat=1),
+    document(2, 3, 4, following=5),
+    document(3, 4, following=5),
+    document(following=5),
+]
+
+
+@pytest.mark.parametrize(("older", "newer"), [*itertools.combinations(IN_ORDER, 2)])
+def test_the_newest_image_counts_in_whatever_order_they_come(older: Any, newer: Any) -> None:
+    """Two threads that release one after the other may hand over the other way round."""
+    for first, second in [(older, newer), (newer, older)]:
+        mailbox = local.open_mailbox(row())
+        try:
+            local.tell_waiters(row(), first)
+            local.tell_waiters(row(), second)
+        finally:
+            local.close_mailbox(row(), mailbox)
+        assert mailbox.wait(0) is newer
+        assert mailbox.wait(0) is None
+
+
+@pytest.mark.parametrize("images", [[IN_ORDER[1], None], [None, IN_ORDER[1]]])
+def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[Any]) -> None:
+    """The image may be the older one: if it is not enough, the waiter looks at once, without a further ring."""
+    mailbox = local.open_mailbox(row())
+    try:
+        for image in images:
+            local.tell_waiters(row(), image)
+    finally:
+        local.close_mailbox(row(), mailbox)
+    assert mailbox.wait(0) is IN_ORDER[1]
+    assert mailbox.wait(1e9) is None
+    rings = list[int]()
+    mailbox.listen(lambda: rings.append(1))
+    assert rings == []
 
 
 def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import logging
 import pickle
@@ -89,10 +90,14 @@ def test_what_is_no_kind_of_event_is_refused(of: Any) -> None:
         subscribe(print, of)
 
 
-def test_what_cannot_be_called_is_refused() -> None:
-    """At once, not at the first event."""
+async def never_awaited(_: Event) -> None: ...
+
+
+@pytest.mark.parametrize("subscriber", [None, "print", never_awaited])
+def test_what_cannot_be_called_is_refused(subscriber: Any) -> None:
+    """At once, not at the first event; so is what nobody would await."""
     with pytest.raises(ConfigurationError, match="function of one argument"):
-        subscribe(None)  # type: ignore[arg-type]
+        subscribe(subscriber)
 
 
 def test_a_failing_subscriber_is_logged_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -177,6 +182,50 @@ def test_a_scope_is_that_of_its_thread() -> None:
         other.start()
         other.join()
         assert len(heard) == 1
+
+
+@pytest.mark.parametrize("where", ["later", "another thread"])
+def test_a_copy_of_a_context_does_not_keep_events_for_ever(where: str) -> None:
+    """A handler of PynamoDB's signals that begins a task, in the middle of a write, hands this context on."""
+    heard: list[Any] = []
+    with subscribe(heard.append):
+        with events.scope():
+            context = contextvars.copy_context()
+            if where == "another thread":
+                thread = threading.Thread(target=lambda: context.run(events.emit, event("a")))
+                thread.start()
+                thread.join()
+                assert len(heard) == 1
+        if where == "later":
+            context.run(events.emit, event("a"))
+        assert len(heard) == 1
+        context.run(emit_in_a_scope, heard)
+    assert [told.reason for told in heard] == ["a", "b"]
+
+
+def emit_in_a_scope(heard: list[Any]) -> None:
+    """A scope of its own keeps events as ever."""
+    before = len(heard)
+    with events.scope():
+        events.emit(event("b"))
+        assert len(heard) == before
+
+
+def test_a_scope_may_end_in_another_context() -> None:
+    """That of whoever collects the task that began it."""
+    with subscribe(print):
+        entered = events.scope(keeps=False)
+        contextvars.copy_context().run(entered.__enter__)
+        entered.__exit__(None, None, None)
+
+
+def test_what_a_subscriber_requests_is_its_own() -> None:
+    """The work that it hears of has not sent it."""
+    with subscribe(lambda _: events.requesting("GetItem")), events.scope(keeps=False) as scope:
+        events.emit(event())
+        events.requesting("UpdateItem")
+    assert scope is not None
+    assert (scope.requests, scope.looks) == (1, 0)
 
 
 def test_without_subscribers_a_scope_is_nothing() -> None:
