@@ -144,16 +144,17 @@ class Lock(Generic[M]):
             ConfigurationError: this object does not hold the lock.
         """
         own = self._must_have_taken()
-        self._takes -= 1
-        if not own.give_back():
-            return
-        local.forget(own)
-        if own.ended:
-            return
+        is_last = own.depth == 1
         try:
-            events.tell.releasing(own) if events.listeners else own.release()
+            self._takes, is_last = self._takes - 1, own.give_back()
+            if is_last:
+                local.forget(own)
+                if not own.ended:
+                    events.tell.releasing(own) if events.listeners else own.release()
         finally:
-            heart.remove(own)
+            if is_last:  # whatever interrupts this, nobody renews what nobody can give back any more
+                own.end(is_confirmed=False)
+                heart.remove(own)
 
     @property
     def _is_last_take(self) -> bool:

@@ -83,7 +83,8 @@ class LockableMixin(AwaitableMixin):
                 same number. Above 1, writes of the item are refused as for `shared`. The same thread or task
                 asking again gets the same permit.
             owner: label for people; host, process and thread unless given.
-            on_lost: called once with the reason, on a thread of its own, when loss is proven.
+            on_lost: called once with the reason, on a thread of its own, when loss is proven. If no thread can be
+                started, on the one that finds it out.
             settings: instead of ``Meta.lock_settings``.
 
         Returns:

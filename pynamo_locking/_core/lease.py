@@ -15,6 +15,9 @@ Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time b
 #: Quartz is a thousand times better; virtual machines under load are the reason for the width.
 RATE_MARGIN: Final = 0.05
 
+#: Leases are stored in whole milliseconds, and one of none would be renewed without a pause.
+SHORTEST_LEASE_S: Final = 0.001
+
 #: A lease is renewed after this part of it, which leaves room for two missed renewals.
 RENEW_AFTER: Final = 1 / 3
 
@@ -133,6 +136,8 @@ def check_lease(lease: float, settings: LockSettings) -> None:
             f"(request_timeout to connect and again to answer), and two renewals must be able to fail. "
             f"Use a lease of at least {least} s, or LockSettings(request_timeout=...) below {lease / 6:.3g} s."
         )
+    if lease < SHORTEST_LEASE_S:
+        raise ConfigurationError(f"lease ({lease} s) is too short: leases are stored in whole milliseconds.")
 
 
 def is_silent_for_too_long(since: float, now: float, lease: float) -> bool:

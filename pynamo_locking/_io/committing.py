@@ -77,6 +77,7 @@ class Committing:
         self._entries = sorted(taking_part, key=lambda entry: (entry.table, repr(sorted(entry.key.items()))))
         self._terms = terms
         self._long: LongCommit | None = None
+        self._assembly: Assembly | None = None
         self.path = ""
 
     @property
@@ -155,8 +156,17 @@ class Committing:
                 if events.listeners and plan.path is not Path.SINGLE:  # of which the write itself has told
                     events.tell.commit_failed(self._terms.id, self._entries[0].table if self._entries else "", error)
                 raise
+            if found == self._terms.id:
+                self._note_commit()
             return found != self._terms.id
         return False
+
+    def _note_commit(self) -> None:
+        """It was committed, although no answer said so: make the instances what they are now."""
+        if self._long is not None:
+            self._long.conclude()
+        elif self._assembly is not None:
+            self._assembly.note_commit()
 
     def _validate(self) -> None:
         resolver = Resolver(deadline=self._terms.deadline, priority=self._terms.priority)
@@ -171,7 +181,7 @@ class Committing:
         entry.writer._write(entry.final())
 
     def _write_together(self) -> None:
-        assembly = Assembly()
+        assembly = self._assembly = Assembly()
         for i, entry in enumerate(self._entries):
             write = entry.final()
             if entry.write is None:

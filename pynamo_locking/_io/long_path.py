@@ -114,11 +114,15 @@ class LongCommit:
                     raise self._given_up(error) from error
                 raise
             interrupt = None if isinstance(error, Exception) else error
+        self.conclude()
+        if interrupt is not None:
+            raise interrupt
+
+    def conclude(self) -> None:
+        """It is committed: make the instances, and the marked items, what they are to be."""
         self.is_decided = True
         self._note_commit()
         self._finish()
-        if interrupt is not None:
-            raise interrupt
 
     # Before the decision
 

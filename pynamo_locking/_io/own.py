@@ -225,8 +225,8 @@ class OwnEntry:
         if self.lost.is_set():
             self.end()
             raise self.loss()
-        in_doubt, self.may_be_gone = self.may_be_gone, True
         try:
+            in_doubt, self.may_be_gone = self.may_be_gone, True
             for attempt in range(_RELEASE_ATTEMPTS):
                 if self._release_once(attempt, in_doubt=in_doubt):
                     return
@@ -292,7 +292,7 @@ class OwnEntry:
             self.lost.set()
         logger.warning("lost %s: %s", self, reason)
         for callback in self.on_lost:
-            runtime.current.spawn(lambda call=callback: call(reason), name="pynamo-locking-on-lost")  # type: ignore[misc]
+            _call_back(callback, reason)
         if events.listeners:
             events.tell.lost(self)
 
@@ -318,6 +318,16 @@ class OwnEntry:
 
     def __str__(self) -> str:
         return f"lock {self.row.label} ticket {self.entry.ticket}"
+
+
+def _call_back(on_lost: Callable[[str], object], reason: str) -> None:
+    try:
+        runtime.current.spawn(lambda: on_lost(reason), name="pynamo-locking-on-lost")  # type: ignore[arg-type]
+    except RuntimeError:  # no thread: better here than never, and whatever it raises is not ours
+        try:
+            on_lost(reason)
+        except Exception:
+            logger.exception("on_lost failed")
 
 
 _alive: weakref.WeakSet[OwnEntry] = weakref.WeakSet()

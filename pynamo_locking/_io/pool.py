@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+logger = logging.getLogger("pynamo_locking")
 
 
 class Pool:
@@ -40,16 +43,25 @@ class Pool:
         If `on_done` raises, or the caller is interrupted, no other job is begun.
         """
         try:
-            for _ in range(self._workers):
-                self._start()
+            for number in range(self._workers):
+                if not self._start(is_needed=number == 0):
+                    break
             for _ in self._jobs:
                 self._on_done(self._next_done())
         finally:
             self._stop()
 
-    def _start(self) -> None:
+    def _start(self, *, is_needed: bool) -> bool:
+        """Start one more thread; False if there is none, and those that run have to do."""
         context = contextvars.copy_context()
-        runtime.current.spawn(lambda: context.run(self._work), name="pynamo-locking-batch")
+        try:
+            runtime.current.spawn(lambda: context.run(self._work), name="pynamo-locking-batch")
+        except RuntimeError:
+            if is_needed:
+                raise  # nobody would do anything
+            logger.warning("no thread to help with a batch", exc_info=True)
+            return False
+        return True
 
     def _work(self) -> None:
         while True:

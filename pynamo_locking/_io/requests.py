@@ -7,6 +7,7 @@ nothing or is refused with an image in which its first effect can be seen.
 from __future__ import annotations
 
 import logging
+import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -63,11 +64,27 @@ class Row:
     def identity(self) -> tuple[Any, ...]:
         """What makes two rows the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
-        return (self.connection.host, self.connection.region, self.table, key, self.attribute)
+        return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
     def state(self, image: Image | None) -> LockState:
         """Return the lock document in an image of this item."""
         return records.state_in(image, self.attribute)
+
+
+#: Access keys of models that have their own, as they were first seen: later sessions of a role have others.
+_accounts: weakref.WeakKeyDictionary[type[Any], str] = weakref.WeakKeyDictionary()
+
+
+def _account(model: type[Any] | None) -> str | None:
+    """Return what tells whose tables a model's are: two accounts may have some of one name in one Region.
+
+    None: those of the environment's account.
+    """
+    meta: Any = getattr(model, "Meta", object)
+    said_by: Any = next(
+        (base for base in getattr(meta, "__mro__", ()) if vars(base).get("aws_access_key_id") is not None), None
+    )
+    return None if said_by is None else _accounts.setdefault(said_by, said_by.aws_access_key_id)
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error

@@ -34,6 +34,16 @@ def _monotonic_source() -> Callable[[], float]:
     return time.monotonic
 
 
+class _Thread(threading.local):
+    """Tells a thread from a later one: idents are given out again as soon as a thread has ended."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
+
+
 class Runtime:
     """The real world."""
 
@@ -89,7 +99,7 @@ class Runtime:
         except RuntimeError:  # no event loop runs in this thread
             task = None
         # Weak: the heartbeat knows who holds a lock, and would keep alive a task whose loop has gone.
-        return threading.get_ident(), None if task is None else weakref.ref(task)
+        return threading.get_ident(), _thread.token, None if task is None else weakref.ref(task)
 
     def owner(self) -> str:
         """Return the label that names this process and thread to people."""

@@ -53,6 +53,7 @@ class Acquisition:
         self._state = FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
+        self._mailbox = local.Mailbox(wish.claim, self._row.state)
         self._resolver = Resolver(deadline=self._deadline)
         self._entry: Entry | None = None
         self._started, self._beat = 0.0, 0
@@ -71,12 +72,13 @@ class Acquisition:
 
     def steps(self) -> Steps[OwnEntry]:
         """Do what `run` does, but for the pauses. They leave nothing behind if they are closed early, either."""
-        self._mailbox = local.open_mailbox(self._row, self._wish.claim)
         try:
+            local.open_mailbox(self._row, self._mailbox)
             while True:
                 image = yield from self._enter()
                 own = yield from self._wait_for_turn(image)
                 if own is not None:
+                    local.close_mailbox(self._row, self._mailbox)
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
@@ -85,8 +87,6 @@ class Acquisition:
             local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
             self._leave()
             raise
-        finally:
-            local.close_mailbox(self._row, self._mailbox)
 
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease, self._wish.claim)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import botocore.endpoint
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
@@ -24,15 +24,17 @@ from pynamo_locking import (
     LockSettings,
     LockTimeout,
     OutcomeUnknown,
+    Transaction,
     TransactWrite,
 )
-from pynamo_locking._io import requests, runtime
+from pynamo_locking._io import attempts, local, requests, runtime
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.waiting import evict_dead
 from tests.support import faults
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import in_thread
+from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
 
 
 @pytest.fixture
@@ -494,3 +496,79 @@ def test_a_copy_from_before_the_lock_is_still_refused_as_such(account):
     ):
         write.save(old)
     assert not lock.lost.is_set()
+
+
+def _interrupted(function):
+    """Return a function that does its work, and is interrupted before it returns."""
+
+    def act(*arguments, **options):
+        function(*arguments, **options)
+        raise KeyboardInterrupt
+
+    return act
+
+
+@pytest.mark.parametrize("name", ["open_mailbox", "close_mailbox"])
+def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
+    """Ctrl-C right before the first request, and between the grant and its use: no entry, and nobody who listens."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        original = getattr(local, name)
+        first = iter([_interrupted(original)])
+
+        def interrupted_once(*arguments):
+            return next(first, original)(*arguments)
+
+        patch.setattr(local, name, interrupted_once)
+        account.lock("a").acquire()
+    assert account.lock_state("a").entries == ()
+    assert not local.has_waiters(account.lock("a")._target.row)
+
+
+@pytest.mark.parametrize("name", ["forget", "has_waiters"])
+def test_an_interrupt_of_a_release_ends_the_heartbeat(account, name):
+    """Ctrl-C before its request was sent: the entry would have been renewed for as long as the process lives."""
+    lock = account.lock("a").acquire()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(local, name, _interrupted(getattr(local, name)))
+        lock.release()
+    assert lock._own.ended
+    assert local.held_in_context(lock._target.row) is None
+
+
+@contextmanager
+def _silence_after_the_decision():
+    """Apply what carries the idempotency key without an answer; nothing is answered then until somebody reads."""
+    original, silent = attempts.dispatch, []
+
+    def dispatch(connection, operation, kwargs):
+        if operation == "GetItem":
+            silent.clear()
+        if silent:
+            raise ReadTimeoutError(endpoint_url="engine")
+        answer = original(connection, operation, kwargs)
+        if operation == "TransactWriteItems" and "key#once" in repr(kwargs):
+            silent.append(True)
+            raise ReadTimeoutError(endpoint_url="engine")
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "dispatch", dispatch)
+        yield
+
+
+@pytest.mark.parametrize("others", [1, 9])
+def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, monkeypatch, others):
+    """No answer said that it was committed, the idempotency key did: what was saved can be saved again."""
+    make_long_from(monkeypatch)
+    memory.bind(Purse, Transactions)
+    purse = purses(1)[0]
+    with _silence_after_the_decision(), Transaction(idempotency_key="once", table=Transactions) as tx:
+        purse.balance = 1
+        tx.save(purse)
+        for i in range(others):
+            tx.save(Purse(f"other{i}"))
+        assert tx.plan().path == ("native" if others == 1 else "long")
+    assert not tx.is_repeated
+    purse.balance = 2
+    purse.save()
+    assert Purse.get("p0", consistent_read=True).balance == 2
