@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
@@ -57,11 +56,6 @@ class AsyncLock(Generic[M]):
     _blocks = 0  # `async with` statements that we are in
 
     def __init__(self, lock: Lock[M]) -> None:
-        if inspect.iscoroutinefunction(lock._on_lost):
-            raise ConfigurationError(
-                "on_lost is called in a thread, so it cannot be a coroutine function: give it a plain one, which may "
-                "hand over to the event loop, such as `lambda reason: loop.call_soon_threadsafe(task.cancel)`."
-            )
         self._lock = lock
 
     # Taking and giving back

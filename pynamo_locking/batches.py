@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from pynamodb.exceptions import PutError
 from typing_extensions import Self, TypeVar
 
+from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._io.pool import Pool
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, OutcomeUnknown, also
@@ -58,8 +59,8 @@ class GuardedBatch(Generic[M]):
     """
 
     def __init__(self, *, transactions: bool, workers: int, on_progress: Callable[[int, int], object] | None) -> None:
-        if workers < 1:
-            raise ConfigurationError(f"a batch needs at least one worker, not {workers}.")
+        if not is_count(workers):
+            raise ConfigurationError(f"a batch needs at least one worker, not {workers!r}.")
         self._transactions = transactions
         self._workers = workers
         self._on_progress = on_progress

@@ -124,7 +124,7 @@ class Lock(Generic[M]):
                 heart.add(own)
             local.remember(own)
         except BaseException:
-            own.release()
+            own.release_and_count()
             heart.remove(own)
             raise
         return own
@@ -150,7 +150,7 @@ class Lock(Generic[M]):
             if is_last:
                 local.forget(own)
                 if not own.ended:
-                    events.tell.releasing(own) if events.listeners else own.release()
+                    own.release_and_count()
         finally:
             if is_last:  # whatever interrupts this, nobody renews what nobody can give back any more
                 own.end(is_confirmed=False)
@@ -176,17 +176,15 @@ class Lock(Generic[M]):
         return self.acquire()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
             self.release()
         except LockLost as loss:
             if error is None:
                 raise
-            logger.warning("%s (while leaving on %r)", loss, error)
+            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else it is said already
+                logger.warning("%s (while leaving on %r)", loss, error)
 
     # What is known of it
 

@@ -8,7 +8,7 @@ from pynamodb.models import Model
 from typing_extensions import Self
 
 from pynamo_locking._io import inspection, rows
-from pynamo_locking._io.wish import make_claim, make_wish
+from pynamo_locking._io.wish import check_on_lost, make_claim, make_wish
 from pynamo_locking.awaitable import AwaitableMixin
 from pynamo_locking.contexts import Edit, first_of
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockTimeout
@@ -83,8 +83,8 @@ class LockableMixin(AwaitableMixin):
                 same number. Above 1, writes of the item are refused as for `shared`. The same thread or task
                 asking again gets the same permit.
             owner: label for people; host, process and thread unless given.
-            on_lost: called once with the reason, on a thread of its own, when loss is proven. If no thread can be
-                started, on the one that finds it out.
+            on_lost: a plain function, called once with the reason, on a thread of its own, when loss is proven. If no
+                thread can be started, on the one that finds it out.
             settings: instead of ``Meta.lock_settings``.
 
         Returns:
@@ -108,6 +108,7 @@ class LockableMixin(AwaitableMixin):
         on_lost: Callable[[str], object] | None,
         terms: dict[str, Any],
     ) -> Lock[Self]:
+        check_on_lost(on_lost)
         wish = make_wish(cls, **terms, claim=claim)
         return Lock(target(wish.settings), wish, on_lost)
 

@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import events, headers, runtime
 from pynamo_locking._io.completion import complete, decided, is_dead
@@ -125,7 +126,7 @@ def sweep(
     Cost: a scan of the table, and that of `recover` for each transaction that needs it.
     """
     book, report, mutex = book_of(check_table(table)), SweepReport(), runtime.current.mutex()
-    if segments < 1:
+    if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
 from typing_extensions import ParamSpec
 
-from pynamo_locking._core.lease import Duration, backoff
+from pynamo_locking._core.lease import Duration, backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import (
     ConfigurationError,
@@ -159,7 +159,7 @@ def transactional(
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
-    if attempts < 1:
+    if not is_count(attempts):
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._core.lease import Duration, is_count, seconds
 from pynamo_locking._io import versions
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
@@ -78,7 +78,7 @@ def check_options(table: Any, isolation: Any, idempotency_key: Any, workers: Any
         raise ConfigurationError(
             f"an idempotency key is a text of at most {_LONGEST_KEY:,} bytes, not {idempotency_key!r}."
         )
-    if not isinstance(workers, int) or workers < 1:
+    if not is_count(workers):
         raise ConfigurationError(f"workers must be a whole number above 0, not {workers!r}.")
 
 

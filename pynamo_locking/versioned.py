@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
-from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.items import FreeItem
 from pynamo_locking.batches import GuardedBatch
@@ -111,8 +111,8 @@ class VersionedMixin(GuardedMixin):
             )
         if not callable(change):
             raise ConfigurationError(f"modify() needs a function that changes the item: change={change!r}.")
-        if attempts < 1:
-            raise ConfigurationError(f"modify() needs at least one attempt, not {attempts}.")
+        if not is_count(attempts):
+            raise ConfigurationError(f"modify() needs at least one attempt, not {attempts!r}.")
 
     @classmethod
     def _read_or_create(cls, hash_key: Any, range_key: Any, *, create: bool, consistent_read: bool = True) -> Self:

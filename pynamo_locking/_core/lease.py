@@ -38,6 +38,11 @@ def seconds(value: Duration, name: str) -> float:
     return result
 
 
+def is_count(value: object) -> bool:
+    """Tell whether a value says how many, and not none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def _as_float(value: float, name: str) -> float:
     try:
         return float(value)

@@ -101,8 +101,10 @@ class Heart:
                 if self._due and wait <= 0:
                     return self._take()
                 self._idle += 1
-                was_told = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
-                self._idle -= 1
+                try:
+                    was_told = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
+                finally:
+                    self._idle -= 1
                 is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
                 if not was_told and not is_due and (self._idle > 0 or not self._due):
                     self._condition.notify()  # the one who stays may not know of the newest entry

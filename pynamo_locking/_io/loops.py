@@ -15,7 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pynamo_locking._io import events, heartbeat, runtime
+from pynamo_locking._io import heartbeat, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,7 +240,7 @@ class Taking:
             if own is None:
                 return
             try:
-                events.tell.releasing(own) if events.listeners else own.release()
+                own.release_and_count()
             except Exception as error:  # noqa: BLE001 - that the task was cancelled says more
                 logger.warning("%s (after its task was cancelled)", error)
             finally:

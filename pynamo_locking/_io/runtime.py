@@ -6,6 +6,7 @@ world in its place with `install`.
 
 from __future__ import annotations
 
+import contextvars
 import os
 import random
 import secrets
@@ -89,7 +90,8 @@ class Runtime:
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread."""
-        threading.Thread(target=target, name=name, daemon=True).start()
+        empty = contextvars.Context()  # some builds of Python 3.14 would hand on ours, and with it what we hold
+        threading.Thread(target=empty.run, args=(target,), name=name, daemon=True).start()
 
     def party(self) -> tuple[object, ...]:
         """Return who is running: this thread, and within it the asyncio task if there is one."""
@@ -128,6 +130,12 @@ def after_fork(callback: Callable[[], None]) -> None:
     """Call back in every child process right after a fork, where the platform forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
+
+
+def around_fork(before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Call back before each fork, and after it in both processes."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
 
 
 after_fork(_count_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,16 @@ class Wish:
                 f"cannot lock {label}: {why} by {first.owner} (ticket {first.ticket}). All who use one lock at the "
                 f"same time must agree on that."
             )
+
+
+def check_on_lost(on_lost: object) -> None:
+    """Refuse what a thread cannot call."""
+    if inspect.iscoroutinefunction(on_lost) or not (on_lost is None or callable(on_lost)):
+        raise ConfigurationError(
+            f"on_lost is called in a thread, with the reason, so it must be a plain function, not {on_lost!r}; a "
+            f"coroutine function would never run. It may hand over to an event loop, as "
+            f"`lambda reason: loop.call_soon_threadsafe(task.cancel)` does."
+        )
 
 
 def make_wish(

@@ -194,3 +194,19 @@ class MemoryClient:
 
     def close(self) -> None:
         """Do nothing: there are no sockets."""
+
+
+# A request of another thread would leave its database locked for ever in a child that is forked in its middle.
+
+
+def _end_requests() -> None:
+    for database in _in_use:
+        database._mutex.acquire()
+
+
+def _go_on() -> None:
+    for database in _in_use:
+        database._mutex.release()
+
+
+runtime.around_fork(_end_requests, _go_on)

@@ -26,6 +26,8 @@ from pynamo_locking import (
     OutcomeUnknown,
     Transaction,
     TransactWrite,
+    sweep,
+    transactional,
 )
 from pynamo_locking._io import attempts, local, requests, runtime
 from pynamo_locking._io.heartbeat import heart
@@ -572,3 +574,45 @@ def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, m
     purse.balance = 2
     purse.save()
     assert Purse.get("p0", consistent_read=True).balance == 2
+
+
+async def _never_awaited(reason):
+    raise AssertionError(reason)
+
+
+@pytest.mark.parametrize("on_lost", [_never_awaited, "call me"])
+def test_on_lost_can_be_called(account, on_lost):
+    """A thread calls it: a coroutine function would never run, and nobody would hear of the loss."""
+    with pytest.raises(ConfigurationError, match="plain function"):
+        account.lock("a", on_lost=on_lost)
+    with pytest.raises(ConfigurationError, match="plain function"):
+        Locks.locked_range("a", 0, 1, on_lost=on_lost)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "3", True, None])
+def test_numbers_of_things_are_checked(memory, number):
+    """Bad input is a ConfigurationError, before anything is sent."""
+    memory.bind(Purse, Transactions)
+    for call in (
+        lambda: Purse.modify("p0", lambda purse: None, attempts=number),
+        lambda: Purse.guarded_batch(workers=number),
+        lambda: transactional(attempts=number)(lambda tx: None),
+        lambda: sweep(Transactions, segments=number),
+        lambda: Transaction(workers=number),
+    ):
+        with pytest.raises(ConfigurationError, match="not "):
+            call()
+
+
+def test_a_loss_is_told_once(account, caplog):
+    """Leaving a block on the loss itself says nothing more; leaving it on something else does."""
+    for error, others in ((None, 0), (ValueError("something else"), 1)):
+        caplog.clear()
+        with pytest.raises((LockLost, ValueError)), account.locked("a") as lock:
+            account.break_lock("a", ticket=lock.ticket)
+            if error is not None:
+                raise error
+            lock.item.save()
+        assert [record.levelname for record in caplog.records if "while leaving" in record.message] == [
+            "WARNING"
+        ] * others

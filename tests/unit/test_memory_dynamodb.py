@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from botocore.exceptions import ClientError
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -113,3 +117,43 @@ def test_locks_stay_within_its_block():
         assert local._held.get() == forgotten
     finally:
         local._held.set(before)
+
+
+FORK = """
+import os, signal, threading
+from pynamo_locking import NamedLock
+from pynamo_locking.testing import MemoryDynamoDB
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+
+with MemoryDynamoDB() as database:
+    Locks.create_table()
+    inside, forking = threading.Event(), threading.Event()
+
+    def serve(operation, kwargs, served=database._serve):
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            forking.wait(60)
+        return served(operation, kwargs)
+
+    database._serve = serve
+    os.register_at_fork(before=forking.set)  # runs before those that were registered earlier
+    threading.Thread(target=Locks.lock_state, args=("a",), daemon=True).start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # if the database is locked for ever
+        Locks.lock_state("b")
+        os._exit(0)
+    print("child", os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody forks here")
+def test_a_child_has_a_database_of_its_own() -> None:
+    """Also if it is forked while another thread is in the middle of a request, whose mutex it would inherit."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert result.stdout == "child 0\n"
