@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate soak lint format docs links pictures bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo test simulate soak lint format docs links pictures look bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -60,6 +60,9 @@ links: $(VENV)/.docs ## whether the links of the documentation to other sites st
 
 pictures: $(VENV)/.pictures engines ## draw the pictures of terminals again: the demo, and `locks watch`
 	$(BIN)/python -m docs.pictures.draw
+
+look: docs $(VENV)/.pictures ## look at the documentation in a headless browser, as wide as a desktop and as a phone; needs Chromium
+	$(BIN)/python -m docs.pictures.look
 
 bench: $(VENV)/.bench engines ## a quarter of an hour: everything beside its alternatives, written into docs/benchmarks
 	$(BIN)/python -m benchmarks.locks all --publish
