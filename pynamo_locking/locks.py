@@ -225,8 +225,10 @@ class Lock(Generic[M]):
         if own.item is None:
             image = None if self._target.is_elsewhere else own.image
             item = self._target.read() if image is None else self._target.model.from_raw_data(image)
-            own.item = expiry.present(item)
-            vars(own.item)[OWN_ENTRY] = own
+            found = expiry.present(item)
+            vars(found)[OWN_ENTRY] = own
+            if own.item is None:  # else it was read once more, while a task that was cancelled had this one read
+                own.item = found
         locked_item: M = own.item
         return locked_item
 

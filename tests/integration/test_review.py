@@ -616,3 +616,23 @@ def test_a_loss_is_told_once(account, caplog):
         assert [record.levelname for record in caplog.records if "while leaving" in record.message] == [
             "WARNING"
         ] * others
+
+
+def test_a_read_that_comes_late_does_not_replace_the_item(memory):
+    """A task was cancelled while it read, and read again: changes of the item it has then must not get lost."""
+    memory.bind(Locks, Device)
+    Device("d").save()
+    with Device.locked("d") as lock:
+        read, items = lock._target.read, []
+
+        def read_late():
+            lock._target.read = read
+            items.append(lock.item)
+            return read()
+
+        lock._target.read = read_late
+        items.append(lock.item)
+        items[0].state = "changed"
+        items[0].save()
+    assert items[0] is items[1]
+    assert Device.get("d").state == "changed"
