@@ -90,8 +90,16 @@ class Pool:
             return self._done.popleft()
 
     def _stop(self) -> None:
+        try:
+            self._send_home()
+            with self._changed:
+                while self._running:
+                    runtime.current.wait(self._changed, None)
+        finally:
+            self._send_home()  # if the caller was interrupted once more, perhaps before it was done
+
+    def _send_home(self) -> None:
+        """Let no other job be begun, and threads that wait for the caller end."""
         with self._changed:
             self._waiting.clear()
             self._changed.notify_all()
-            while self._running:
-                runtime.current.wait(self._changed, None)

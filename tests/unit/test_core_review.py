@@ -129,3 +129,33 @@ def test_a_lock_outlives_the_session_it_was_taken_with():
             table_name = "jobs"
 
     assert identity(Late) == before
+
+
+def test_a_pool_that_is_interrupted_twice_keeps_no_thread(monkeypatch):
+    """Ctrl-C, and another one while the first is being seen to: its threads end all the same."""
+    waits = threading.Event()
+
+    class Watched(runtime.Runtime):
+        def wait(self, condition, timeout):
+            if threading.current_thread() is not threading.main_thread():
+                waits.set()
+            return super().wait(condition, timeout)
+
+    def interrupt(_index):
+        assert waits.wait(60)  # a thread that is ahead waits for us
+        monkeypatch.setattr(pool, "_send_home", interrupt_again)
+        raise KeyboardInterrupt
+
+    def interrupt_again():
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime, "current", Watched())
+    before = set(threading.enumerate())
+    pool = Pool([lambda: None] * 10, 1, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pool.run()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(pool.begun) < 10
