@@ -37,6 +37,11 @@ class Found(NamedTuple):
     key: dict[str, Any]
     state: LockState
 
+    @property
+    def values(self) -> list[Any]:
+        """The key as stored, without the types."""
+        return [next(iter(value.values())) for value in self.key.values()]
+
 
 def locks_in(model: Any, condition: Condition, *, is_consistent: bool) -> Iterator[Found]:
     """Yield the items of a table whose lock meets a condition.

@@ -88,12 +88,10 @@ _mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
 _guard = runtime.current.mutex()
 
 
-def open_mailbox(row: Row, mailbox: Mailbox | None = None) -> Mailbox:
-    """Return a mailbox in which releases of that lock in this process are heard: a new one unless it is given."""
-    mailbox = Mailbox(WHOLE, row.state) if mailbox is None else mailbox
+def open_mailbox(row: Row, mailbox: Mailbox) -> None:
+    """Let releases of that lock in this process be heard in a mailbox."""
     with _guard:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
-    return mailbox
 
 
 def close_mailbox(row: Row, mailbox: Mailbox) -> None:

@@ -10,15 +10,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import Self
 
-from pynamo_locking.cli.ending import Stopped
+from pynamo_locking.cli.ending import Handlers, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import FrameType, TracebackType
+    from types import FrameType
 
 #: Between two looks whether a group is gone.
 _LOOK_S: Final = 0.02
@@ -180,7 +180,7 @@ def _does_something(group: int) -> bool:
     return False
 
 
-class Signals:
+class Signals(Handlers):
     """Takes the signals that are meant for the program, and passes them on.
 
     Before the program runs the first one is raised as `Stopped`, and later ones are dropped; or they are kept for it.
@@ -188,7 +188,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
+        super().__init__()
         self._child: Child | None = None
         self._kept: list[int] = []
         self._raise = True
@@ -196,16 +196,10 @@ class Signals:
     def __enter__(self) -> Self:
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
-                self._before[number] = signal.signal(number, self._take)
+                self.handle(number, self._take)
         if hasattr(signal, "SIGTSTP"):
-            self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)
+            self.handle(signal.SIGTSTP, lambda *_: None)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self._child is not None:

@@ -48,7 +48,7 @@ def _quoted(prefix: str | None) -> str:
 
 def _document(model: type[LockableMixin], row: listing.Found) -> dict[str, Any]:
     """Return what is shown of the lock in a row that carries it."""
-    stored = [next(iter(value.values())) for value in row.key.values()]
+    stored = row.values
     attributes = listing.key_attributes(model)
     if model._lock_attribute() is None:
         name = stored[0]

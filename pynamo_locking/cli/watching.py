@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.live import Live
 from rich.segment import Segment
 
+from pynamo_locking._io import runtime
 from pynamo_locking.cli import output
 from pynamo_locking.cli.problems import EXPECTED, Problem, explain
 
@@ -113,7 +114,7 @@ class _Screen:
     def __init__(self, body: RenderableType, every: float, *, at: str | None = None, trouble: str = "") -> None:
         self._body = body
         self._every = every
-        self._at = at or output.text_of_ms(int(time.time() * 1000))
+        self._at = at or output.text_of_ms(runtime.current.time_ms())
         self._trouble = trouble
 
     def without_answer(self, why: str) -> _Screen:

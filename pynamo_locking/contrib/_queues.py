@@ -33,10 +33,9 @@ def listed(models: Iterable[Any]) -> Iterator[Row]:
         attribute = model._lock_attribute() if issubclass(model, LockableMixin) else None
         if attribute is not None:
             is_used = inspection.has_entries(attribute.attr_name)
-            for key, state in listing.locks_in(model, is_used, is_consistent=False):
-                stored = [next(iter(value.values())) for value in key.values()]
-                texts = map(listing.key_to_text, listing.key_attributes(model), stored)
-                yield from _rows(model, list(texts), state)
+            for found in listing.locks_in(model, is_used, is_consistent=False):
+                texts = map(listing.key_to_text, listing.key_attributes(model), found.values)
+                yield from _rows(model, list(texts), found.state)
 
 
 def shown(models: Iterable[Any], name: str, key: Sequence[str]) -> list[Row]:

@@ -7,28 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 
-from pynamo_locking import (
-    ExpiringMixin,
-    IntervalMixin,
-    LockableModel,
-    LockAttribute,
-    NamedLock,
-    Transaction,
-    TransactionTable,
-    TransactWrite,
-    TTLAttribute,
-    VersionAttribute,
-    outcome,
-    recover,
-    sweep,
-    transaction,
-)
+from pynamo_locking import Transaction, TransactWrite, outcome, recover, sweep, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.testing import MemoryDynamoDB
-from tests.support.transaction_models import dying_after, survive
+from tests.support.interval_models import Slot, SlotLocks
+from tests.support.models import Device, Locks
+from tests.support.transaction_models import Entry, Purse, Session, Transactions, dying_after, survive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,78 +46,14 @@ class Recorder(MemoryDynamoDB):
         return super().handle(operation, kwargs)
 
 
-class Locks(NamedLock):
-    class Meta:
-        table_name = "locks"
-
-
-class Transactions(TransactionTable):
-    class Meta:
-        table_name = "transactions"
-
-
-class Session(ExpiringMixin, LockableModel):
-    class Meta:
-        table_name = "sessions"
-
-    token = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Office(LockableModel):
-    class Meta:
-        table_name = "offices"
-        transaction_table = Transactions
-
-    office_id = UnicodeAttribute(hash_key=True)
-    note = UnicodeAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Card(LockableModel):
-    class Meta:
-        table_name = "cards"
-        lock_table = Locks
-
-    card_id = UnicodeAttribute(hash_key=True)
-
-
-class Booking(IntervalMixin, LockableModel):
-    class Meta:
-        table_name = "bookings"
-        interval = ("begin", "end")
-        lock_table = Locks
-
-    room = UnicodeAttribute(hash_key=True)
-    begin = NumberAttribute(range_key=True)
-    end = NumberAttribute()
-    version = VersionAttribute()
-
-
-class Line(LockableModel):
-    class Meta:
-        table_name = "lines"
-        transaction_table = Transactions
-        lock_table = Locks
-        guard_queries = True
-
-    order = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    version = VersionAttribute()
-
-
 def use_items(_: pytest.MonkeyPatch) -> None:
     """Locks in items, versions, expiry."""
     session = Session("s-1")
     session.save()
-    session.update([Session.number.add(1)])
-    Session.modify("s-1", lambda item: setattr(item, "number", 2))
+    session.update([Session.note.set("seen")])
+    Session.modify("s-1", lambda item: setattr(item, "user", "ada"))
     with Session.edit("s-1") as held:
-        held.number += 1
+        held.user = "grace"
     with Session.locked("s-1") as lock:
         lock.item.save()
         lock.renew()
@@ -154,12 +76,12 @@ def check_items(_: pytest.MonkeyPatch) -> None:
 
 def use_locks(_: pytest.MonkeyPatch) -> None:
     """Locks on names, and of items whose locks are in another table."""
-    Card("c-1").save()
+    Device("d-1").save()
     with Locks.locked("nightly") as lock:
         lock.renew()
-    with Card.locked("c-1") as lock:
+    with Device.locked("d-1") as lock:
         lock.item.save()
-    assert Card.break_lock("c-1", ticket=1) is False
+    assert Device.break_lock("d-1", ticket=1) is False
 
 
 def check_locks(_: pytest.MonkeyPatch) -> None:
@@ -176,14 +98,14 @@ def list_locks(_: pytest.MonkeyPatch) -> None:
 
 def use_intervals(_: pytest.MonkeyPatch) -> None:
     """Rows that never overlap, in both forms."""
-    Booking.insert_disjoint([Booking("blue", 9, end=11), Booking("red", 9, end=12)])
-    Booking.insert_disjoint([Booking("blue", 11, end=12)], pessimistic=True)
-    row = Booking.get("red", 9)
+    Slot.insert_disjoint([Slot("blue", 9, end=11), Slot("red", 9, end=12)])
+    Slot.insert_disjoint([Slot("blue", 11, end=12)], pessimistic=True)
+    row = Slot.get("red", 9)
     row.end = 13
     row.save()
-    Booking.move(row, 10, 14)
-    assert Booking.free("blue", 8, 13) == [(8, 9), (12, 13)]
-    Booking.get("blue", 9).delete()
+    Slot.move(row, 10, 14)
+    assert Slot.free("blue", 8, 13) == [(8, 9), (12, 13)]
+    Slot.get("blue", 9).delete()
 
 
 def use_transactions(_: pytest.MonkeyPatch) -> None:
@@ -191,22 +113,22 @@ def use_transactions(_: pytest.MonkeyPatch) -> None:
     for count in (2, 105):
         with transaction() as tx:
             for number in range(count):
-                tx.save(Office(f"o-{count}-{number}"))
-            tx.get_or_none(Office, "o-0")
+                tx.save(Purse(f"o-{count}-{number}"))
+            tx.get_or_none(Purse, "o-0")
     with transaction(Transactions, idempotency_key="once") as tx:
-        tx.delete(tx.get(Office, "o-2-0"))
+        tx.delete(tx.get(Purse, "o-2-0"))
     assert outcome(Transactions, tx.id) in {"finished", None}
 
 
 def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
     """One whose process died after so many requests, with a change that is too large to stand beside its item."""
-    Office(f"big-{requests}", note="x" * 300_000).save()
-    big = Office.get(f"big-{requests}")
+    Purse(f"big-{requests}", note="x" * 300_000).save()
+    big = Purse.get(f"big-{requests}")
     big.note = "y" * 300_000
     tx = Transaction(Transactions, workers=1)
     tx.save(big)
     for number in range(1, 105):
-        tx.save(Office(f"small-{requests}-{number}"))
+        tx.save(Purse(f"small-{requests}-{number}"))
     with dying_after(monkeypatch, requests):
         assert not survive(tx.commit)
     return recover(Transactions, tx.id, force=True)
@@ -226,8 +148,8 @@ def sweep_all(_: pytest.MonkeyPatch) -> None:
 def query_in_transactions(_: pytest.MonkeyPatch) -> None:
     """Guarded queries."""
     with transaction() as tx:
-        assert list(tx.query(Line, "order-1")) == []
-        tx.save(Line("order-1", 1))
+        assert list(tx.query(Entry, "order-1")) == []
+        tx.save(Entry("order-1", 1))
 
 
 def set_up(_: pytest.MonkeyPatch) -> None:
@@ -243,6 +165,7 @@ ROWS: Final = {
 
 
 ITEMS: Final = ("items", "locks, versions, expiry")
+CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
 HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
 
@@ -250,20 +173,24 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
 @pytest.mark.parametrize(
     ("uses", "tables", "rows"),
     [
-        ((use_items, use_locks), "sessions cards", [ITEMS]),
-        ((use_items, check_items, use_locks), "sessions cards", [ITEMS, ("items", "`read()` and `condition_check()`")]),
-        ((use_intervals, use_items), "bookings sessions", [ITEMS, ("items", "intervals")]),
-        ((use_transactions, use_locks), "offices cards", [ITEMS, ("items", "transactions")]),
+        ((use_items, use_locks), "sessions devices", [ITEMS]),
+        (
+            (use_items, check_items, use_locks),
+            "sessions devices",
+            [ITEMS, CHECKS],
+        ),
+        ((use_intervals, use_items), "slots sessions", [ITEMS, ("items", "intervals")]),
+        ((use_transactions, use_locks), "purses devices", [ITEMS, ("items", "transactions")]),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
-        ((use_intervals,), "locks", [LOCKS, ("locks", "intervals")]),
+        ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),
         ((use_transactions, die_in_transactions), "transactions", [HEADERS]),
         (
             (use_transactions, die_in_transactions, sweep_all),
             "transactions",
             [HEADERS, ("transactions", "`sweep()`")],
         ),
-        ((query_in_transactions, use_items), "lines sessions", [ITEMS, ("items", "`tx.query`")]),
+        ((query_in_transactions, use_items, use_locks), "entries sessions devices", [ITEMS, ("items", "`tx.query`")]),
         ((list_locks,), "locks", [("any", "`locks list`, `watch`")]),
         ((set_up,), "more-locks more", [("any", "`tables create`, `tables check`")]),
     ],
@@ -276,7 +203,7 @@ def test_the_actions_are_those_of_the_table(
 ) -> None:
     """Those that the page names are needed, all of them, and nothing else."""
     with Recorder() as database:
-        for model in (Locks, Transactions, Session, Office, Card, Booking, Line):
+        for model in (Locks, Transactions, Session, Purse, Device, SlotLocks, Slot, Entry):
             model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
         database.needed.clear()
         for use in uses:

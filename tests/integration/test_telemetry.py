@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -14,6 +15,7 @@ from pynamodb.connection import Connection
 from pynamo_locking import (
     Conflict,
     ItemLocked,
+    ItemNotFound,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
@@ -53,6 +55,7 @@ from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import (
     Purse,
+    Session,
     Transactions,
     dying_after,
     make_long_from,
@@ -471,6 +474,16 @@ def test_units_are_those_of_the_requests(cheap: Engine) -> None:
     over = heard.only(TimedOut)
     assert over.looks > 0
     assert over.consumed_units == over.requests - over.looks / 2
+
+
+def test_a_refused_lock_counts_its_own_release(cheap: Engine) -> None:
+    """The item has expired: the lock is taken, seen to be in vain, and given back by a request of its own."""
+    cheap.bind(Session)
+    Session("s", expires_at=timedelta(hours=-1)).save()
+    heard = Heard()
+    with subscribe(heard), pytest.raises(ItemNotFound):
+        Session.locked("s").acquire()
+    assert [event.consumed_units for event in heard.all(Released)] == [1]
 
 
 def test_a_write_that_releases_has_no_units(heard: Heard) -> None:

@@ -12,6 +12,8 @@ from pynamodb.connection import Connection
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import Entry, LockState
+from pynamo_locking._io import local
+from pynamo_locking._io.local import Mailbox
 from pynamo_locking._io.own import OwnEntry
 
 if TYPE_CHECKING:
@@ -59,6 +61,13 @@ class Locks(NamedLock):
 def row(key: str = "a-1") -> Row:
     """The row of an account."""
     return Account.locked(key)._target.row
+
+
+def opened(row: Row) -> Mailbox:
+    """A new mailbox in which releases of that lock are heard."""
+    mailbox = Mailbox(state=row.state)
+    local.open_mailbox(row, mailbox)
+    return mailbox
 
 
 def own_entry(key: str = "a-1", *, started: float | None = None, **facts: Any) -> OwnEntry:

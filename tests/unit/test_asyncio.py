@@ -15,7 +15,7 @@ from pynamo_locking._io import local, loops, records, runtime
 from pynamo_locking._io.local import Mailbox
 from pynamo_locking._io.pauses import Pause, walk
 from pynamo_locking._io.records import new_entry
-from tests.unit.helpers import own_entry, row
+from tests.unit.helpers import opened, own_entry, row
 
 PATIENCE_S = 60
 
@@ -276,7 +276,7 @@ def test_a_pause_ends_by_itself() -> None:
 
 def test_a_ring_for_a_loop_that_has_gone_hurts_nobody() -> None:
     """Least of all the thread that gives back its lock."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     loop = asyncio.new_event_loop()
     try:
         task = loop.create_task(loops.spend(Pause(1e9, mailbox)))
@@ -326,7 +326,7 @@ IN_ORDER = [
 def test_the_newest_image_counts_in_whatever_order_they_come(older: Any, newer: Any) -> None:
     """Two threads that release one after the other may hand over the other way round."""
     for first, second in [(older, newer), (newer, older)]:
-        mailbox = local.open_mailbox(row())
+        mailbox = opened(row())
         try:
             local.tell_waiters(row(), first)
             local.tell_waiters(row(), second)
@@ -339,7 +339,7 @@ def test_the_newest_image_counts_in_whatever_order_they_come(older: Any, newer: 
 @pytest.mark.parametrize("images", [[IN_ORDER[1], None], [None, IN_ORDER[1]]])
 def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[Any]) -> None:
     """The image may be the older one: if it is not enough, the waiter looks at once, without a further ring."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     try:
         for image in images:
             local.tell_waiters(row(), image)

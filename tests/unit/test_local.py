@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pynamo_locking._io import local
-from tests.unit.helpers import own_entry, row
+from tests.unit.helpers import opened, own_entry, row
 
 IMAGE = {"account_id": {"S": "a-1"}}
 
@@ -35,7 +35,7 @@ def in_a_thread(call):
 
 def test_an_image_is_handed_over():
     """A release leaves the new image for who waits, once."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     local.tell_waiters(row(), IMAGE)
 
     assert mailbox.wait(0) == IMAGE
@@ -44,7 +44,7 @@ def test_an_image_is_handed_over():
 
 def test_a_ring_without_an_image_wakes():
     """The waiter returns at once and looks for itself: it does not wait out its time."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     local.tell_waiters(row(), None)
 
     assert mailbox.wait(1e9) is None
@@ -52,7 +52,7 @@ def test_a_ring_without_an_image_wakes():
 
 def test_a_waiter_is_woken_while_it_sleeps(world):
     """Without its time having passed."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     received = []
     world.spawn(lambda: received.append(mailbox.wait(100)), "waiter")
     world.settle()
@@ -65,7 +65,7 @@ def test_a_waiter_is_woken_while_it_sleeps(world):
 
 def test_a_waiter_wakes_by_itself(world):
     """After its time, with nothing."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     received = []
     world.spawn(lambda: received.append(mailbox.wait(100)), "waiter")
     world.advance(99)
@@ -79,7 +79,7 @@ def test_a_waiter_wakes_by_itself(world):
 @pytest.mark.parametrize("image", [IMAGE, None], ids=["image", "ring"])
 def test_the_first_of_the_queue_is_told(image):
     """The one with the smallest ticket, and whoever does not know its place yet; the others sleep on."""
-    boxes = [local.open_mailbox(row()) for _ in range(4)]
+    boxes = [opened(row()) for _ in range(4)]
     boxes[0].ticket, boxes[1].ticket, boxes[2].ticket = 9, 7, 8
     local.tell_waiters(row(), image)
 
@@ -89,7 +89,7 @@ def test_the_first_of_the_queue_is_told(image):
 
 def test_the_newest_image_counts():
     """A second release replaces the image of the first."""
-    mailbox = local.open_mailbox(row())
+    mailbox = opened(row())
     local.tell_waiters(row(), {"old": {}})
     local.tell_waiters(row(), IMAGE)
 
@@ -98,7 +98,7 @@ def test_the_newest_image_counts():
 
 def test_other_locks_are_not_told():
     """A mailbox hears of its own lock only."""
-    mailbox, other = local.open_mailbox(row("a-1")), local.open_mailbox(row("a-2"))
+    mailbox, other = opened(row("a-1")), opened(row("a-2"))
     local.tell_waiters(row("a-1"), IMAGE)
 
     assert other.wait(0) is None
@@ -107,7 +107,7 @@ def test_other_locks_are_not_told():
 
 def test_closed_mailboxes_are_forgotten():
     """Nothing is left of a lock nobody waits for."""
-    first, second = local.open_mailbox(row()), local.open_mailbox(row())
+    first, second = opened(row()), opened(row())
     assert local.has_waiters(row())
     local.close_mailbox(row(), first)
     assert local.has_waiters(row())
@@ -213,7 +213,7 @@ def test_a_forked_child_has_no_waiters(monkeypatch):
     """No thread of the parent lives in a child, and its mutex may be held for ever."""
     guard = threading.Lock()
     monkeypatch.setattr(local, "_guard", guard)
-    local.open_mailbox(row())
+    opened(row())
     guard.acquire()
     local._forget_after_fork()
 
