@@ -123,6 +123,11 @@ class GuardedMixin(ReadingMixin):
         second copy would count twice. Such an update of an item with write ids is therefore sent once
         only: where its answer is lost, the item is read, and either shows the write, or the outcome is unknown.
 
+        Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
+        (`StaleVersion`, nothing is sent) until it is read again: its copy here may lack that update. The same holds
+        where the lock is in a row of its own and the read after the transaction got no answer: a warning is logged
+        then, and the copy keeps its old attributes.
+
         Cost: 1 write. With the lock in a row of its own: 1 transaction and 1 read inside the lock.
         """
         written = self._writer()

@@ -81,9 +81,13 @@ class Assembly:
 
     def note_refusal(self, error: BaseException) -> None:
         """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
-        if not isinstance(error, OutcomeUnknown):
-            for own in self._deleted_locks:
-                own.may_delete = False
+        if isinstance(error, OutcomeUnknown):
+            for action in self.actions.values():
+                if action.write is not None and locked.OWN_ENTRY in vars(action.write.item):
+                    action.write.note_doubt()
+            return
+        for own in self._deleted_locks:
+            own.may_delete = False
 
     def note_commit(self) -> None:
         """Make the instances what they are now; `edit` must not save deleted items again."""

@@ -10,7 +10,8 @@ from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import events, guards, locked, records, unlocked, versions
+from pynamo_locking._io import events, guards, locked, records, requests, transport, unlocked, versions
+from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.writes import DELETE, UPDATE, plan_delete, plan_save, plan_update
 from pynamo_locking.exceptions import ConfigurationError, Conflict, OutcomeUnknown
 
@@ -51,6 +52,11 @@ class FreeItem:
     def __init__(self, item: Model) -> None:
         self.item = item
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether it is written under a lock that we hold."""
+        return False
+
     def plan_save(
         self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
     ) -> Write:
@@ -89,11 +95,16 @@ class FreeItem:
         try:
             data = self._send(write)
         except (Conflict, OutcomeUnknown) as error:
-            if events.listeners:
-                events.tell.write_failed(write, error)
+            self._failed(write, error)
             raise
         write.done(data)
         return data
+
+    def _failed(self, write: Write, error: Conflict | OutcomeUnknown) -> None:
+        if self.is_locked and isinstance(error, OutcomeUnknown):
+            write.note_doubt()
+        if events.listeners:
+            events.tell.write_failed(write, error)
 
     def _send(self, write: Write) -> dict[str, Any]:
         return unlocked.send(write)
@@ -126,6 +137,11 @@ class EmbeddedItem(FreeItem):
         self.protected = lock.attr_name
         self.row = row
         self.own = own
+
+    @property
+    @override
+    def is_locked(self) -> bool:
+        return self.own is not None
 
     @override
     def plan_save(
@@ -213,6 +229,11 @@ class GuardedItem(FreeItem):
         super().__init__(item)
         self.own = own
 
+    @property
+    @override
+    def is_locked(self) -> bool:
+        return True
+
     @override
     def plan_save(
         self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
@@ -241,21 +262,33 @@ class GuardedItem(FreeItem):
         try:
             locked.beside(self.own, write, action_of(write))
         except (Conflict, OutcomeUnknown) as error:
-            if events.listeners:
-                events.tell.write_failed(write, error)
+            self._failed(write, error)
             raise
         if write.operation is not UPDATE and not write.actions:
             write.done({})
             return {}
         try:
-            Model.refresh(self.item, consistent_read=True)
-        except PynamoDBException as error:  # the write was applied all the same
+            requests.patiently(self._read_back)
+        except (PynamoDBException, Unavailable) as error:  # the write was applied all the same
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
             versions.promise(self.item, write.part)
             self.item.update_local_version_attribute()
             versions.outdate(self.item, is_locked=True)
             return {}
         return {"Attributes": self.item.serialize()}
+
+    def _read_back(self) -> None:
+        """Load the item that a transaction has written, which is over: with its token it is told from its copies.
+
+        Raises:
+            Unavailable: no answer, and the lease lasts on.
+        """
+        try:
+            Model.refresh(self.item, consistent_read=True)
+        except PynamoDBException as error:
+            if self.own.remaining and isinstance(error.cause, Exception) and transport.is_transient(error.cause):
+                raise Unavailable(error.cause) from error
+            raise
 
 
 def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:

@@ -310,23 +310,28 @@ def outdate(item: Model, *, is_locked: bool = False) -> None:
     Without a version and without a lock the next save overwrites it, as it does with PynamoDB.
     """
     if is_locked or item._version_attribute_name is not None:
-        vars(item)[_OUTDATED] = True
+        vars(item)[_OUTDATED] = (
+            "was changed by a transaction, and the copy does not have the result: saving it would take that change back"
+        )
+
+
+def doubt(item: Model) -> None:
+    """Note that the stored item may have attributes that the instance does not have; a version would tell."""
+    if item._version_attribute_name is None:
+        vars(item)[_OUTDATED] = (
+            "may have been changed by an update of which nothing is known: saving the copy could take that change back"
+        )
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
-    """Refuse to save what a transaction has changed behind the instance's back.
+    """Refuse to save what was changed, or may have been, behind the instance's back.
 
     Raises:
-        StaleVersion: the instance carries the new version and the old attributes; saving it would take
-            the transaction's change back.
+        StaleVersion: the instance carries the new version, if any, and the old attributes; saving it would take
+            the change back.
     """
     if _OUTDATED in vars(item):
-        raise stale(
-            item,
-            error,
-            "was changed by a transaction, and the copy does not have the result: saving it would take that change "
-            "back. Nothing was sent. refresh() it first.",
-        )
+        raise stale(item, error, f"{vars(item)[_OUTDATED]}. Nothing was sent. refresh() it first.")
 
 
 def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:

@@ -139,6 +139,11 @@ class Write:
             if not self.part.is_checked:
                 versions.adopt(self.item, data.get("Attributes", {}))
 
+    def note_doubt(self) -> None:
+        """Note that it may have been applied: an update is not in the instance then, which must not be saved."""
+        if self.operation is UPDATE and not self.is_shown:
+            versions.doubt(self.item)
+
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return what became of it, given the item that a refusal came with."""
         seen = None if image is None else versions.known_of(type(self.item), image)

@@ -85,6 +85,17 @@ class Device(LockableModel):
     version = VersionAttribute()
 
 
+class Crate(LockableModel):
+    """The lock in a row of another table, no version."""
+
+    class Meta(_Meta):
+        table_name = "crate"
+        lock_table = Names
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+
+
 class Slot(LockableModel):
     """Many items of one hash key, whose ranges are locked in one row of another table; a version."""
 
@@ -261,6 +272,7 @@ ALL: Final = (
     Document,
     Names,
     Device,
+    Crate,
     Note,
     Vault,
     Session,
@@ -282,7 +294,7 @@ WITHOUT_LOCK: Final = frozenset(
 )
 
 #: Tables whose items have their lock in a row of another table, one for each hash key.
-LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Slot, Stay))
+LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Crate, Slot, Stay))
 
 
 def has_lock(model: Any) -> bool:

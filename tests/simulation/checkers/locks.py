@@ -74,7 +74,23 @@ class Fence(Checker):
 
     Who shares a lock, has a permit, or has a range in which the item is not, cannot write under it. Only beside it:
     other items, in one transaction with the check of its entry.
+
+    A transaction that goes step by step is judged by the row as it is when it is decided: the row may be written, and
+    the next holder in it, before the item is.
     """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._decided: dict[tuple[int, Place], Image | None] = {}
+        listeners = getattr(run.network, "on_decided", None)
+        if listeners is not None:  # a checker that is tested by itself has no network
+            listeners.append(self.on_decided)
+
+    def on_decided(self, request: Request) -> None:
+        """Keep the rows of a transaction whose steps are still to come."""
+        for place in request.places:
+            if self.run.network.is_pending(place):
+                self._decided[id(request), place] = self.run.network.image(place)
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
         """Look at the queue as it was before each change of data."""
@@ -82,7 +98,7 @@ class Fence(Checker):
             row = self.run.workload.row_of(change.place)
             if row is None or change.place.table == "names" or content_of(change.before) == content_of(change.after):
                 continue
-            before = next((each.before for each in changes if each.place == row), self.run.network.image(row))
+            before = self._row_before(request, row, changes)
             queue = queued_in(before)
             done: Operation | None = request.purpose and request.purpose.part_at(change.place)
             ticket = None if done is None else done.ticket_for(row)
@@ -94,6 +110,11 @@ class Fence(Checker):
                 )
             elif row == change.place:
                 self.require(not queue, f"{done} wrote without a lock while there was a queue: {queue}")
+
+    def _row_before(self, request: Request, row: Place, changes: list[Change]) -> Image | None:
+        if (id(request), row) in self._decided:
+            return self._decided[id(request), row]
+        return next((each.before for each in changes if each.place == row), self.run.network.image(row))
 
 
 def _may_write(done: Operation, own: Queued, place: Place) -> bool:

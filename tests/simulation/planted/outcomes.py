@@ -78,6 +78,12 @@ def append_repeated() -> Patches:
     return [(guards, "is_repeatable", lambda actions: True)]
 
 
+@plants(Plan("updates beside", parties=1, processes=1, faults={Fault.LOST_RESPONSE: 4}), "NothingLost", limit=200)
+def copy_without_an_update_in_doubt_is_saved() -> Patches:
+    """After an update of which nothing is known, the copy that lacks it is saved over it."""
+    return [(writes.Write, "note_doubt", lambda self: None)]
+
+
 @plants(Plan("transact write", faults={Fault.LOST_RESPONSE: 2}), "Truth", limit=200)
 def new_token_for_the_same_transaction() -> Patches:
     """A transaction of which nothing is known is sent again under another token."""

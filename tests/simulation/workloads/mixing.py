@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import TransactGetError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
@@ -12,7 +12,7 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import BatchError, ConfigurationError, ItemNotFound, LockingError, TransactWrite, locked_all
 from pynamo_locking._io import runtime
 from tests.simulation.history import Told
-from tests.simulation.models import Account, Device, Document, Note, Voucher
+from tests.simulation.models import Account, Crate, Device, Document, Note, Voucher
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class LockedUpdates(Workload):
     """Updates that append, under a lock, with and without a look at the version: done once each."""
 
     name = "locked updates"
-    items = ((Document, "d"), (Device, "d"), (Account, "d"))
+    items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Document, "d"), (Device, "d"), (Account, "d"))
 
     def party(self, index: int, turn: int) -> None:
         """Take, update twice, release."""
@@ -46,6 +46,26 @@ class LockedUpdates(Workload):
             item = lock.item
             actions = [type(item).log.set(type(item).log.append([done.number]))]
             item.update(actions=actions, add_version_condition=checks_version)
+
+
+class UpdatesBeside(LockedUpdates):
+    """The same, with the lock in another row, which DynamoDB may write before it writes the item; and then a save."""
+
+    name = "updates beside"
+    items = ((Crate, "c"), (Device, "d"))
+    most_actions = 100  # as many as DynamoDB's
+
+    def party(self, index: int, turn: int) -> None:
+        """Take, update, save what the update has left here, release."""
+        model, key = self.items[turn % 2]
+        lock = model.lock(key)
+        if not self.taken(lock):
+            return
+        try:
+            self.update(lock, checks_version=bool(index % 2))
+            self.save_locked(lock)
+        finally:
+            self.give_back(lock)
 
 
 class LockedBatch(Workload):
