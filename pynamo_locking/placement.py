@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pynamodb.attributes import Attribute
 from pynamodb.exceptions import TransactGetError
@@ -98,7 +98,11 @@ class PlacedMixin(_Base):
         if cls._lock_creates_item:
             return cls._lock_target(hash_key, None, settings)
         key = rows.hash_key_of(cls, hash_key)
-        return cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, None))
+
+        def no_item() -> NoReturn:
+            raise ConfigurationError(f"{cls.__name__}({hash_key!r}) is locked as a range, which has no item: query it.")
+
+        return cls._target_elsewhere(key, settings, no_item)
 
     @classmethod
     def _target_elsewhere(cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]) -> Target[Self]:
@@ -161,7 +165,7 @@ class PlacedMixin(_Base):
 
     def _range_entry(self) -> OwnEntry | None:
         """Return our entry in a range of the hash key that this item lies in, if any."""
-        if self._range_keyname is None or not local.holds_ranges():
+        if self._range_keyname is None or local.holds_nothing():
             return None
         hash_key, range_key = self._key_values()
         row = self._range_target(hash_key, self.lock_settings()).row
@@ -183,7 +187,7 @@ class PlacedMixin(_Base):
             target = cls._lock_target(hash_key, range_key, cls.lock_settings())
             if local.held_in_context(target.row) is not None:
                 return target
-            if cls._range_keyname is None or not local.holds_ranges():
+            if cls._range_keyname is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
             ranges = cls._range_target(hash_key, cls.lock_settings()).row
             is_held = local.held_in_context(ranges, rows.bound_of(cls, range_key)) is not None

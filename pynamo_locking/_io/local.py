@@ -171,11 +171,6 @@ def held_in_context(row: Row, bound: Bound | None = None) -> OwnEntry | None:
     )
 
 
-def holds_ranges() -> bool:
-    """Tell whether this context holds a part of any lock."""
-    return any(own.entry.claim.is_ranged for held in _held.get().values() for own in held)
-
-
 def holds_nothing() -> bool:
     """Tell whether this context holds no lock at all, without looking at keys."""
     return not _held.get()

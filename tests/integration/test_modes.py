@@ -508,6 +508,27 @@ def test_writes_in_a_locked_range_are_guarded(reading_anywhere):
         reading_anywhere.get("d", 1).save()
 
 
+def test_writes_in_a_range_without_ends_are_guarded(reading_anywhere):
+    """All items of a hash key: refused once the lock is lost, and under a shared one; there is no one item of it."""
+    lock = reading_anywhere.locked_range("d", None, None, heartbeat=False).acquire()
+    inside, beside = reading_anywhere.get("d", 1), reading_anywhere("e", 1)
+    with pytest.raises(ConfigurationError, match="has no item"):
+        _ = lock.item
+    inside.update([Reading.value.add(1)])
+    assert reading_anywhere.break_lock("d", ticket=lock.ticket)
+    beside.save()
+    for write in (inside.save, inside.delete, reading_anywhere("d", 7).save, lock.release):
+        with pytest.raises(LockLost):
+            write()
+    assert [(row.number, row.value) for row in reading_anywhere.query("d")] == [(0, 0), (1, 1), (2, 0)]
+
+    with (
+        reading_anywhere.locked_range("d", None, None, shared=True),
+        pytest.raises(ConfigurationError, match="take it exclusively"),
+    ):
+        reading_anywhere.get("d", 1).save()
+
+
 def test_a_transaction_in_a_locked_range(memory):
     """All its writes in the range are guarded by one check of the range."""
     memory.bind(Reading, Locks)

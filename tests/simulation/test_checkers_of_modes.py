@@ -13,7 +13,7 @@ from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.claims import are_rivals, queued_in, wished
 from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.network import Place
+from tests.simulation.engine.network import Change, Place
 from tests.simulation.history import Told
 
 READER = Claim(SHARED)
@@ -107,6 +107,22 @@ def test_fence_for_items_in_ranges(at: int, is_right: bool) -> None:
         history.wrote(history.checked_by("Fence"), done, after={item: log(1)})
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_fence_for_transactions_in_steps(is_right: bool) -> None:
+    """The row counts as it was at the decision; its holder may have left before the item is written."""
+    history = History()
+    item = Place("device", ("d",))
+    history.workload.row_of = lambda _: LOCKED
+    history.network.is_pending = lambda place: place == LOCKED
+    checker = history.checked_by("Fence")
+    request: Any = SimpleNamespace(places=(item, LOCKED), purpose=history.did("save", item, at=(0, 1), ticket=1))
+    history.images[LOCKED] = locked(*[1] * is_right, 2)
+    checker.on_decided(request)
+    history.images[LOCKED] = locked(*[1] * (not is_right), 2)
+    with contextlib.nullcontext() if is_right else refused("Fence"):
+        checker.on_changes(request, [Change(item, None, log(1))])
+
+
 @pytest.mark.parametrize(
     ("queue", "let_in", "is_right"),
     [
@@ -173,19 +189,22 @@ def test_unhindered(ahead: Claim, own: Claim, steps: tuple[str, ...], told: Told
             checker.at_end()
 
 
-@pytest.mark.parametrize("excuse", ["pause", "removed"])
+@pytest.mark.parametrize("excuse", ["pause", "removed", "late"])
 def test_unhindered_excuses(excuse: str) -> None:
-    """Who has stood still renews; and who was removed has to come again."""
+    """Who has stood still, or came by a second request, renews; and who was removed has to come again."""
     history = History()
     checker = history.checked_by("Unhindered")
     done = history.did("acquire", LOCKED, at=(0, 9))
     done.returned = None
+    purpose = f"acquire {done.number}"
+    if excuse == "late":
+        history.trace.append(SimpleNamespace(step="enter", purpose=purpose, fault="lost request"))
     history.wrote(checker, done, after={LOCKED: locked(1)}, request="enter")
     if excuse == "pause":
         history.faults.happened[Fault.PAUSE_AFTER] = 1
-    else:
+    elif excuse == "removed":
         history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
-    history.trace.append(SimpleNamespace(step="renew", purpose=f"acquire {done.number}", fault=""))
+    history.trace.append(SimpleNamespace(step="renew", purpose=purpose, fault=""))
     checker.at_end()
 
 

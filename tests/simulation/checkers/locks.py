@@ -81,16 +81,15 @@ class Fence(Checker):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._decided: dict[tuple[int, Place], Image | None] = {}
+        self._decided: list[tuple[Request, dict[Place, Image | None]]] = []
         listeners = getattr(run.network, "on_decided", None)
         if listeners is not None:  # a checker that is tested by itself has no network
             listeners.append(self.on_decided)
 
     def on_decided(self, request: Request) -> None:
         """Keep the rows of a transaction whose steps are still to come."""
-        for place in request.places:
-            if self.run.network.is_pending(place):
-                self._decided[id(request), place] = self.run.network.image(place)
+        network = self.run.network
+        self._decided.append((request, {at: network.image(at) for at in request.places if network.is_pending(at)}))
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
         """Look at the queue as it was before each change of data."""
@@ -112,8 +111,9 @@ class Fence(Checker):
                 self.require(not queue, f"{done} wrote without a lock while there was a queue: {queue}")
 
     def _row_before(self, request: Request, row: Place, changes: list[Change]) -> Image | None:
-        if (id(request), row) in self._decided:
-            return self._decided[id(request), row]
+        for decided, images in self._decided:
+            if decided is request and row in images:
+                return images[row]
         return next((each.before for each in changes if each.place == row), self.run.network.image(row))
 
 

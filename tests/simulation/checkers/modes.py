@@ -59,10 +59,11 @@ class Unhindered(Checker):
         # Who has stood still for a lease renews before it takes what it was let in to.
         signs = _WAIT if _PAUSES & {*self.run.faults.happened} else {*_WAIT, "renew"}
         for done, (_, came) in self._free.items():
-            steps = [step for step in self.run.trace[came:] if step.purpose == f"{done.kind} {done.number}"]
-            if any(step.fault for step in steps):
+            purpose = f"{done.kind} {done.number}"
+            steps = [(at, step) for at, step in enumerate(self.run.trace) if step.purpose == purpose]
+            if any(step.fault for _, step in steps):  # also before it came: its lease counts from there
                 continue
-            waited = any(step.step in signs for step in steps)
+            waited = any(step.step in signs for at, step in steps if at >= came)
             gave_up = done.told is Told.REFUSED and isinstance(done.error, LockTimeout)
             self.require(not waited and not gave_up, f"{done} waited, and nobody was in its way when it came")
 

@@ -12,6 +12,8 @@ from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.exceptions import OutcomeUnknown
+from pynamo_locking.placement import PlacedMixin
+from pynamo_locking.reads import ReadingMixin
 from pynamo_locking.transact_write import TransactWrite
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -146,6 +148,16 @@ def transaction_in_parts() -> Patches:
 def read_set_not_checked() -> Patches:
     """A transaction does not check what it has only read."""
     return [(TransactWrite, "read", lambda self, item: None)]
+
+
+@plants(Plan("edit, in steps"), "NothingLost", limit=200)
+def plain_read_beside() -> Patches:
+    """An item whose lock is elsewhere is read past the last holder's transaction, which is decided and not applied."""
+
+    def read(cls: Any, hash_key: Any, range_key: Any) -> Any:
+        return super(ReadingMixin, cls).get(hash_key, range_key, consistent_read=True)
+
+    return [(PlacedMixin, "_read_committed", classmethod(read))]
 
 
 @plants(Plan("locked register"), "Linearizable")

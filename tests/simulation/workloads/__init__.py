@@ -16,6 +16,7 @@ from tests.simulation.workloads import (
     queues,
     ranges,
     sharing,
+    stepping,
     tasks,
     transacting,
     values,
@@ -41,6 +42,7 @@ _MODULES: Final = (
     intervals,
     querying,
     tasks,
+    stepping,
 )
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamo_locking import LockingError, TransactWrite, locked_all
 from tests.simulation.models import BY_PACE, OFTEN, Account, Device, Document, Note
@@ -90,11 +90,11 @@ class Edit(Workload):
     """`edit()`: the last write releases the lock as well. The lock in the item, or in another row."""
 
     name = "edit"
-    items = ((Document, "d"), (Device, "d"))
+    items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Document, "d"), (Device, "d"))
 
     def party(self, index: int, turn: int) -> None:
         """Edit the item, or the one with its lock elsewhere."""
-        model: Any = (Document, Device)[turn % 2]
+        model, _ = self.items[turn % 2]
         edit = model.edit("d")
         with self.history.operation("edit", place(model, "d")) as done, edit as item:
             done.ticket = edit.lock.ticket
