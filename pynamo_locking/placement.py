@@ -167,9 +167,14 @@ class PlacedMixin(_Base):
         """Return our entry in a range of the hash key that this item lies in, if any."""
         if self._range_keyname is None or local.holds_nothing():
             return None
-        hash_key, range_key = self._key_values()
-        row = self._range_target(hash_key, self.lock_settings()).row
-        return locked.usable(local.held_in_context(row, rows.bound_of(type(self), range_key)))
+        return locked.usable(self._held_range(*self._key_values()))
+
+    @classmethod
+    def _held_range(cls, hash_key: Any, range_key: Any) -> OwnEntry | None:
+        row = cls._range_target(hash_key, cls.lock_settings()).row
+        if not local.all_held_in_context(row):
+            return None
+        return local.held_in_context(row, rows.position_of(cls, range_key))
 
     def _may_be_held_elsewhere(self) -> bool:
         return locked.OWN_ENTRY in self.__dict__ or (not local.holds_nothing() and self._has_lock_place())
@@ -189,8 +194,7 @@ class PlacedMixin(_Base):
                 return target
             if cls._range_keyname is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
-            ranges = cls._range_target(hash_key, cls.lock_settings()).row
-            is_held = local.held_in_context(ranges, rows.bound_of(cls, range_key)) is not None
+            is_held = cls._held_range(hash_key, range_key) is not None
         except ConfigurationError:  # a key that cannot be; let PynamoDB say so
             return None
         return target if is_held else None

@@ -98,6 +98,13 @@ def bound_of(model: type[Model], value: Any) -> Bound | None:
             f"the range key of {model.__name__} is stored in a form that sorts unlike its values, so it has no ranges: "
             f"use BinaryAttribute(legacy_encoding=False)."
         )
+    return position_of(model, value)
+
+
+def position_of(model: type[Model], value: Any) -> Bound:
+    """Return where an item stands among those of its hash key, whose ranges may be locked."""
+    attribute = model._range_key_attribute()
+    assert attribute is not None  # noqa: S101 - there are ranges of it
     bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
     return bound
 

@@ -21,7 +21,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._io import requests
-from tests.support.faults import lost_responses
+from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
@@ -527,6 +527,28 @@ def test_writes_in_a_range_without_ends_are_guarded(reading_anywhere):
         pytest.raises(ConfigurationError, match="take it exclusively"),
     ):
         reading_anywhere.get("d", 1).save()
+
+
+def test_items_that_have_no_ranges_beside_other_locks(memory):
+    """Whose range key sorts otherwise, or is given without a time zone: written as ever while some lock is held."""
+    memory.bind(Booking, Old, Locks)
+    with Locks.locked("unrelated"):
+        Old("f", b"a").save()
+        Booking("d", datetime(2026, 1, 1, 13)).save()  # noqa: DTZ001 - PynamoDB takes it for UTC
+    with Old.locked("f", b"a") as lock:
+        lock.item.save()
+        Old("f", b"b").save()
+    assert Old.count("f") == 2
+
+
+def test_a_key_without_time_zone_is_read_consistently_in_its_range(memory):
+    """PynamoDB takes it for UTC, and so does the lock."""
+    memory.bind(Booking, Locks)
+    Booking("d", hour(1)).save()
+    naive = hour(1).replace(tzinfo=None)
+    with Booking.locked_range("d", hour(0), hour(2)), count_requests() as counted:
+        Booking.get("d", naive).refresh()
+        assert counted.by_operation == {"TransactGetItems": 2}
 
 
 def test_a_transaction_in_a_locked_range(memory):

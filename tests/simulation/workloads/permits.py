@@ -73,3 +73,8 @@ class Disagreements(Sharing):
         with self.history.held(lock, self.row(lock)):
             runtime.current.sleep(1.0)
         self.give_back(lock)
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Return the lock in the way in which whoever is left in the queue took it."""
+        left = Names.lock_state("pool").entries
+        yield Names.lock("pool", permits=left[0].claim.permits if left else 1)
