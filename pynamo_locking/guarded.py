@@ -48,17 +48,19 @@ class GuardedMixin(ReadingMixin):
         if attribute is not None:
             row = self._lock_row_of_item()
             return EmbeddedItem(self, attribute, row, self._own_entry(row))
-        own = self._own_entry_elsewhere()
-        if own is not None:
-            return GuardedItem(self, own)
+        owns = self._own_entries_elsewhere()
+        if owns:
+            return GuardedItem(self, *owns)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return FreeItem(self) if has_parts else None
 
-    def _own_entry_elsewhere(self) -> OwnEntry | None:
-        if self._may_be_held_elsewhere():
-            return self._own_entry(self._lock_row_of_item()) or self._range_entry()
-        return None
+    def _own_entries_elsewhere(self) -> list[OwnEntry]:
+        """Return those of its own lock and of a range in which it lies: both may be lost, and have to be checked."""
+        if not self._may_be_held_elsewhere():
+            return []
+        own, around = self._own_entry(self._lock_row_of_item()), self._range_entry()
+        return [each for each in (own, around) if each is not None]
 
     def _kept(
         self,

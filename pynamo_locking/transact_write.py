@@ -9,6 +9,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
+from pynamo_locking._core.naming import canonical_number
 from pynamo_locking._io import events, guards, runtime, versions
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
@@ -18,12 +19,13 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action as UpdateAction
     from pynamodb.models import Model
 
+    from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.writes import Write
 
 MAX_ACTIONS: Final = 100
@@ -185,11 +187,24 @@ class TransactWrite(PynamoTransactWrite):
 
     def _add_write(self, writer: FreeItem, write: Write) -> None:
         key = _key_of(write.item)
-        is_guarded = isinstance(writer, GuardedItem) and not self._assembly.guards_row_of(writer.own)
-        self._make_room(key, write, needed=2 if is_guarded else 1)
+        unguarded = self._assembly.unguarded(writer) if isinstance(writer, GuardedItem) else []
+        for own in unguarded:
+            self._refuse_check(own, (own.row.table, *_sorted_key(own.row.key)), self._assembly.actions)
+        self._make_room(key, write, needed=1 + len(unguarded))
         self._assembly.add_write(key, writer, write)
 
+    @staticmethod
+    def _refuse_check(own: OwnEntry, key: Any, keys: Collection[Any]) -> None:
+        """DynamoDB allows one action for each item, and the row of a lock is one."""
+        if key in keys:
+            raise ConfigurationError(
+                f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it."
+            )
+
     def _add(self, key: Any, action: Action) -> None:
+        for guard in self._assembly.guards:
+            if guard.own is not None:
+                self._refuse_check(guard.own, key, [(guard.own.row.table, *_sorted_key(guard.own.row.key))])
         self._make_room(key, action.write)
         self._assembly.actions[key] = action
 
@@ -222,6 +237,21 @@ class TransactWrite(PynamoTransactWrite):
         options = self._connection._get_transact_operation_kwargs(
             None, self._return_consumed_capacity, self._return_item_collection_metrics
         )
+        try:
+            with self._assembly.last_under_locks():
+                data = self._send(options)
+        except Exception as error:
+            self._assembly.note_refusal(error)
+            if events.listeners:
+                actions = list(self._assembly.actions.values())
+                events.tell.commit_failed(str(self._client_request_token), _table_of(actions), error)
+            raise
+        for model in self._models_for_version_attribute_update:
+            model.update_local_version_attribute()
+        self._assembly.note_commit()
+        return data
+
+    def _send(self, options: dict[str, Any]) -> dict[str, Any]:
         commit = Commit(
             self._connection,
             list(self._assembly.actions.values()),
@@ -231,19 +261,10 @@ class TransactWrite(PynamoTransactWrite):
             options=options,
         )
         try:
-            data = commit.send()
-        except Exception as error:
-            self._refusals = commit.refusals
-            self._assembly.note_refusal(error)
-            if events.listeners:
-                events.tell.commit_failed(commit.token, _table_of(commit.actions), error)
-            raise
+            return commit.send()
         finally:
+            self._refusals = commit.refusals
             self._client_request_token = commit.token
-        for model in self._models_for_version_attribute_update:
-            model.update_local_version_attribute()
-        self._assembly.note_commit()
-        return data
 
 
 def _check_replaces(before: Action, write: Write | None, key: Any) -> None:
@@ -274,10 +295,19 @@ def _table_of(actions: Sequence[Action]) -> str:
 
 def _key_of(item: Model) -> Any:
     """Return what identifies an item: its table and its key."""
-    return (item._get_connection().table_name, *sorted(item._get_keys().items()))
+    hash_attribute, range_attribute = item._hash_key_attribute(), item._range_key_attribute()
+    names = [attribute for attribute in (hash_attribute, range_attribute) if attribute is not None]
+    values = item._get_hash_range_key_serialized_values()
+    key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in zip(names, values, strict=False)}
+    return (item._get_connection().table_name, *_sorted_key(key))
 
 
 def _key_in(kwargs: dict[str, Any]) -> Any:
     """Return the same for the request of an action."""
-    key = {name: next(iter(value.values())) for name, value in kwargs["Key"].items()}
-    return (kwargs["TableName"], *sorted(key.items()))
+    return (kwargs["TableName"], *_sorted_key(kwargs["Key"]))
+
+
+def _sorted_key(key: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
+    """Return a key so that 2 and 2.0, which are one number to DynamoDB, are one here."""
+    values = ((name, *next(iter(typed.items()))) for name, typed in key.items())
+    return sorted((name, canonical_number(value) if type_ == "N" else value) for name, type_, value in values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.outcome import Kind
@@ -12,6 +13,8 @@ from pynamo_locking._io.writes import DELETE, SAVE, UPDATE
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pynamo_locking._io.items import FreeItem
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
@@ -29,29 +32,43 @@ class Assembly:
     def __init__(self) -> None:
         self.actions: dict[Any, Action] = {}
         self.guards: list[Action] = []
+        self._writes: dict[Any, tuple[FreeItem, Write]] = {}
         self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
         self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
 
     def add_write(self, key: Any, writer: FreeItem, write: Write) -> None:
         """Add the write of an item, with the check of its lock if we hold that."""
-        request = writer.action(write)
-        self.actions[key] = Action(request, write)
+        self.actions[key] = _action(writer, write, {})
+        self._writes[key] = writer, write
         if isinstance(writer, EmbeddedItem):
-            number = 0 if writer.own is None else writer.own.last_write
-            self.actions[key] = Action(request, write, writer.row, writer.own, number)
             if writer.own is not None and write.operation is DELETE:
                 self._deleted_locks.append(writer.own)
         elif isinstance(writer, GuardedItem):
-            self._guard_row(writer.own)
+            for own in self.unguarded(writer):
+                self.guards.append(_row_guard(own, {}))
             if write.operation in (SAVE, DELETE):
                 self._written_items[writer.own] = write.operation is DELETE
 
-    def _guard_row(self, own: OwnEntry) -> None:
-        """Add the check of the lock row, once."""
-        if self.guards_row_of(own):
-            return
-        number = own.next_write()
-        self.guards.append(Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number))
+    def unguarded(self, writer: GuardedItem) -> list[OwnEntry]:
+        """Return which of the entries that a write names have no check of their row here yet."""
+        return [own for own in writer.owns if not self.guards_row_of(own)]
+
+    @contextlib.contextmanager
+    def last_under_locks(self) -> Iterator[None]:
+        """Number the writes under our locks anew, and let nobody else write under them until the block ends.
+
+        Other writes may have been numbered since they were added here, and a write whose number is not the highest
+        one is refused.
+        """
+        named = [action.own for action in (*self.actions.values(), *self.guards) if action.own is not None]
+        with contextlib.ExitStack() as held:
+            numbers = {own: held.enter_context(own.writing()) for own in locked.in_order(set(named))}
+            self.guards = [action if action.own is None else _row_guard(action.own, numbers) for action in self.guards]
+            for key, (writer, write) in self._writes.items():
+                before = self.actions[key]
+                if before.write is write and _changes_with_time(before):
+                    self.actions[key] = _with_key_of(before, _action(writer, write, numbers))
+            yield
 
     def guards_row_of(self, own: OwnEntry) -> bool:
         """Tell whether the check of a lock row is there already.
@@ -98,6 +115,35 @@ class Assembly:
             own.is_item_deleted = is_deleted
         for own in self._deleted_locks:
             locked.left(own, None)
+
+
+def _action(writer: FreeItem, write: Write, numbers: Mapping[OwnEntry, int]) -> Action:
+    if not isinstance(writer, EmbeddedItem):
+        return Action(writer.action(write), write)
+    number = 0 if writer.own is None else _number(writer.own, numbers)
+    return Action(writer.action(write, number), write, writer.row, writer.own, number)
+
+
+def _number(own: OwnEntry, numbers: Mapping[OwnEntry, int]) -> int:
+    """Return the number of a write; before it is sent, the one that it would have now."""
+    return numbers.get(own, own.last_write + 1)
+
+
+def _row_guard(own: OwnEntry, numbers: Mapping[OwnEntry, int]) -> Action:
+    number = _number(own, numbers)
+    return Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
+
+
+def _changes_with_time(action: Action) -> bool:
+    """Tell whether what was added names a number of ours, or the second that it was added in."""
+    return action.own is not None or (action.write is not None and getattr(action.write.item, "_hides_expired", False))
+
+
+def _with_key_of(before: Action, action: Action) -> Action:
+    """Write the item that was meant when the action was added, whatever the instance's key is by now."""
+    for verb, kwargs in action.request.items():
+        kwargs.update({part: before.request[verb][part] for part in ("Key", "Item") if part in kwargs})
+    return action
 
 
 def note_applied(write: Write) -> None:

@@ -129,7 +129,8 @@ class Committing:
 
     def _extra_actions(self) -> int:
         writers = [entry.writer for entry in self._entries]
-        locked_rows = {writer.own.row.identity for writer in writers if isinstance(writer, GuardedItem)}
+        guarded = [writer for writer in writers if isinstance(writer, GuardedItem)]
+        locked_rows = {own.row.identity for writer in guarded for own in writer.owns}
         return len(locked_rows) + (self._terms.idempotency_key is not None)
 
     def run(self) -> bool:
@@ -189,18 +190,18 @@ class Committing:
             else:
                 assert entry.writer is not None  # noqa: S101 - it has a write
                 assembly.add_write(i, entry.writer, write)
-        commit = Commit(
-            self._connection(),
-            list(assembly.actions.values()),
-            [*assembly.guards, *self._key_action()],
-            self._terms.id,
-            may_change_token=True,
-            options={},
-            resolver=Resolver(deadline=self._terms.deadline, priority=self._terms.priority),
-        )
         assembly.before_commit()
         try:
-            commit.send()
+            with assembly.last_under_locks():
+                Commit(
+                    self._connection(),
+                    list(assembly.actions.values()),
+                    [*assembly.guards, *self._key_action()],
+                    self._terms.id,
+                    may_change_token=True,
+                    options={},
+                    resolver=Resolver(deadline=self._terms.deadline, priority=self._terms.priority),
+                ).send()
         except BaseException as error:
             assembly.note_refusal(error)
             raise

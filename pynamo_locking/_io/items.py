@@ -109,8 +109,8 @@ class FreeItem:
     def _send(self, write: Write) -> dict[str, Any]:
         return unlocked.send(write)
 
-    def action(self, write: Write) -> dict[str, Any]:
-        """Return a write as an action of a transaction, with the lock's part of that action."""
+    def action(self, write: Write, number: int | None = None) -> dict[str, Any]:  # noqa: ARG002 - of a lock in the item
+        """Return a write as an action of a transaction, with the lock's part of it: under that number, or the next."""
         return action_of(write)
 
     def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
@@ -166,10 +166,10 @@ class EmbeddedItem(FreeItem):
         return locked.inside(self.own, write)
 
     @override
-    def action(self, write: Write) -> dict[str, Any]:
+    def action(self, write: Write, number: int | None = None) -> dict[str, Any]:
         if self.own is None:
             return action_of(write, guards.unlocked(self.lock.attr_name))
-        number = self.own.next_write()
+        number = self.own.next_write() if number is None else number
         return action_of(write, guards.standing(self.own, number), [guards.counting(self.own, number)])
 
     @override
@@ -222,12 +222,13 @@ class GuardedItem(FreeItem):
 
     Args:
         item: the model instance.
-        own: the entry under which it is written.
+        owns: the entries under which it is written: that of its own lock, then that of a range in which it lies.
     """
 
-    def __init__(self, item: Model, own: OwnEntry) -> None:
+    def __init__(self, item: Model, *owns: OwnEntry) -> None:
         super().__init__(item)
-        self.own = own
+        self.owns = owns
+        self.own = owns[0]
 
     @property
     @override
@@ -260,7 +261,7 @@ class GuardedItem(FreeItem):
         if write.operation is DELETE:
             write.kind = Kind.KEEP
         try:
-            locked.beside(self.own, write, action_of(write))
+            locked.beside(self.owns, write, action_of(write))
         except (Conflict, OutcomeUnknown) as error:
             self._failed(write, error)
             raise

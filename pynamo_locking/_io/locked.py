@@ -5,7 +5,8 @@ It counts itself in the entry, and so recognises its own earlier copy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from pynamodb.expressions.update import Update
 
@@ -16,6 +17,8 @@ from pynamo_locking._io.writes import Patience
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from pynamodb.models import Model
 
     from pynamo_locking._core.claims import Claim
@@ -84,6 +87,14 @@ def is_stale_copy(item: Model, own: OwnEntry) -> bool:
     return read_under is not None and read_under.row.identity == own.row.identity and read_under is not own
 
 
+class _Guard(NamedTuple):
+    """The check of one of our entries by a write, and what the write does to it."""
+
+    own: OwnEntry
+    number: int
+    kind: Kind
+
+
 # Embedded locks
 
 
@@ -126,7 +137,7 @@ def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> d
             repeated = repeated or transport.was_repeated(error)
             if transport.code_of(error) == transport.CONDITION_FAILED:
                 image = transport.image_of(error)
-                _settle(own, write, number, image, error, repeated)
+                _settle(_Guard(own, number, write.kind), write, image, error, repeated)
                 return {"Attributes": image} if image is not None else {}
             if patience.allows(error):
                 continue
@@ -138,24 +149,26 @@ def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> d
 
 
 def _settle(
-    own: OwnEntry,
+    check: _Guard,
     write: Write,
-    number: int,
     image: Image | None,
     error: Exception,
     repeated: bool,  # noqa: FBT001
 ) -> None:
     """Return if a refused write was applied by its earlier copy, raise what happened otherwise."""
-    state = own.row.state(image)
-    ticket = own.entry.ticket
-    outcome = judge(state, own.entry.id, ticket, number, kind=write.kind, repeated=repeated)
+    outcome, own = _judged(check, image, repeated), check.own
     if outcome is Outcome.APPLIED:
         return
     if outcome is Outcome.REJECTED:
         raise write.refused(error, image) from error
-    if outcome is Outcome.LOST or write.kind is Kind.KEEP:
-        own.lose_to(state)
-    raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(number))) from error
+    if outcome is Outcome.LOST or check.kind is Kind.KEEP:
+        own.lose_to(own.row.state(image))
+    raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(check.number))) from error
+
+
+def _judged(check: _Guard, image: Image | None, repeated: bool) -> Outcome:  # noqa: FBT001
+    entry, state = check.own.entry, check.own.row.state(image)
+    return judge(state, entry.id, entry.ticket, check.number, kind=check.kind, repeated=repeated)
 
 
 # Locks in a row of their own
@@ -181,25 +194,33 @@ def row_guard(own: OwnEntry, number: int, kind: Kind) -> dict[str, Any]:
     return {"Update": kwargs}
 
 
-def beside(own: OwnEntry, write: Write, action: dict[str, Any]) -> None:
+def beside(owns: Sequence[OwnEntry], write: Write, action: dict[str, Any]) -> None:
     """Write an item whose lock is another row: one transaction with the check of that row.
 
     Args:
-        own: our entry in the lock row.
+        owns: our entries in the rows that the item is locked by: its own one, then that of a range. The first one ends
+            with the write, if that is the last of an `edit`.
         write: what it is, for errors.
         action: the write as a transaction's action, such as ``{"Put": {...}}``.
     """
-    with own.writing() as number:
-        items = [action, row_guard(own, number, write.kind)]
+    with contextlib.ExitStack() as held:
+        numbers = {own: held.enter_context(own.writing()) for own in in_order(owns)}
+        checks = [_Guard(own, numbers[own], write.kind if own is owns[0] else Kind.KEEP) for own in owns]
+        items = [action, *(row_guard(*check) for check in checks)]
         if write.kind is Kind.KEEP:
-            _transact(own, write, number, items)
+            _transact(write, checks, items)
             return
-        with own.going():
-            _transact(own, write, number, items)
-        left(own, None)
+        with owns[0].going():
+            _transact(write, checks, items)
+        left(owns[0], None)
 
 
-def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, Any]]) -> None:
+def in_order(owns: Iterable[OwnEntry]) -> list[OwnEntry]:
+    """Return entries in the order in which everybody writes under several of them, so that nobody waits in a circle."""
+    return sorted(owns, key=lambda own: own.entry.id)
+
+
+def _transact(write: Write, checks: Sequence[_Guard], items: list[dict[str, Any]]) -> None:
     connection = write.item._get_connection().connection
     token, repeated, resent, patience = runtime.current.token(), False, False, Patience()
     while True:
@@ -210,7 +231,7 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
             reasons = transport.reasons_of(error)
             repeated = repeated or transport.was_repeated(error)
             if reasons and not transport.is_conflict(reasons):
-                _settle_transaction(own, write, number, reasons, error, repeated)
+                _settle_transaction(write, checks, reasons, error, repeated)
                 return
             if patience.allows(error):
                 if not repeated:
@@ -219,27 +240,36 @@ def _transact(own: OwnEntry, write: Write, number: int, items: list[dict[str, An
             if not (repeated or transport.is_ambiguous(error)):
                 raise write.failed(error) from error
             if resent:
-                raise write.unknown(error, own.write_id(number)) from error
+                raise write.unknown(error, _write_id(checks)) from error
             resent = repeated = True
         else:
             return
 
 
+def _write_id(checks: Sequence[_Guard]) -> str:
+    return checks[0].own.write_id(checks[0].number)
+
+
 def _settle_transaction(
-    own: OwnEntry,
     write: Write,
-    number: int,
+    checks: Sequence[_Guard],
     reasons: list[dict[str, Any]],
     error: Exception,
     repeated: bool,  # noqa: FBT001
 ) -> None:
     """Return if the transaction was applied by its earlier copy, raise what happened otherwise."""
-    item_reason, row_reason = reasons
-    if row_reason.get("Code") == "ConditionalCheckFailed":
-        _settle(own, write, number, row_reason.get("Item"), error, repeated)
+    item_reason, *row_reasons = reasons
+    failed = [
+        (check, reason.get("Item"))
+        for check, reason in zip(checks, row_reasons, strict=True)
+        if reason.get("Code") == "ConditionalCheckFailed"
+    ]
+    if any(_judged(check, image, repeated) is Outcome.APPLIED for check, image in failed):
         return
+    for check, image in failed:
+        _settle(check, write, image, error, repeated)
     if repeated and write.may_still_be_applied(item_reason.get("Item")):
-        raise write.unknown(error, own.write_id(number)) from error
+        raise write.unknown(error, _write_id(checks)) from error
     _fail(write, item_reason, error)
 
 

@@ -196,20 +196,20 @@ class LongCommit:
         self._assemble()
         to = State.COMMITTED if self._plan.staged else State.FINISHED
         flip = Action(headers.decision(self._book, self._header.id, to))
-        actions = list(self._assembly.actions.values())
-        commit = Commit(
-            self._book.connection,
-            actions,
-            [flip, *self._assembly.guards, *self._extra],
-            self._header.id,
-            may_change_token=False,
-            options={},
-            resolver=self._marker.resolver(),
-        )
         self._assembly.before_commit()
         self._expect_deletes(expected=True)
-        self._is_sent = True
-        commit.send()
+        with self._assembly.last_under_locks():
+            commit = Commit(
+                self._book.connection,
+                list(self._assembly.actions.values()),
+                [flip, *self._assembly.guards, *self._extra],
+                self._header.id,
+                may_change_token=False,
+                options={},
+                resolver=self._marker.resolver(),
+            )
+            self._is_sent = True
+            commit.send()
 
     def _assemble(self) -> None:
         marked = {id(one.entry): one for one in self._marked}

@@ -9,6 +9,7 @@ from pynamo_locking._core.claims import SHARED, Claim
 from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import records, requests
 from pynamo_locking._io.own import OwnEntry
+from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.placement import PlacedMixin
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -60,6 +61,13 @@ def open_ends_are_empty() -> Patches:
 def items_outside_of_ranges() -> Patches:
     """An item in a range that we hold is written as if we did not hold it."""
     return [(PlacedMixin, "_range_entry", lambda self: None)]
+
+
+@plants(Plan("items in ranges", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=200)
+def ranges_behind_locks_of_items() -> Patches:
+    """An item whose own lock we hold, too, is written as if we did not hold the range around it."""
+    entries = GuardedMixin._own_entries_elsewhere
+    return [(GuardedMixin, "_own_entries_elsewhere", lambda self: entries(self)[:1])]
 
 
 @plants(Plan("named ranges", parties=3), "Fifo")

@@ -129,3 +129,18 @@ class RangesOfItems(_Ranges):
     def seen_at(self, at: int) -> list[int]:
         """Read the item of a point."""
         return self.seen_in(Slot, ("d", at))
+
+
+class ItemsInRanges(RangesOfItems):
+    """Each item is written under its own lock as well: the range has to be held all the same."""
+
+    name = "items in ranges"
+
+    def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
+        """Edit one item after the other."""
+        for at in points:
+            with (
+                self.history.operation("save", place(Slot, ("d", at)), ticket=lock.ticket) as done,
+                Slot.edit("d", at) as item,
+            ):
+                self.append(item, done.number)

@@ -1,0 +1,236 @@
+"""Several locks over one write, and several writes under one lock: each is checked, and none is in the other's way."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+
+from pynamo_locking import (
+    ConfigurationError,
+    LockableModel,
+    LockLost,
+    NamedLock,
+    TransactWrite,
+    VersionAttribute,
+    transaction,
+)
+from tests.support.faults import count_requests, lost_responses
+from tests.support.models import QUICK, Account, Document
+
+
+class Names(NamedLock):
+    class Meta:
+        table_name = "names"
+        lock_settings = QUICK
+
+
+class Seat(LockableModel):
+    """Locked one by one, or as a range."""
+
+    class Meta:
+        table_name = "seats"
+        lock_table = Names
+        lock_settings = QUICK
+
+    hall = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    value = NumberAttribute(default=0)
+
+
+class Chair(LockableModel):
+    """The same, with a version."""
+
+    class Meta:
+        table_name = "chairs"
+        lock_table = Names
+        lock_settings = QUICK
+
+    hall = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+@pytest.fixture
+def seats(memory):
+    """Ten seats."""
+    return with_seats(memory)
+
+
+@pytest.fixture
+def seats_anywhere(engine):
+    """The same on each engine."""
+    return with_seats(engine)
+
+
+def with_seats(engine):
+    engine.bind(Seat, Chair, Names)
+    for number in range(10):
+        Seat("h", number).save()
+    Chair("h", 1).save()
+    return Seat
+
+
+def by_edit(model):
+    with model.edit("h", 1) as seat:
+        seat.value += 1
+
+
+def by_update(model):
+    with model.locked("h", 1) as lock:
+        lock.item.update([model.value.add(1)])
+
+
+def by_transact_write(model):
+    with model.locked("h", 1) as lock, transact() as transaction:
+        transaction.update(lock.item, [model.value.add(1)])
+
+
+def by_transaction(model):
+    with transaction() as tx:
+        seat = tx.get(model, "h", 1, for_update=True)
+        tx.update(seat, [model.value.add(1)])
+
+
+def transact():
+    return TransactWrite(connection=Seat._get_connection().connection)
+
+
+WAYS = [(Seat, by_edit), (Chair, by_edit), (Seat, by_update), (Seat, by_transact_write), (Chair, by_transaction)]
+
+
+@pytest.mark.parametrize(("model", "write"), WAYS)
+@pytest.mark.usefixtures("seats_anywhere")
+def test_a_range_and_the_lock_of_an_item_in_it(model, write):
+    """Both are checked: nothing is written once the range is lost, although the item's own lock is held."""
+    with pytest.raises(LockLost), model.locked_range("h", 0, 5, heartbeat=False) as lock:
+        write(model)
+        assert model.break_lock("h", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            write(model)
+    assert model.get("h", 1).value == 1
+    assert model.lock_state("h", 1).entries == ()
+
+
+@pytest.mark.parametrize(("model", "write"), WAYS)
+@pytest.mark.usefixtures("seats")
+def test_an_item_in_a_shared_range(model, write):
+    """Under a shared range nothing is written, also under the item's own lock."""
+    with model.locked_range("h", 0, 5, shared=True), pytest.raises(ConfigurationError, match="take it exclusively"):
+        write(model)
+    assert model.get("h", 1).value == 0
+    assert model.lock_state("h", 1).entries == ()
+
+
+def test_a_range_inside_the_lock_of_an_item(seats):
+    """The order in which they were taken does not matter."""
+    with Seat.locked("h", 1) as own:
+        seat = own.item
+        with pytest.raises(LockLost), Seat.locked_range("h", None, None, heartbeat=False) as lock:
+            assert Seat.break_lock("h", ticket=lock.ticket)
+            seat.save()
+        seat.value = 7
+        seat.save()
+    assert Seat.get("h", 1).value == 7
+
+
+def test_the_lock_of_an_item_is_lost_inside_a_range(seats):
+    """The range alone is not enough, if the copy came out of the item's lock."""
+    with Seat.locked_range("h", 0, 5), contextlib.suppress(LockLost), Seat.locked("h", 1, heartbeat=False) as own:
+        assert Seat.break_lock("h", 1, ticket=own.ticket)
+        own.item.value = 7
+        with pytest.raises(LockLost):
+            own.item.save()
+    assert Seat.get("h", 1).value == 0
+
+
+@pytest.mark.parametrize("write", [by_edit, by_update])
+@pytest.mark.usefixtures("seats_anywhere")
+def test_a_lost_answer_under_two_locks(write):
+    """The write is found by its number, by whichever row shows it, also where engines know no tokens."""
+    with Seat.locked_range("h", 0, 5), lost_responses("TransactWriteItems") as faults:
+        write(Seat)
+        assert faults.hits == 1
+    assert Seat.get("h", 1).value == 1
+    assert Seat.lock_state("h", 1).entries == Seat.lock_state("h").entries == ()
+
+
+def test_the_cost_of_a_write_under_two_locks(seats):
+    """One transaction of three actions."""
+    with Seat.locked_range("h", 0, 5), Seat.locked("h", 1) as lock:
+        seat = lock.item
+        with count_requests() as counted:
+            seat.save()
+    [(operation, body)] = counted.bodies
+    assert (operation, len(body["TransactItems"])) == ("TransactWriteItems", 3)
+
+
+# Several writes under one lock
+
+
+def test_a_write_between_a_transaction_and_its_commit(seats_anywhere):
+    """The transaction counts as the later one, although its actions were added before."""
+    with Seat.locked_range("h", 0, 10), transact() as transaction:
+        transaction.save(Seat("h", 1, value=1))
+        Seat("h", 2, value=2).save()
+        with transact() as inner:
+            inner.save(Seat("h", 3, value=3))
+    assert [seat.value for seat in Seat.query("h")] == [0, 1, 2, 3, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_write_between_a_transaction_and_its_commit_with_the_lock_in_the_item(memory):
+    """The same for an embedded lock."""
+    memory.bind(Account, Document)
+    account = Account("a", balance=1)
+    account.save()
+    with Account.locked("a") as lock, TransactWrite(connection=Account._get_connection().connection) as transaction:
+        transaction.update(lock.item, [Account.balance.add(1)])
+        Account.get("a").update([Account.balance.add(10)])
+    assert Account.get("a").balance == 12
+
+
+def test_transactions_of_a_batch_under_one_range(seats):
+    """They are sent one after the other, so that none is taken for an old copy of another."""
+    with Seat.locked_range("h", 0, 1000), Seat.guarded_batch(transactions=True) as batch:
+        for number in range(400):
+            batch.save(Seat("h", number, value=1))
+    assert sum(seat.value for seat in Seat.query("h")) == 400
+
+
+def test_the_check_of_a_lock_under_which_the_transaction_writes(seats):
+    """DynamoDB allows one action for each item, and the row of the lock is one: said when it is added."""
+    with Seat.locked("h", 1) as lock:
+        with transact() as transaction, pytest.raises(ConfigurationError, match="checks it already"):
+            transaction.save(lock.item)
+            lock.check(transaction)
+        with transact() as transaction, pytest.raises(ConfigurationError, match="checks it already"):
+            lock.check(transaction)
+            transaction.save(lock.item)
+    with Seat.locked("h", 1) as lock, transact() as transaction:
+        lock.check(transaction)
+        transaction.save(Seat("h", 2, value=5))
+    assert Seat.get("h", 2).value == 5
+
+
+def test_numbers_that_are_one_number(seats):
+    """2 and 2.0 are one key, so two actions for it are refused before anything is sent."""
+    with transact() as transaction:
+        transaction.save(Seat("h", 2, value=1))
+        with pytest.raises(ConfigurationError, match="two for"):
+            transaction.save(Seat("h", 2.0, value=2))
+    assert Seat.get("h", 2).value == 1
+
+
+def test_a_key_that_changes_before_the_commit(memory):
+    """What was added is written, though its request is made anew at the commit."""
+    memory.bind(Account)
+    Account("a", balance=1).save()
+    with Account.locked("a") as lock, TransactWrite(connection=Account._get_connection().connection) as transaction:
+        account = lock.item
+        account.balance = 5
+        transaction.save(account)
+        account.account_id = "b"
+    assert Account.get("a").balance == 5
+    assert Account.count() == 1
