@@ -109,7 +109,7 @@ class PlacedMixin(_Base):
         table, name = cls._lock_table(), rows.name_of(cls, key)
         lock = table._lock_attribute()
         assert lock is not None  # noqa: S101 - every NamedLock has one
-        row = table._lock_row({"name": {"S": name}}, lock, settings, name)
+        row = table._lock_row(rows.key_of(table, name, None), lock, settings, name)
         rows.join_places(cls, row)
         return Target(cls, row, (table, name, None), read)
 
@@ -133,9 +133,11 @@ class PlacedMixin(_Base):
     def _lock_table(cls) -> type[PlacedMixin]:
         table = getattr(cls.Meta, "lock_table", None)
         if not (isinstance(table, type) and issubclass(table, PlacedMixin) and table._lock_creates_item):
+            declare = "declare `lock = LockAttribute()`, or name"
+            what, how = ("locks of ranges", "name") if cls._lock_attribute() is not None else ("locks", declare)
             raise ConfigurationError(
-                f"{cls.__name__} has no place for locks: declare `lock = LockAttribute()`, or name a "
-                f"subclass of NamedLock in Meta.lock_table (it is {table!r})."
+                f"{cls.__name__} has no place for {what}: {how} a subclass of NamedLock in Meta.lock_table (it is "
+                f"{table!r})."
             )
         return table
 

@@ -234,3 +234,42 @@ def test_a_key_that_changes_before_the_commit(memory):
         account.account_id = "b"
     assert Account.get("a").balance == 5
     assert Account.count() == 1
+
+
+class Keyed(NamedLock):
+    """Stored under another name."""
+
+    class Meta:
+        table_name = "keyed"
+        lock_settings = QUICK
+
+    name = UnicodeAttribute(hash_key=True, attr_name="pk")
+
+
+class Desk(LockableModel):
+    """Its locks are there."""
+
+    class Meta:
+        table_name = "desks"
+        lock_table = Keyed
+        lock_settings = QUICK
+
+    desk_id = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+
+
+def test_a_lock_table_with_a_key_of_another_name(engine):
+    """It carries the locks of others as it carries its own."""
+    engine.bind(Keyed, Desk)
+    Desk("d").save()
+    with Keyed.locked("n"), Desk.edit("d") as desk:
+        desk.value += 1
+    assert Desk.get("d").value == 1
+    assert Desk.lock_state("d").exists
+
+
+def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
+    """They need a table of locks: that is what the error says, and not to declare what is declared."""
+    memory.bind(Document)
+    with pytest.raises(ConfigurationError, match=r"no place for locks of ranges: name a subclass of NamedLock"):
+        Document.locked_range("f", None, None)
