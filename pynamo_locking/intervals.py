@@ -75,10 +75,11 @@ class IntervalMixin(DisjointMixin):
         meanwhile; otherwise all begins anew, after a pause of full jitter (up to 0.1 s, doubled each time, at most
         2 s).
         After an `OutcomeUnknown`, the same call with the same instances is safe: rows that it finds
-        stored by the first one count as stored.
+        stored by the first one count as stored, and those that were changed since are written anew.
 
         Args:
-            new_rows: instances that are not stored yet, with any hash keys. Up to DynamoDB's 100 actions, of which each
+            new_rows: instances that are not stored yet, with any hash keys, of this model or of subclasses in the same
+                table. Up to DynamoDB's 100 actions, of which each
                 row and each hash key takes one, and with `pessimistic` each hash key another one; more rows, of up
                 to 99 hash keys, if the model has a `LockAttribute` and a
                 ``Meta.transaction_table``.
@@ -128,7 +129,7 @@ class IntervalMixin(DisjointMixin):
 
         Raises:
             OverlapError: other rows are there; nothing was written.
-            StaleVersion: the stored row is not the one that was read.
+            StaleVersion: the stored row is not the one that was read, or has expired since.
             ItemLocked: somebody else holds the row's embedded lock.
             TransactionConflict, LockTimeout, OutcomeUnknown, ConfigurationError: as `insert_disjoint`.
 
@@ -137,6 +138,7 @@ class IntervalMixin(DisjointMixin):
         axis = cls._interval()
         if not isinstance(row, cls) or versions.known(row).version is None:
             raise ConfigurationError(f"{row!r} is no stored {cls.__name__} that could be moved: see insert_disjoint().")
+        cls._check_same_table(row, "move")
         cls._place(axis, [moving(axis, row, begin, end)], pessimistic=pessimistic, wait=wait)
 
     @classmethod
@@ -199,8 +201,31 @@ class IntervalMixin(DisjointMixin):
                     f"this {cls.__name__} is stored already, in version {versions.known(row).version}: save() it, or "
                     f"move() it."
                 )
+            cls._check_same_table(row, "insert_disjoint")
         return given
+
+    @classmethod
+    def _check_same_table(cls, row: Self, method: str) -> None:
+        """Refuse a row of a subclass whose rows are elsewhere: it would be looked for here, and stored there.
+
+        Raises:
+            ConfigurationError: it is one.
+        """
+        model = type(row)
+        if model is not cls and _where(model) != _where(cls):
+            raise ConfigurationError(
+                f"a {model.__name__} is not stored where {cls.__name__} looks for rows (another table, or another "
+                f"Meta.interval): call {model.__name__}.{method}(...)."
+            )
 
 
 def _value(edge: Edge | None) -> Any:
     return None if edge is None else edge.value
+
+
+def _where(model: type[IntervalMixin]) -> object:
+    """Return where the rows of a model are stored, and with which keys and intervals."""
+    axis, meta, of = model._interval(), model.Meta, model.get_attributes()
+    attributes = [of[name] for name in (str(model._hash_keyname), *axis.names)]
+    kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
+    return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), axis.is_by_begin, kinds

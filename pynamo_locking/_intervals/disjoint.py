@@ -23,7 +23,9 @@ from pynamo_locking._core import paths
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._intervals.touching import Touched, guards_in, note_touched, touched_in
+from pynamo_locking._intervals.unsure import NAME, Memory, note_unsure, unsure_of
 from pynamo_locking._io import runtime, versions
+from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.spans import overlapping
 from pynamo_locking._io.together import settle
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.spans import Axis
     from pynamo_locking._io.unit import Entry
-    from pynamo_locking.guarded import GuardedMixin
 
 #: So many rows a guard names before they are settled: with more it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
@@ -57,8 +58,8 @@ _PAGE: Final = 5
 #: So many rows in the way are told.
 _MOST_TOLD: Final = 20
 
-#: Where an instance notes the ids of writes of which nobody knows whether they were applied.
-_UNSURE: Final = "_pynamo_locking_unsure"
+#: Where an instance notes the writes of which nobody knows whether they were applied.
+_UNSURE: Final = NAME
 
 
 class Disjoint:
@@ -127,7 +128,7 @@ class Disjoint:
             TransactionConflict: others changed rows of the hash key all the time, until the deadline.
             OutcomeUnknown: nothing tells whether it was done.
         """
-        before = [_Memory(placing.row) for placing in self._placings]
+        before = [Memory(placing.row) for placing in self._placings]
         begun, refused, attempt = self._begin(), None, 0
         while True:
             try:
@@ -136,7 +137,9 @@ class Disjoint:
                 begun.rollback()
                 is_refused = isinstance(error, (Conflict, OverlapError))  # else, as after an interrupt, nobody knows
                 for memory, placing in zip(before, self._placings, strict=True):
-                    memory.restore(None if is_refused else placing.write_id)
+                    memory.restore()
+                    if not is_refused and placing.unsure is not None:
+                        note_unsure(placing.row, placing.unsure)
                 if (
                     error is refused
                     or self._is_over
@@ -146,6 +149,8 @@ class Disjoint:
                     raise
                 refused, attempt = error, attempt + 1
             else:
+                for placing in self._placings:
+                    vars(placing.row).pop(_UNSURE, None)
                 return
             runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
             begun = begun._again(self._begin())
@@ -231,19 +236,27 @@ class Disjoint:
         Raises:
             OverlapError: other rows are in the way.
         """
+        for placing in group:
+            placing.is_adopted = False  # this attempt looks for itself
         in_the_way = any(
             each.overlaps(self._axis, placing.span) and each.key(self._axis) != placing.leaves
             for each in touched
             for placing in group
         )
-        if in_the_way or len(touched) > MOST_TOUCHED:
+        is_unsure = any(unsure_of(placing.row) for placing in group)
+        if in_the_way or is_unsure or len(touched) > MOST_TOUCHED:
             touched = self._settle(touched)
         found = self._search(begun, group)
         keys = [each.key(self._axis) for each in touched]
         if any(self._axis.key_in(image) in keys for image, _ in found):  # perhaps it has left already
             touched = self._settle(touched)
             found = self._search(begun, group)
-        return touched, [placing for placing in group if not self._is_done(placing, found)]
+        group = [placing for placing in group if not self._is_done(placing, self._stored(begun, placing, found))]
+        leaving = [placing.leaves for placing in group]
+        found = [each for each in found if self._axis.key_in(each[0]) not in leaving]
+        for placing in group:
+            self._check_free(placing, found)
+        return touched, group
 
     def _settle(self, touched: list[Touched]) -> list[Touched]:
         settle(self._axis.model, [each.key(self._axis) for each in touched])
@@ -260,25 +273,48 @@ class Disjoint:
             found += [each for each in islice(rows, most) if self._axis.key_in(each[0]) not in leaving]
         return found
 
-    def _is_done(self, placing: Placing, found: list[tuple[Image, Span]]) -> bool:
+    def _stored(self, begun: Transaction, placing: Placing, found: list[tuple[Image, Span]]) -> Image | None:
+        """Return the row that is stored where another one is to be, if an earlier call may have stored it there.
+
+        As it was found, if it was: it may be another one by now.
+        """
+        if not unsure_of(placing.row):
+            return None
+        images = (image for image, _ in found if self._axis.key_in(image) == placing.key)
+        return next(images, None) or begun._members.reader.read(type(placing.row), placing.key)
+
+    def _is_done(self, placing: Placing, image: Image | None) -> bool:
         """Tell whether a row is stored already, by an earlier call of which nobody knew what became of it.
 
-        Raises:
-            OverlapError: other rows are where it is to be.
+        If that call asked for something else, the instance becomes one of what is stored now.
         """
-        model: Any = type(placing.row)
+        row, model = placing.row, type(placing.row)
+        if image is None or is_expired(model, image):
+            return False
+        stored = versions.known_of(model, image)
+        ours = next((each for each in unsure_of(row) if each.write_id == stored.write_id), None)
+        if ours is None or stored == versions.known(row):
+            return False
+        if ours.asked == placing.asked():
+            fresh = model.from_raw_data(copy.deepcopy(image))
+            row.attribute_values = fresh.attribute_values
+            versions.copy_knowledge(fresh, row)
+            return True
+        if ours.may_be_followed_by(placing.kind):
+            versions.assume(row, stored)
+            placing.is_adopted = True
+        return False
+
+    def _check_free(self, placing: Placing, found: list[tuple[Image, Span]]) -> None:
+        """Refuse a row that others are in the way of.
+
+        Raises:
+            OverlapError: they are.
+        """
         others = [(image, span) for image, span in found if span.overlaps(placing.span)]
-        for image, _ in others:
-            is_ours = versions.known_of(model, image).write_id in vars(placing.row).get(_UNSURE, ())
-            if is_ours and self._axis.key_in(image) == placing.key:
-                fresh = model.from_raw_data(copy.deepcopy(image))
-                placing.row.attribute_values = fresh.attribute_values
-                versions.copy_knowledge(fresh, placing.row)
-                return True
         if others:
             others.sort(key=lambda each: begin_of(each[1]))
             raise overlap(self._axis, placing, others[:_MOST_TOLD], self._error)
-        return False
 
 
 def overlap(
@@ -304,25 +340,3 @@ def overlap(
 def _text(span: Span) -> str:
     ends = ["..." if edge is None else str(edge.value) for edge in (span.lower, span.upper)]
     return " to ".join(ends)
-
-
-class _Memory:
-    """What an instance was before it became part of a transaction."""
-
-    def __init__(self, item: GuardedMixin) -> None:
-        self._item = item
-        self._state, self._values = dict(vars(item)), dict(item.attribute_values)
-
-    def restore(self, unsure: str | None) -> None:
-        """Make it that again.
-
-        Args:
-            unsure: the id of a write of which nobody knows whether it was applied.
-        """
-        state = vars(self._item)
-        known = state.get(_UNSURE, ())
-        state.clear()
-        state.update(self._state)
-        self._item.attribute_values = dict(self._values)
-        if known or unsure is not None:
-            state[_UNSURE] = (*known, *(() if unsure is None else (unsure,)))

@@ -13,6 +13,7 @@ from typing_extensions import override
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._intervals.placing import Placing, saving, updating
+from pynamo_locking._intervals.unsure import unsure_of
 from pynamo_locking._io import guards, runtime, versions
 from pynamo_locking._io.spans import Axis, axis_of
 from pynamo_locking.contexts import locked_all
@@ -56,10 +57,12 @@ class DisjointMixin(VersionedMixin):
                 `VersionedMixin.save`.
 
         Cost: 1 write if the interval is as it is stored, with the lock in a row of its own as there. Otherwise
-        that of `insert_disjoint`, and 1 refused write for a row that was stored before.
+        that of `insert_disjoint`, and 1 refused write for a row that was stored before. After an `OutcomeUnknown` that
+        of `insert_disjoint`, 1 transactional read and 1 read.
         """
         axis = self._interval()
-        if versions.known(self).version is not None or not add_version_condition:
+        is_known = versions.known(self).version is not None or not add_version_condition
+        if is_known and not unsure_of(self):
             try:
                 return super().save(condition, add_version_condition=add_version_condition)
             except Conflict as refused:
@@ -235,13 +238,17 @@ def _literal(axis: Axis, actions: list[Action]) -> Any:
 
 @contextlib.contextmanager
 def _dressed(kind: type[PynamoDBException]) -> Iterator[None]:
-    """Make the errors of a transaction those that the callers of a single write expect."""
+    """Make the errors of a transaction, and of the reads before it, those that the callers of a single write expect."""
     try:
         yield
-    except LockingError as error:
-        if not isinstance(error, TransactWriteError):
+    except PynamoDBException as error:
+        if isinstance(error, kind):
             raise
-        own: type[LockingError] = type(error).__mro__[1]  # of the class that is both, the first base
-        dressed = also(own, kind)(*error.args)
+        dressed: Exception
+        if isinstance(error, LockingError):
+            own: type[LockingError] = type(error).__mro__[1]  # of the class that is both, the first base
+            dressed = also(own, kind)(*error.args)
+        else:
+            dressed = kind(*error.args)
         vars(dressed).update(vars(error))
         raise dressed from error.__cause__

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.intervals import colliding
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._io import rows, versions
+from pynamo_locking._intervals.unsure import MOVE, SAVE, UPDATE, Unsure
+from pynamo_locking._io import expiry, rows, versions
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,7 +38,10 @@ class Placing:
         key: the whole key that it is going to have, in DynamoDB's form.
         span: its interval, with both ends.
         write: makes a transaction write it; returns it as the transaction knows it.
-        leaves: its key as it is stored, in DynamoDB's form; None if it is not stored, as far as is known.
+        kind: what is asked for: one of those of `unsure`.
+        asked: returns what is asked for, as a text that is the same for the same.
+        stored_at: its key as it is stored, in DynamoDB's form; None if it is not stored, as far as the caller knows.
+        is_adopted: whether an earlier call has stored it where it is to be, which its caller did not know.
         entry: what `write` has returned.
     """
 
@@ -46,13 +51,24 @@ class Placing:
     key: Image
     span: Span
     write: Callable[[Transaction], Entry]
-    leaves: Image | None = None
+    kind: str
+    asked: Callable[[], str]
+    stored_at: Image | None = None
+    is_adopted: bool = field(default=False, init=False)
     entry: Entry | None = field(default=None, init=False)
 
     @property
-    def write_id(self) -> str | None:
-        """The id of the write, once there is one."""
-        return None if self.entry is None or self.entry.write is None else self.entry.write.part.write_id
+    def leaves(self) -> Image | None:
+        """Its key as it is stored, as far as is known."""
+        return self.key if self.is_adopted else self.stored_at
+
+    @property
+    def unsure(self) -> Unsure | None:
+        """The write, once there is one, to be remembered if nobody knows what became of it."""
+        write = None if self.entry is None else self.entry.write
+        if write is None or write.part.write_id is None:
+            return None
+        return Unsure(write.part.write_id, self.kind, self.asked())
 
 
 def whole(axis: Axis, begin: Any, end: Any) -> Span:
@@ -66,14 +82,33 @@ def whole(axis: Axis, begin: Any, end: Any) -> Span:
     return axis.span(begin, end)
 
 
-def _placing(axis: Axis, row: GuardedMixin, span: Span, write: Callable[[Transaction], Entry]) -> Placing:
+def _placing(
+    axis: Axis,
+    row: GuardedMixin,
+    span: Span,
+    write: Callable[[Transaction], Entry],
+    kind: str,
+    asked: Callable[[], str],
+) -> Placing:
     hash_key = row._key_values()[0]
     edge = span.lower if axis.is_by_begin else span.upper
     assert edge is not None  # noqa: S101 - it has both
     key = rows.key_of(type(row), hash_key, edge.value)
     [stored] = (value for name, value in key.items() if name != axis.key_name)
     guard = guard_name(axis.model.Meta.table_name, next(iter(stored.items())))
-    return Placing(row, hash_key, guard, key, span, write)
+    return Placing(row, hash_key, guard, key, span, write, kind, asked)
+
+
+def _values(axis: Axis, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
+    """Return, as a short text, what a row will be if it is stored with that interval: without version and lock."""
+    values = row.serialize(null_check=False) | dict(zip(axis.stored, axis.ends(span), strict=True))
+    version, lock = versions.shape_of(type(row)).attribute, row._lock_attribute()
+    besides = {attribute.attr_name for attribute in (version, lock) if attribute is not None}
+    return _digest([values[name] for name in sorted(values) if name not in besides], sorted(values), condition)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *, checks: bool = True) -> Placing:
@@ -86,9 +121,10 @@ def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *,
             entry.rely()  # on what is stored now: the instance then knows what it has become
         return entry
 
-    placing = _placing(axis, row, whole(axis, *(getattr(row, name) for name in axis.names)), write)
+    span = whole(axis, *(getattr(row, name) for name in axis.names))
+    placing = _placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
     if not checks or versions.known(row).version is not None:
-        placing.leaves = placing.key
+        placing.stored_at = placing.key
     return placing
 
 
@@ -108,8 +144,8 @@ def updating(
 
     fixed = getattr(row, axis.names[0 if axis.is_by_begin else 1])
     ends = (fixed, end) if axis.is_by_begin else (end, fixed)
-    placing = _placing(axis, row, whole(axis, *ends), write)
-    placing.leaves = placing.key
+    placing = _placing(axis, row, whole(axis, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
+    placing.stored_at = placing.key
     return placing
 
 
@@ -125,8 +161,9 @@ def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
         entry.save(None, checks=True)
         return entry
 
-    placing = _placing(axis, row, whole(axis, begin, end), write)
-    placing.leaves = rows.key_of(type(row), *row._key_values())
+    span = whole(axis, begin, end)
+    placing = _placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
+    placing.stored_at = rows.key_of(type(row), *row._key_values())
     return placing
 
 
@@ -136,7 +173,8 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
     entry = tx._members.of(old, is_write=True, replaces=False)
-    entry.delete(None, checks=True)
+    expires = expiry.attribute_name(type(row))
+    entry.delete(None if expires is None else expiry.alive(expires), checks=True)
     tx._count_in_guard(entry)
     versions.assume(row, Known())
     lock = row._lock_attribute()

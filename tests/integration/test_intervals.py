@@ -229,6 +229,15 @@ def test_a_time_needs_a_zone(in_memory: None) -> None:
             Booking.overlapping(1, begin, end)
 
 
+def test_an_update_takes_a_time_without_a_zone_for_utc(in_memory: None) -> None:
+    """PynamoDB has stored it so in the action, before we see it: documented, and so the row is kept apart by that."""
+    Booking.insert_disjoint([row := Booking(1, NOON + HOUR, begin=NOON), Booking(1, NOON, begin=NOON - HOUR)])
+    row.update([Booking.begin.set(datetime(2026, 1, 1, 12, 30))])  # noqa: DTZ001 - that is the point
+    assert row.begin == NOON + HOUR / 2
+    with pytest.raises(OverlapError):
+        row.update([Booking.begin.set(datetime(2026, 1, 1, 11, 59))])  # noqa: DTZ001 - that is the point
+
+
 def test_hash_keys_that_are_the_same_are_one(in_memory: None) -> None:
     """1 and 1.0 are one room, within a call and between calls."""
     rows = [Booking(1, NOON + HOUR, begin=NOON), Booking(1.0, NOON + 2 * HOUR, begin=NOON)]
