@@ -11,6 +11,7 @@ from typing_extensions import Self, TypeVar
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._io.pool import Pool
+from pynamo_locking._io.rows import key_of
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, OutcomeUnknown, also
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.transact_write import MAX_ACTIONS, TransactWrite
@@ -33,15 +34,26 @@ class _Job(Generic[M]):
     operation: str
     condition: Condition | None
     checks_version: bool
+    identity: Any
 
     def run(self) -> None:
+        self._check_key()
         write = self.item.save if self.operation == "save" else self.item.delete
         # A model may have a `save` of its own that knows no more than PynamoDB's first argument.
         write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
 
     def add_to(self, transaction: TransactWrite) -> None:
+        self._check_key()
         add = transaction.save if self.operation == "save" else transaction.delete
         add(self.item, self.condition, add_version_condition=self.checks_version)
+
+    def _check_key(self) -> None:
+        """Refuse an instance that has become another item since it was added."""
+        if self.identity is not None and _identity_of(self.item) != self.identity:
+            raise ConfigurationError(
+                f"the key of this {type(self.item).__name__} was changed after it was added to the batch for "
+                f"{self.identity}, and it was not written: make an instance for each item."
+            )
 
 
 class GuardedBatch(Generic[M]):
@@ -64,7 +76,8 @@ class GuardedBatch(Generic[M]):
         self._transactions = transactions
         self._workers = workers
         self._on_progress = on_progress
-        self._jobs: dict[Any, _Job[M]] = {}
+        self._jobs: list[_Job[M]] = []
+        self._seen: set[Any] = set()
         self._errors: dict[int, Exception | None] = {}
         self._has_ended = False
         self.results: tuple[BatchResult, ...] = ()
@@ -78,9 +91,9 @@ class GuardedBatch(Generic[M]):
             add_version_condition: with False the item is overwritten whatever its version.
 
         Raises:
-            ConfigurationError: the batch has a write of this item already.
+            ConfigurationError: the batch has a write of this item, or of this instance, already.
         """
-        self._add(_Job(item, "save", condition, add_version_condition))
+        self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item)))
 
     def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Add a delete.
@@ -91,9 +104,9 @@ class GuardedBatch(Generic[M]):
             add_version_condition: with False the item is deleted whatever its version.
 
         Raises:
-            ConfigurationError: the batch has a write of this item already.
+            ConfigurationError: the batch has a write of this item, or of this instance, already.
         """
-        self._add(_Job(item, "delete", condition, add_version_condition))
+        self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item)))
 
     def _check_open(self) -> None:
         if self._has_ended:
@@ -101,13 +114,18 @@ class GuardedBatch(Generic[M]):
 
     def _add(self, job: _Job[M]) -> None:
         self._check_open()
-        key = (type(job.item).Meta.table_name, *map(repr, job.item._get_serialized_keys()))
-        if key in self._jobs:
+        if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this one has "
-                f"two for {key}: join them."
+                f"two for {job.identity}: join them."
             )
-        self._jobs[key] = job
+        if id(job.item) in self._seen:
+            raise ConfigurationError(
+                f"this {type(job.item).__name__} is in the batch already, and an instance is written once, as it is "
+                f"when the block ends: make one for each item."
+            )
+        self._seen |= {job.identity, id(job.item)}
+        self._jobs.append(job)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -124,7 +142,7 @@ class GuardedBatch(Generic[M]):
             self._commit()
 
     def _commit(self) -> None:
-        jobs = list(self._jobs.values())
+        jobs = self._jobs
         groups = self._groups(jobs)
         pool = Pool(
             [lambda group=group: self._write(group, jobs) for group in groups],  # type: ignore[misc]
@@ -190,7 +208,8 @@ def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
         error = _failure_of(transaction._commit)
-        errors = transaction._refusals if any(transaction._refusals) else [error] * len(jobs)
+        is_explained = any(transaction._refusals) and not isinstance(error, OutcomeUnknown)
+        errors = transaction._refusals if is_explained else [error] * len(jobs)
     first = next((error for error in errors if error is not None), None)
     return errors if first is None else [error or _with_another(first) for error in errors]
 
@@ -203,6 +222,15 @@ def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
     if is_begun:
         return OutcomeUnknown("the batch was interrupted while this was written; it may or may not have been applied")
     return Conflict("not written: the batch was interrupted before")
+
+
+def _identity_of(item: GuardedMixin) -> Any:
+    """Return the table and the key of an item; None for a key that cannot be, which the write itself will say."""
+    try:
+        key = key_of(type(item), *item._key_values())
+    except ConfigurationError:
+        return None
+    return (type(item).Meta.table_name, *(next(iter(value.items())) for value in key.values()))
 
 
 def _size_of(job: _Job[M]) -> int:

@@ -32,6 +32,9 @@ _P = ParamSpec("_P")
 
 _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
 
+#: Calling such a function does not run it yet.
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 #: After these, a transaction that begins anew may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
 
@@ -86,7 +89,7 @@ def transaction(  # noqa: PLR0913 - options
 
     Cost: see `Transaction.commit`.
     """
-    outer = _current.get()
+    outer = current_transaction()
     if outer is not None:
         if not join:
             raise ConfigurationError(
@@ -120,8 +123,12 @@ def _as_current(begun: Transaction) -> Iterator[None]:
 
 
 def current_transaction() -> Transaction | None:
-    """Return the transaction of the ``with`` block or function that this code runs in, None if there is none."""
-    return _current.get()
+    """Return the transaction of the ``with`` block or function that this code runs in, None if there is none.
+
+    Nor is there one that is over: a callback of `Transaction.after_commit` can begin its own.
+    """
+    found = _current.get()
+    return None if found is None or found._is_over else found
 
 
 def transactional(
@@ -140,6 +147,10 @@ def transactional(
     The function gets the transaction as its first argument. It may run `attempts` times, so it should do
     nothing that cannot be undone: what has to happen once belongs into `Transaction.after_commit`. All attempts
     have the age of the first one, and the older of two wins, so that nobody starves.
+
+    Pass it keys, not instances: what it changes has to be read inside. An instance from outside is as old in the next
+    attempt as in the first, or shows what that one had done before it was rolled back. Both are refused, so all
+    attempts end in `StaleVersion`.
 
     Args:
         attempts: how often to try before giving up; 10 unless set. Between two attempts there is a pause of full
@@ -163,7 +174,7 @@ def transactional(
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if any(is_lazy(function) for is_lazy in _LAZY):
             raise ConfigurationError(
                 f"transactional() would commit before {getattr(function, '__name__', function)} has run: it is a "
                 f"coroutine or a generator. Make it a plain function, and call it in a worker thread."
@@ -171,7 +182,7 @@ def transactional(
 
         @functools.wraps(function)
         def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
-            if _current.get() is not None:
+            if current_transaction() is not None:
                 with transaction(join=join) as outer:
                     return function(outer, *arguments, **keywords)
             return _run(lambda tx: function(tx, *arguments, **keywords), attempts, options)

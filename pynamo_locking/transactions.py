@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pynamodb.exceptions import DoesNotExist
@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._io import events, runtime
+from pynamo_locking._io.callbacks import call_all
 from pynamo_locking._io.committing import Committing, Terms
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.savepoint import Savepoint
@@ -58,7 +59,7 @@ class Transaction(QueryingMixin):
             nothing can be written, and nobody is waited for who is not decided. ``"read_committed"``: only items that
             are written as well are checked. ``"read_uncommitted"``: reads even show what other transactions have not
             committed yet.
-        read_only: refuse writes; with ``"serializable"`` that is ``"snapshot"``.
+        read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
         lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long
             enough for any pause that is worth to survive, and what a crash costs those who wait.
@@ -94,6 +95,8 @@ class Transaction(QueryingMixin):
         self.is_repeated: bool = False
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
+        if self._read_only and idempotency_key is not None:
+            raise ConfigurationError("an idempotency key is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
         deadline = self._began_s + seconds(wait, "wait")
         priority = f"{runtime.current.time_ms():015}-{self.id}"
@@ -107,20 +110,15 @@ class Transaction(QueryingMixin):
             idempotency_key=idempotency_key,
             on_progress=on_progress,
         )
-        self._state = "open"
+        self._is_over = False
         self._commit: Committing | None = None
         self._is_committed = False
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         relies_on_reads = isolation in ("serializable", "snapshot")
         level = "snapshot" if relies_on_reads and self._read_only else isolation
-        self._members = Members(
-            self.id,
-            table,
-            Reader(level, deadline=deadline, priority=priority),
-            deadline,
-            relies_on_reads=relies_on_reads,
-        )
+        reader = Reader(level, deadline=deadline, priority=priority)
+        self._members = Members(self.id, table, reader, deadline, relies_on_reads=relies_on_reads)
 
     # Reading
 
@@ -166,7 +164,8 @@ class Transaction(QueryingMixin):
         """Store an item as it is now. What is changed in the instance afterwards needs another `save`.
 
         Args:
-            item: from `get`, from anywhere else (its version is then checked as by `Model.save`), or a new one.
+            item: from `get`, from anywhere else, or a new one. From elsewhere it has to be a whole one: a version
+                without the write id that is stored with it (of a projection, or made by hand) is refused.
             condition: on the item as it is stored before the transaction.
             add_version_condition: with False it is overwritten whatever its version, unless the transaction has
                 read it.
@@ -278,35 +277,34 @@ class Transaction(QueryingMixin):
         for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
-        self._state = "ended"
+        self._is_over = True
         try:
             self._members.name_in_guards(lambda: self._committing().direct())
             self._commit = self._committing()
             self.is_repeated = self._commit.run()
         except BaseException as error:  # also an interrupt, which may come after the decision
             self._is_committed = self._commit is not None and self._commit.is_decided
-            self._end(self._after_commit if self._is_committed else self._after_rollback, error)
+            self._end(error, told=error)
             raise
         self._is_committed = True
-        self._end([] if self.is_repeated else self._after_commit)
+        self._end(None)
 
     def rollback(self) -> None:
         """Give up: nothing is written. Does nothing if the transaction is over."""
-        if self._state == "open":
-            self._state = "ended"
-            self._end(self._after_rollback)
+        if not self._is_over:
+            self._end(None)
 
-    def _end(self, callbacks: list[Callable[[], object]], error: BaseException | None = None) -> None:
+    def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
+        self._is_over = True
         if self.is_repeated or not self._is_committed:
             for entry in self._members.entries.values():
                 entry.forsake(is_saved=self.is_repeated)
-        with contextlib.ExitStack() as stack:
-            for callback in reversed(callbacks):
-                stack.callback(callback)
-            for lock in self._members.locks:
-                stack.callback(give_back, lock)
-            if events.listeners:
-                stack.callback(events.tell.transaction_ended, self, self._terms, self._commit, error)
+        last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
+        if events.listeners:
+            last.insert(0, partial(events.tell.transaction_ended, self, self._terms, self._commit, told))
+        if not self.is_repeated:
+            last += self._after_commit if self._is_committed else self._after_rollback
+        call_all(last, error)
 
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""
@@ -317,16 +315,19 @@ class Transaction(QueryingMixin):
         """Call back once the transaction is committed, such as to send a mail; locks are given back before.
 
         Not if `is_repeated`: nothing was written then. A process that dies between the commit and the call makes
-        none; what must happen is itself an item of the transaction, as in an outbox.
+        none; what must happen is itself an item of the transaction, as in an outbox. Its errors are raised, and the
+        transaction stays committed. It can begin a transaction of its own.
         """
+        self._check_open()
         self._after_commit.append(callback)
 
     def after_rollback(self, callback: Callable[[], object]) -> None:
-        """Call back once it is known that the transaction is not, or not known to be, committed."""
+        """Call back once the transaction is not, or not known to be, committed. After an error its own is logged."""
+        self._check_open()
         self._after_rollback.append(callback)
 
     def _check_open(self) -> None:
-        if self._state != "open":
+        if self._is_over:
             raise ConfigurationError("this transaction is over: begin a new one.")
 
     def _again(self, successor: Transaction) -> Transaction:
@@ -342,7 +343,7 @@ class Transaction(QueryingMixin):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
-            self.rollback()
-        elif self._state == "open":
+        if error is not None and not self._is_over:
+            self._end(error)
+        elif not self._is_over:
             self.commit()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.constants import ALL, NUMBER
-from pynamodb.expressions.operand import Path
+from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.util import get_value_placeholder
+from typing_extensions import override
 
 from pynamo_locking._io import runtime
 from pynamo_locking._io.operands import Stored
@@ -90,10 +92,44 @@ def _is_key(attribute: Attribute[Any]) -> bool:
     return bool(attribute.is_hash_key or attribute.is_range_key)
 
 
+class _Moment(dict[str, str]):
+    """The time in a request, in DynamoDB's form."""
+
+
+class _Now(Value):
+    """The second in which a request is made, not that in which its condition is."""
+
+    format_string = "now"
+    attr_type: str = NUMBER
+
+    def __init__(self) -> None:
+        self.values = ()
+
+    @override
+    def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
+        return str(get_value_placeholder(_Moment({NUMBER: str(now_s())}), expression_attribute_values))
+
+
+def date(kwargs: Mapping[str, Any], second: int) -> None:
+    """Make a request one of that second.
+
+    Two copies of one request must be of the same second: the first could be accepted after the second was refused.
+    """
+    for value in kwargs.get("ExpressionAttributeValues", {}).values():
+        if isinstance(value, _Moment):
+            value[NUMBER] = str(second)
+
+
+def date_now(action: Mapping[str, Any]) -> None:
+    """Make an action of a transaction, such as ``{"Put": {...}}``, one of this second; before it is first sent."""
+    for kwargs in action.values():
+        date(kwargs, now_s())
+
+
 def alive(name: str) -> Condition:
-    """Return the condition that an item has no time of expiry, or one to come."""
+    """Return the condition that an item has no time of expiry, or one to come when the request is made."""
     path = Path([name])
-    condition: Condition = path.does_not_exist() | (path > now_s())
+    condition: Condition = path.does_not_exist() | (path > _Now())
     return condition
 
 
@@ -103,7 +139,7 @@ def for_save(model: type[Model], condition: Condition | None) -> Condition | Non
     if name is None or condition is None:
         return condition
     if holds_without_item(condition):
-        replaceable: Condition = condition | (Path([name]) <= now_s())
+        replaceable: Condition = condition | (Path([name]) <= _Now())
         return replaceable
     in_time: Condition = condition & alive(name)
     return in_time

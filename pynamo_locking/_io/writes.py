@@ -63,6 +63,7 @@ class Write:
         return_values: what DynamoDB is asked for.
         is_shown: whether the instance has the values already that an update will have stored.
         is_strict: whether an item without a write id must not be taken for one that has one.
+        second: by which an item of it has expired or has not: that in which its request is first made.
     """
 
     item: Model
@@ -77,6 +78,7 @@ class Write:
     return_values: str | None = None
     is_shown: bool = False
     is_strict: bool = False
+    second: int | None = field(default=None, init=False)
 
     @property
     def label(self) -> str:
@@ -114,6 +116,8 @@ class Write:
             return_values_on_condition_failure="ALL_OLD",
         )
         guards.check_size(self.item, kwargs)
+        self.second = expiry.now_s() if self.second is None else self.second
+        expiry.date(kwargs, self.second)
         return kwargs
 
     def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
@@ -332,4 +336,4 @@ def plan_check(item: Model) -> Write:
     """Return the check of a transaction that an item is still the one that was read."""
     versions.check_current(item, TransactWriteError)
     part = versions.part_of(item, is_checked=True)
-    return Write(item, CHECK, part, part.condition())
+    return Write(item, CHECK, part, expiry.for_save(type(item), part.condition()))

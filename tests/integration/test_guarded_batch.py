@@ -66,6 +66,17 @@ class Other(VersionedMixin, Model):
     version = VersionAttribute()
 
 
+class Numbered(VersionedMixin, Model):
+    """Numbers as keys."""
+
+    class Meta:
+        table_name = "numbered"
+
+    number = NumberAttribute(hash_key=True)
+    part = NumberAttribute(range_key=True)
+    version = VersionAttribute()
+
+
 class Inside(LockableModel):
     """The lock in the item."""
 
@@ -360,6 +371,29 @@ def test_a_write_without_any_answer_is_unknown(engine, transactions, lose):
             assert Row.get(result.item.pk)
 
 
+def test_a_transaction_that_is_refused_after_a_lost_copy_is_unknown(cheap):
+    """The copy may be on its way still, and be accepted once the item that was in the way is deleted."""
+    cheap.bind(Row)
+    stored = []
+
+    def meanwhile(body: dict[str, Any]) -> bool:
+        if not stored:
+            stored.append(Row("a", n=1))
+            stored[0].save()
+        return True
+
+    with (
+        pytest.raises(BatchError) as caught,
+        lost_requests("TransactWriteItems", where=meanwhile) as lost,
+        Row.guarded_batch(transactions=True) as batch,
+    ):
+        batch.save(Row("a", n=2))
+        batch.save(Row("b"))
+    assert lost.hits == 1
+    assert kinds(caught.value.results) == ["OutcomeUnknown", "OutcomeUnknown"]
+    assert versions(Row) == {"a": 1}
+
+
 # What is refused at once
 
 
@@ -389,6 +423,63 @@ def test_two_writes_of_one_item_are_refused(dynoxide, transactions):
                 twice()
         batch.save(Row("b"))
     assert versions(Row) == {"a": 1, "b": 1}
+
+
+@MODES
+def test_numbers_that_are_equal_are_one_key(cheap, transactions):
+    """DynamoDB takes 2 and 2.0 for the same; other numbers are others."""
+    cheap.bind(Numbered)
+    with Numbered.guarded_batch(transactions=transactions) as batch:
+        batch.save(Numbered(2, 10))
+        for key in ((2, 10), (2.0, 10), (2, 1e1), (20e-1, 10.0)):
+            with pytest.raises(ConfigurationError, match="one write for each item"):
+                batch.save(Numbered(*key), add_version_condition=False)
+        batch.save(Numbered(2, 11))
+        batch.save(Numbered(2.5, 10))
+    assert Numbered.count() == 3
+
+
+@MODES
+def test_an_instance_is_written_once(cheap, transactions):
+    """Also if it gets another key: both writes would be of the second one."""
+    cheap.bind(Row)
+    item = Row("a", n=1)
+    with pytest.raises(ConfigurationError, match="make one for each item"), Row.guarded_batch() as batch:
+        batch.save(item, add_version_condition=False)
+        item.pk = "b"
+        batch.save(item, add_version_condition=False)
+    assert versions(Row) == {}
+    with Row.guarded_batch(transactions=transactions) as batch:
+        batch.save(Row("a"))
+        batch.save(Row("b"))
+    assert versions(Row) == {"a": 1, "b": 1}
+
+
+@MODES
+def test_an_instance_that_gets_another_key_is_not_written(cheap, transactions):
+    """It would be written over an item that nobody has asked for."""
+    cheap.bind(Row)
+    item = Row("a", n=1)
+    with pytest.raises(BatchError) as caught, Row.guarded_batch(transactions=transactions) as batch:
+        batch.save(item, add_version_condition=False)
+        batch.save(Row("b", n=2))
+        item.pk = "b"
+    first, second = caught.value.results
+    assert isinstance(first.error, ConfigurationError)
+    assert "key" in str(first.error)
+    assert second.is_applied == (not transactions)
+    assert [row.n for row in Row.scan(consistent_read=True)] == ([] if transactions else [2])
+
+
+@MODES
+def test_a_key_that_cannot_be_is_a_result(dynoxide, transactions):
+    """Two of them are two writes, each with its error."""
+    dynoxide.bind(Row)
+    with pytest.raises(BatchError) as caught, Row.guarded_batch(transactions=transactions) as batch:
+        batch.save(Row(""))
+        batch.save(Row("a"))
+        batch.delete(Row(""))
+    assert [result.is_applied for result in caught.value.results] == [False, not transactions, False]
 
 
 @pytest.mark.parametrize("workers", [0, -1])

@@ -1,0 +1,38 @@
+"""What is called at the end of a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger("pynamo_locking")
+
+
+def call_all(callbacks: Sequence[Callable[[], object]], error: BaseException | None) -> None:
+    """Call all, in their order, also if one raises.
+
+    Args:
+        callbacks: what to call.
+        error: why the transaction has ended. It is what the caller has to hear of, so what a callback raises is only
+            logged then.
+
+    Raises:
+        Exception: without such an error, what the last callback that failed has raised.
+    """
+    with contextlib.ExitStack() as stack:
+        for callback in reversed(callbacks):
+            if error is None:
+                stack.callback(callback)
+            else:
+                stack.callback(_logging, callback, error)
+
+
+def _logging(callback: Callable[[], object], error: BaseException) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("a callback failed at the end of a transaction, after %s", type(error).__name__)
