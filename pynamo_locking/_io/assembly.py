@@ -66,7 +66,7 @@ class Assembly:
             self.guards = [action if action.own is None else _row_guard(action.own, numbers) for action in self.guards]
             for key, (writer, write) in self._writes.items():
                 before = self.actions[key]
-                if before.write is write and _changes_with_time(before):
+                if before.write is write and before.own is not None:
                     self.actions[key] = _with_key_of(before, _action(writer, write, numbers))
             yield
 
@@ -132,11 +132,6 @@ def _number(own: OwnEntry, numbers: Mapping[OwnEntry, int]) -> int:
 def _row_guard(own: OwnEntry, numbers: Mapping[OwnEntry, int]) -> Action:
     number = _number(own, numbers)
     return Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
-
-
-def _changes_with_time(action: Action) -> bool:
-    """Tell whether what was added names a number of ours, or the second that it was added in."""
-    return action.own is not None or (action.write is not None and getattr(action.write.item, "_hides_expired", False))
 
 
 def _with_key_of(before: Action, action: Action) -> Action:

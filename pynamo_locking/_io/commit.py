@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.outcome import Outcome
-from pynamo_locking._io import attempts, runtime, transport
+from pynamo_locking._io import attempts, expiry, runtime, transport
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unlocked import locked_out
@@ -128,6 +128,8 @@ class Commit:
             TransactWriteError: everything else that DynamoDB says.
         """
         in_doubt, resent, patience = False, False, Patience()
+        for action in self.all:  # once: copies of one token have to be equal
+            expiry.date_now(action.request)
         while True:
             items = [action.request for action in self.all]
             kwargs = {"TransactItems": items, "ClientRequestToken": self.token, **self.options}

@@ -150,8 +150,6 @@ def test_a_transaction_in_time_prolongs(memory: Engine, clock: VirtualClock, pat
         assert Session.get("a")
 
 
-# `commit.py` has to call `expiry.date_now(action.request)` for each of its actions before the first attempt.
-@pytest.mark.xfail(strict=True, reason="the requests of a TransactWrite are made when its actions are added")
 @MODELS
 @pytest.mark.parametrize("write", [save, update])
 def test_a_transact_write_does_not_prolong_what_expires_before_its_end(
