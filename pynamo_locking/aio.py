@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from typing_extensions import Self, TypeVar, override
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import events, local, loops, runtime
+from pynamo_locking._io import events, handed, local, loops, runtime
 from pynamo_locking._io.target import M
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.contexts import Edit, in_order
@@ -70,7 +70,7 @@ class AsyncLock(Generic[M]):
             The lock itself.
 
         Raises:
-            LockTimeout, ItemNotFound, ConfigurationError: as `Lock.acquire`.
+            LockTimeout, ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: as `Lock.acquire`.
             asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
         """
         lock = self._lock
@@ -78,18 +78,32 @@ class AsyncLock(Generic[M]):
         if not lock._acquiring.acquire(blocking=False):
             raise lock._in_use()
         try:
-            lock._own = lock._take_again() or await self._take(wish)
-            lock._takes += 1
+            own = lock._take_again()
+            if own is None:
+                own = await self._take(wish)
+            else:
+                await self._keep_again(own)
+            lock._note_take(own)
         finally:
             lock._acquiring.release()
         return self
+
+    async def _keep_again(self, own: OwnEntry) -> None:
+        """As `handed.keep`, but what makes a request does so in a thread."""
+        try:
+            if not own.remaining:
+                await loops.to_the_end(partial(handed.renew, own))
+            self._lock._begin_heartbeat(own)
+        except BaseException:
+            own.give_back()
+            raise
 
     async def _take(self, wish: Wish) -> OwnEntry:
         party = runtime.current.party()
         row = self._lock._target.row
         steps = Acquisition(row, wish).steps()
         with events.tell.attempt(row, wish) if events.listeners else contextlib.nullcontext():
-            own = await loops.take(steps, lambda own: self._lock._hold(own, wish))
+            own = await loops.take(steps, self._lock._hold)
         own.party = party  # not the thread that made the last request
         local.remember(own)
         return own
@@ -154,11 +168,11 @@ class AsyncLock(Generic[M]):
 
     @property
     def item(self) -> M:
-        """The locked item, as it was in the very image that showed us in front. Makes no request.
+        """The locked item, as `Lock.item` says. Makes no request.
 
         Raises:
             ConfigurationError: it has to be read first: the lock is in a row of its own, or the item was written
-                before it was asked for. ``await lock.aitem()`` reads it.
+                before it was asked for here. ``await lock.aitem()`` reads it.
         """
         if self._must_read:
             raise ConfigurationError(
@@ -170,8 +184,8 @@ class AsyncLock(Generic[M]):
     @property
     def _must_read(self) -> bool:
         own = self._lock._last()
-        is_known = own.item is not None or own.entry.claim.is_ranged
-        return not is_known and (self._lock._target.is_elsewhere or own.image is None)
+        is_known = self._lock._given is not None or own.entry.claim.is_ranged
+        return not is_known and handed.must_read(own, self._lock._target)
 
     @property
     def is_held(self) -> bool:
@@ -267,10 +281,12 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
     async def __aenter__(self) -> G:
         await self.lock._enter()
         try:
-            return await self.lock.aitem()
+            item = await self.lock.aitem()
+            self._edit._note(item)
         except BaseException as error:
             await self.lock.__aexit__(type(error), error, error.__traceback__)
             raise
+        return item
 
     @override
     async def __aexit__(

@@ -12,6 +12,8 @@ from pynamo_locking._core.claims import spanning
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime
+from pynamo_locking._io.copies import Before
+from pynamo_locking._io.locked import taken_here
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking.locks import Lock
 
@@ -29,15 +31,30 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
 
     def __init__(self, lock: Lock[M]) -> None:
         self.lock = lock
+        self._before: Before | None = None
 
     @override
     def __enter__(self) -> M:
         self.lock.acquire()
         try:
-            return self.lock.item
+            item = self.lock.item
+            self._note(item)
         except BaseException:
             self.lock.release()
             raise
+        return item
+
+    def _note(self, item: M) -> None:
+        """Note what the item is, if an outer block goes on with it should this one fail."""
+        is_inner = not self.lock._is_last_take
+        self._before = Before(item, self.lock._must_have_taken().copies) if is_inner else None
+
+    def _take_back(self, error: BaseException) -> None:
+        """Take back the changes of this block, which were not saved: an outer block must not save them either."""
+        if self._before is None:
+            self.lock._forget_item()
+        else:
+            self._before.restore(error)
 
     @override
     def __exit__(
@@ -50,9 +67,9 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
             if error is None:
                 self._save()
             else:
-                self.lock._forget_item()  # its changes were not saved; an outer block must not save them either
+                self._take_back(error)
         except BaseException as failure:
-            self.lock._forget_item()
+            self._take_back(failure)
             self.lock.__exit__(type(failure), failure, failure.__traceback__)
             raise
         self.lock.__exit__(kind, error, traceback)
@@ -90,7 +107,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
     Raises:
         LockTimeout: not all of them in time; none is held.
         LockLost: on leaving, if one of them was lost meanwhile.
-        ItemNotFound, ConfigurationError: as `Lock.acquire`.
+        ItemNotFound, ConfigurationError, OutcomeUnknown: as `Lock.acquire`.
 
     Cost: that of each lock; ranges of one hash key cost that of one.
     """
@@ -105,19 +122,24 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
 
 
 def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
-    """Yield locks by their rows, and before several ranges of one row a lock that covers them all."""
+    """Yield locks by their rows, and before several ranges of one row a lock that covers those not held already."""
     rows: dict[str, list[Lock[Any]]] = {}
     for lock in locks:
         rows.setdefault(repr(lock._target.row.identity), []).append(lock)
     for _, together in sorted(rows.items()):
         together.sort(key=lambda lock: lock._wish.claim.place)
-        if len(together) > 1 and any(lock._wish.claim.is_ranged for lock in together):
-            wishes = [lock._wish for lock in together]
+        wishes = [lock._wish for lock in together if not _is_taken_already(lock)]
+        if len(wishes) > 1 and any(wish.claim.is_ranged for wish in wishes):
             longest = max(wishes, key=lambda wish: wish.lease)
             has_heartbeat = any(wish.heartbeat for wish in wishes)
             wish = replace(longest, claim=spanning([wish.claim for wish in wishes]), heartbeat=has_heartbeat)
             yield Lock(together[0]._target, wish, None)
         yield from together
+
+
+def _is_taken_already(lock: Lock[Any]) -> bool:
+    own = taken_here(lock._target.row, lock._wish.claim, lock._own)
+    return own is not None and not own.lost.is_set()
 
 
 @contextlib.contextmanager

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Generic
 
 from typing_extensions import Self
 
-from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import events, expiry, guards, local, runtime
+from pynamo_locking._io import events, guards, handed, local, runtime
 from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.locked import OWN_ENTRY, taken_here
-from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.locked import taken_here
 from pynamo_locking._io.target import M
 from pynamo_locking._io.waiting import Acquisition
-from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, OutcomeUnknown, also
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +57,7 @@ class Lock(Generic[M]):
         self._on_lost = on_lost
         self._own: OwnEntry | None = None
         self._takes = 0
+        self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
 
     # Taking and giving back
@@ -75,6 +74,8 @@ class Lock(Generic[M]):
 
         Raises:
             LockTimeout: not our turn in time. No entry of ours is left behind.
+            LockLost: this thread or task holds it already, or so it believed: it has lost it.
+            OutcomeUnknown: it holds it already, and no answer came when the lease, which is over, was renewed.
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
             ConfigurationError: a table is missing, the item is full, or the key is wrong.
         """
@@ -82,14 +83,18 @@ class Lock(Generic[M]):
         if not self._acquiring.acquire(blocking=False):
             raise self._in_use()
         try:
-            self._own = self._take_again() or self._take(wish)
-            self._takes += 1
+            own = self._take_again()
+            if own is None:
+                own = self._take(wish)
+            else:
+                handed.keep(own, self._begin_heartbeat)
+            self._note_take(own)
         finally:
             self._acquiring.release()
         return self
 
     def _take_again(self) -> OwnEntry | None:
-        """Take the lock that this thread or task holds already, or return None."""
+        """Take the lock that this thread or task holds already, or return None. Makes no request."""
         own = taken_here(self._target.row, self._wish.claim, self._own)
         if self._takes and (own is None or own is not self._own):
             raise self._in_use()
@@ -103,6 +108,17 @@ class Lock(Generic[M]):
             own.on_lost.append(self._on_lost)
         return own
 
+    def _begin_heartbeat(self, own: OwnEntry) -> None:
+        if self._wish.heartbeat and not own.has_heartbeat:
+            heart.add(own)
+            own.has_heartbeat = True
+
+    def _note_take(self, own: OwnEntry) -> None:
+        if not self._takes:
+            self._given = None
+        self._own = own
+        self._takes += 1
+
     def _in_use(self) -> ConfigurationError:
         return ConfigurationError(
             f"this Lock object is in use for {self.name} already, by another thread or task, or its item was "
@@ -111,29 +127,22 @@ class Lock(Generic[M]):
 
     def _take(self, wish: Wish) -> OwnEntry:
         take = Acquisition(self._target.row, wish).run
-        return self._hold(events.tell.taking(self._target.row, wish, take) if events.listeners else take(), wish)
+        return self._hold(events.tell.taking(self._target.row, wish, take) if events.listeners else take())
 
-    def _hold(self, own: OwnEntry, wish: Wish) -> OwnEntry:
+    def _hold(self, own: OwnEntry) -> OwnEntry:
         try:
-            self._refuse_expired(own)
+            handed.refuse_expired(own, self._target)
             if self._on_lost is not None:
                 own.on_lost.append(self._on_lost)
             if events.listeners:
                 events.tell.acquired(own)  # before anything else can be told of it
-            if wish.heartbeat:
-                heart.add(own)
+            self._begin_heartbeat(own)
             local.remember(own)
         except BaseException:
             own.release_and_count()
             heart.remove(own)
             raise
         return own
-
-    def _refuse_expired(self, own: OwnEntry) -> None:
-        if not self._target.is_elsewhere and expiry.is_expired(self._target.model, own.image):
-            raise also(ItemNotFound, self._target.model.DoesNotExist)(
-                f"{self.name} has expired, and counts as absent: there is nothing to lock. Save it anew first."
-            )
 
     def release(self) -> None:
         """Give the lock back; the last of several takes removes our entry from the queue.
@@ -170,7 +179,8 @@ class Lock(Generic[M]):
     def _forget_item(self) -> None:
         """Let `item` be read anew the next time somebody asks for it."""
         own = self._must_have_taken()
-        own.item = own.image = None
+        own.copies.forget()
+        own.image = self._given = None
 
     def __enter__(self) -> Self:
         return self.acquire()
@@ -215,6 +225,10 @@ class Lock(Generic[M]):
         1 transactional read, once, for a lock in a row of its own (a plain read could show the state before
         a dead holder's last transaction).
 
+        Each time it is the same instance, and that of the block around it as well, if that has the lock too. But if
+        the item was written under the lock through another instance, an inner block reads it anew, and the old
+        instance cannot be saved until it is refreshed: `StaleVersion`, with or without a version.
+
         Raises:
             DoesNotExist: there is no such item.
             ConfigurationError: the lock was never taken.
@@ -222,15 +236,9 @@ class Lock(Generic[M]):
         own = self._last()
         if self._wish.claim.is_ranged:
             raise ConfigurationError(f"{self.name} is locked as a range, which has no item: query what is in it.")
-        if own.item is None:
-            image = None if self._target.is_elsewhere else own.image
-            item = self._target.read() if image is None else self._target.model.from_raw_data(image)
-            found = expiry.present(item)
-            vars(found)[OWN_ENTRY] = own
-            if own.item is None:  # else it was read once more, while a task that was cancelled had this one read
-                own.item = found
-        locked_item: M = own.item
-        return locked_item
+        if self._given is None:
+            self._given = handed.item_of(own, self._target)
+        return self._given
 
     @property
     def is_held(self) -> bool:
@@ -257,12 +265,7 @@ class Lock(Generic[M]):
             OutcomeUnknown: no answer came; the lease is at least what it was.
             ConfigurationError: this object does not hold the lock.
         """
-        own = self._must_have_taken()
-        try:
-            own.renew()
-        except Unavailable as error:
-            certain = f"{own.remaining:.1f} s of the lease are certain. Try again."
-            raise _unanswered(own, "renewal", error, certain) from error
+        handed.renew(self._must_have_taken())
 
     def ensure(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
@@ -290,24 +293,22 @@ class Lock(Generic[M]):
         """Go on as one of the readers: those who wait to share the lock get it now, in their turn.
 
         From then on writes under the lock are refused, as if it had been taken with ``shared=True``, and no
-        late copy of an earlier guarded write can land any more. The ticket stays. There is no upgrade.
+        late copy of an earlier guarded write can land any more. The ticket stays. There is no upgrade. A lock that
+        was taken with ``shared=True`` stays what it is, without a request.
+
+        A thread or task that has taken the lock several times has one entry, which is shared in all of its blocks
+        then. So a range inside a range that it holds, or one of several that `locked_all` took together, is refused:
+        more than that range would be shared.
 
         Raises:
             LockLost: our entry is gone.
             OutcomeUnknown: no answer came; it may be shared already, so writes are refused. Doing it again is safe.
-            ConfigurationError: this object does not hold the lock, or the lock is a semaphore.
+            ConfigurationError: this object does not hold the lock, or only a part of what is held together, or the
+                lock is a semaphore.
 
         Cost: 1 write.
         """
-        own = self._must_have_taken()
-        if own.entry.claim.permits > 1:
-            raise ConfigurationError(f"{self.name} is a semaphore, which has no readers.")
-        if own.entry.claim.mode == SHARED and not own.may_be_alone:
-            return
-        try:
-            own.downgrade()
-        except Unavailable as error:
-            raise _unanswered(own, "downgrade", error, "doing it again is safe.") from error
+        handed.downgrade(self._must_have_taken(), self._wish.claim)
 
     # Guards for writes of your own
 
@@ -344,7 +345,3 @@ class Lock(Generic[M]):
         if self._own is None or not self._takes:
             return f"<Lock {self.name} not held>"
         return f"<Lock {self.name} ticket {self.ticket}, {self.remaining:.1f} s left>"
-
-
-def _unanswered(own: OwnEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"no answer to the {request} of {own}; {advice}", write_id=own.entry.id, cause=error.cause)

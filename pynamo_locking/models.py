@@ -181,7 +181,8 @@ class LockableMixin(AwaitableMixin):
             A context manager that yields the lock, held, or None if it was not our turn in time.
 
         Raises:
-            ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
+            ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`. With
+                ``Meta.lock_table`` an absent item has a lock as well, and `lock.item` raises DoesNotExist.
             LockLost: on leaving, as `Lock.release`.
 
         Cost: that of the lock; 1 refused write if somebody holds it.
@@ -192,8 +193,10 @@ class LockableMixin(AwaitableMixin):
     def locked_first(cls, keys: Iterable[Any], **options: Any) -> AbstractContextManager[Lock[Self] | None]:
         """Take the first of several locks that is free, skipping those that are not: for work queues.
 
-        Like SQL's ``SKIP LOCKED``: workers that are given the same list take different items. Items that do
-        not exist (any more) are skipped as well. Whether the work is still to be done, `lock.item` says.
+        Like SQL's ``SKIP LOCKED``: workers that are given the same list take different items. With a
+        `LockAttribute`, items that do not exist (any more) are skipped as well; with ``Meta.lock_table`` their locks
+        are taken, and `lock.item` raises DoesNotExist. Whether the work is still to be done, `lock.item` says. A lock
+        that this thread or task holds already counts as free, and is taken again.
 
         Args:
             keys: hash keys, or pairs of hash and range key, in the order of preference.
@@ -203,7 +206,8 @@ class LockableMixin(AwaitableMixin):
             A context manager that yields the lock, held, or None if none was free.
 
         Raises:
-            ConfigurationError: on entering, as `Lock.acquire`.
+            ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
+                this thread or task shares one that it would have to take alone.
             LockLost: on leaving, as `Lock.release`.
 
         Cost: that of the lock, and 1 refused write for each one that was skipped; shared or with permits 2.
@@ -235,7 +239,8 @@ class LockableMixin(AwaitableMixin):
         """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``.
 
         The item is read by the request that takes the lock, and saved by the one that gives it back.
-        If the block raises, nothing is saved. All arguments are those of `locked`.
+        If the block raises, nothing is saved; of nested blocks each takes back its own changes only.
+        All arguments are those of `locked`.
 
         Returns:
             A context manager that yields the item.
@@ -244,7 +249,8 @@ class LockableMixin(AwaitableMixin):
             LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
             LockLost: on leaving; nothing was saved.
             OutcomeUnknown: on leaving; no answer tells whether it was saved.
-            PutError: on leaving, if the model's version changed (a writer that does not lock).
+            PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was
+                written through another instance in the block: `StaleVersion`.
 
         Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
         """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import events, local, requests, runtime
+from pynamo_locking._io.copies import Copies
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
 
@@ -49,12 +50,13 @@ class OwnEntry:
     # What it took, and since when we hold it: known if somebody has subscribed to events.
     taking: events.Scope | None = None
     held_since_s: float | None = None
+    has_heartbeat = False
 
     def __init__(self, row: Row, entry: Entry, started: float, beat: int, image: Image) -> None:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
-        self.item: Any = None
+        self.copies = Copies()
         self.party = runtime.current.party()
         self.depth = 1
         self.ended = False
@@ -181,8 +183,7 @@ class OwnEntry:
             if not is_last:
                 self.check_alone()  # also who has waited here for the last one
             self._writes += 1
-            if self.item is None:
-                self.image = None  # the image from the grant is no longer the item
+            self.image = None  # the image from the grant is no longer the item
             yield self._writes
 
     @contextlib.contextmanager

@@ -1,0 +1,106 @@
+"""The instances of a locked item that were handed out under one entry, and which of them are old."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._io import versions
+from pynamo_locking.exceptions import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+#: Where an instance with a version keeps what it knew of its stored item when another one was written.
+_OLD: Final = "_pynamo_locking_old"
+
+_WHY: Final = (
+    "was written through another instance, or may have been, under the same lock: saving this one could take that "
+    "change back"
+)
+
+
+class Copies:
+    """The instances of one item that blocks of one thread or task have: one, unless it was read anew.
+
+    Whoever writes one of them makes the others old. Those are not handed out any more, and not saved either: with a
+    version DynamoDB refuses it, without one `versions.check_current` does. Each is right again once it is refreshed.
+
+    Attributes:
+        writes: how many writes of the item are known to have been applied.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[Any] = []
+        self.writes = 0
+
+    @property
+    def current(self) -> Any:
+        """The instance to be handed out; None if there is none, or it is old."""
+        newest = self._given[-1] if self._given else None
+        return None if newest is None or _is_old(newest) else newest
+
+    def hand_out(self, item: Model) -> Any:
+        """Remember an instance that was read; return that, or the one that somebody else has read meanwhile."""
+        current = self.current
+        if current is None:
+            self._given.append(item)
+            return item
+        return current
+
+    def forget(self) -> None:
+        """Let the item be read anew."""
+        self._given.clear()
+
+    def note_write(self, writer: Model) -> None:
+        """Note that a write of an instance was applied."""
+        if not any(isinstance(writer, type(item)) or isinstance(item, type(writer)) for item in self._given):
+            return  # what the lock has handed out is something else, or nothing
+        self.writes += 1
+        _make_current(writer)
+        for item in self._given:
+            if item is not writer:
+                make_old(item)
+
+
+def _is_old(item: Model) -> bool:
+    return versions._OUTDATED in vars(item) or vars(item).get(_OLD) == versions.known(item)
+
+
+def _make_current(writer: Model) -> None:
+    """Note that an instance was stored as it is: it may be one that was saved although it was old."""
+    if vars(writer).get(versions._OUTDATED) == _WHY:
+        del vars(writer)[versions._OUTDATED]
+
+
+def make_old(item: Model) -> None:
+    """Note that the stored item may be another one than an instance shows."""
+    if item._version_attribute_name is None:
+        vars(item).setdefault(versions._OUTDATED, _WHY)  # `outdate` would say that it was a transaction
+    else:
+        vars(item)[_OLD] = versions.known(item)
+
+
+class Before:
+    """What an instance was when an inner block began.
+
+    Args:
+        item: the instance.
+        copies: those of its entry.
+    """
+
+    def __init__(self, item: Model, copies: Copies) -> None:
+        self._item = item
+        self._copies = copies
+        self._writes = copies.writes
+        self._values = copy.deepcopy(item.attribute_values)
+
+    def restore(self, error: BaseException | None) -> None:
+        """Take back what was done to the instance since; it is old if something was stored, or may have been.
+
+        Args:
+            error: why.
+        """
+        self._item.attribute_values = self._values
+        if self._copies.writes != self._writes or isinstance(error, OutcomeUnknown):
+            make_old(self._item)

@@ -1,0 +1,681 @@
+"""Locks inside locks of the same thread or task: one entry, several blocks, and copies of the item that get old."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import DoesNotExist, PutError
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemNotFound,
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    NamedLock,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactWrite,
+    VersionAttribute,
+    alocked_all,
+    locked_all,
+    transaction,
+)
+from pynamo_locking._io import heartbeat, requests
+from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.models import QUICK, Locks
+from tests.support.parties import in_thread, shifted_clock
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+class Inside(LockableModel):
+    """The lock in the item, no version."""
+
+    class Meta:
+        table_name = "inside"
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    v = NumberAttribute(default=0)
+    w = NumberAttribute(default=0)
+    lock = LockAttribute()
+
+
+class InsideVersioned(LockableModel):
+    """The lock in the item, and a version."""
+
+    class Meta:
+        table_name = "inside_versioned"
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    v = NumberAttribute(default=0)
+    w = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Beside(LockableModel):
+    """The lock in a row of its own, no version."""
+
+    class Meta:
+        table_name = "beside"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    v = NumberAttribute(default=0)
+    w = NumberAttribute(default=0)
+
+
+class BesideVersioned(LockableModel):
+    """The lock in a row of its own, and a version."""
+
+    class Meta:
+        table_name = "beside_versioned"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    v = NumberAttribute(default=0)
+    w = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class Reading(LockableModel):
+    """Ordered by number, for ranges."""
+
+    class Meta:
+        table_name = "nested_readings"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    device = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    value = NumberAttribute(default=0)
+
+
+KINDS: list[Any] = [Inside, InsideVersioned, Beside, BesideVersioned]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def kind(request: pytest.FixtureRequest, memory: Engine) -> Any:
+    """A model of each kind, with one item."""
+    memory.bind(request.param, Locks)
+    request.param("a").save()
+    return request.param
+
+
+@pytest.fixture(params=[Inside, Beside], ids=lambda kind: kind.__name__)
+def plain(request: pytest.FixtureRequest, memory: Engine) -> Any:
+    """A model without a version, with one item."""
+    memory.bind(request.param, Locks)
+    request.param("a").save()
+    return request.param
+
+
+@pytest.fixture
+def readings(memory: Engine) -> None:
+    """Items with ranges."""
+    memory.bind(Reading, Locks)
+    for number in (1, 5, 25):
+        Reading("d", number).save()
+
+
+class OopsError(Exception):
+    """What goes wrong in a block."""
+
+
+def stored(model: Any) -> tuple[Any, Any]:
+    """What DynamoDB has."""
+    item = model.get("a", consistent_read=True)
+    return item.v, item.w
+
+
+def write_through_another_copy(model: Any, way: str) -> None:
+    """Add 10 to `v`, not through the instance that the lock has handed out."""
+    copy = model.get("a", consistent_read=True)
+    if way == "save":
+        copy.v += 10
+        copy.save()
+    elif way == "update":
+        copy.update([model.v.add(10)])
+    elif way == "key":
+        unchecked = {"add_version_condition": False} if "version" in model.get_attributes() else {}
+        model("a").update([model.v.add(10)], **unchecked)
+    elif way == "batch":
+        copy.v += 10
+        with TransactWrite(connection=Connection()) as batch:
+            batch.save(copy)
+    else:
+        with transaction() as tx:
+            item = tx.get(model, "a")
+            item.v += 10
+            tx.save(item)
+
+
+WAYS = ["save", "update", "key", "batch"]
+
+
+# An inner edit that fails
+
+
+def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
+    """The outer edit goes on with its own changes, and saves them."""
+    with kind.edit("a") as outer:
+        outer.v = 5
+        with pytest.raises(OopsError), kind.edit("a") as inner:
+            inner.w = 9
+            raise OopsError
+        outer.v += 1
+
+    assert stored(kind) == (6, 0)
+
+
+def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any) -> None:
+    """The same for `lock.item`, which is the same instance afterwards."""
+    with kind.locked("a") as lock:
+        item = lock.item
+        item.v = 5
+        with pytest.raises(OopsError), kind.edit("a") as inner:
+            inner.w = 9
+            raise OopsError
+        assert lock.item is item
+        item.save()
+
+    assert stored(kind) == (5, 0)
+
+
+def test_an_inner_aedit_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
+    """The same for tasks."""
+
+    async def work() -> None:
+        async with kind.aedit("a") as outer:
+            outer.v = 5
+            with pytest.raises(OopsError):
+                async with kind.aedit("a") as inner:
+                    inner.w = 9
+                    raise OopsError
+            outer.v += 1
+
+    asyncio.run(work())
+
+    assert stored(kind) == (6, 0)
+
+
+def test_each_of_three_edits_takes_back_its_own_changes(kind: Any) -> None:
+    """However deep they are nested, and whatever became of those inside."""
+    with kind.edit("a") as outer:
+        outer.v = 1
+        with pytest.raises(OopsError), kind.edit("a") as middle:
+            middle.v = 2
+            with pytest.raises(OopsError), kind.edit("a") as inner:
+                inner.v = 3
+                raise OopsError
+            assert middle.v == 2
+            raise OopsError
+        assert outer.v == 1
+
+    assert stored(kind) == (1, 0)
+
+
+def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(kind: Any) -> None:
+    """What it saved in its block is stored; the outer copy is from before that, and is refused until refreshed."""
+    with kind.locked("a") as lock:
+        item = lock.item
+        with pytest.raises(OopsError), kind.edit("a") as inner:
+            inner.w = 9
+            inner.save()
+            inner.w = 10
+            raise OopsError
+        item.v = 5
+        with pytest.raises(StaleVersion):
+            item.save()
+        item.refresh()
+        item.v = 6
+        item.save()
+
+    assert stored(kind) == (6, 9)
+
+
+@pytest.mark.parametrize("lose", [lost_requests, lost_responses])
+def test_an_inner_edit_whose_save_nobody_answers(kind: Any, lose: Any) -> None:
+    """Nobody knows what is stored: a version tells when the outer edit saves, without one that is refused."""
+
+    def work() -> None:
+        with kind.edit("a") as outer:
+            outer.v = 5
+            edit = kind.edit("a")
+            edit.__enter__().w = 9
+            with lose("UpdateItem", 100), lose("TransactWriteItems", 100), pytest.raises(OutcomeUnknown):
+                edit.__exit__(None, None, None)
+            assert outer.w == 0
+
+    is_applied = lose is lost_responses
+    if "version" in kind.get_attributes() and not is_applied:
+        work()
+        assert stored(kind) == (5, 0)
+    else:
+        with pytest.raises(StaleVersion):
+            work()
+        assert stored(kind) == ((5, 9) if is_applied else (0, 0))
+
+
+def test_the_outer_edit_saves_what_a_good_inner_one_did(kind: Any) -> None:
+    """As ever: one instance, saved by each of them."""
+    with kind.edit("a") as outer:
+        outer.v = 5
+        with kind.edit("a") as inner:
+            inner.w = 9
+        outer.v += 1
+
+    assert stored(kind) == (6, 9)
+
+
+# A copy that another one has made old
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_inner_edit_reads_what_another_copy_has_written(kind: Any, way: str) -> None:
+    """It is not given the old instance, which would save the change away."""
+    with kind.locked("a") as lock:
+        assert lock.item.v == 0
+        write_through_another_copy(kind, way)
+        with kind.edit("a") as inner:
+            inner.w = 1
+
+    assert stored(kind) == (10, 1)
+
+
+def test_an_inner_edit_reads_what_a_transaction_has_written(memory: Engine) -> None:
+    """The same for a `Transaction`, which works on instances of its own."""
+    memory.bind(InsideVersioned)
+    InsideVersioned("a").save()
+
+    with InsideVersioned.locked("a") as lock:
+        assert lock.item.v == 0
+        write_through_another_copy(InsideVersioned, "transaction")
+        with InsideVersioned.edit("a") as inner:
+            inner.w = 1
+
+    assert stored(InsideVersioned) == (10, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
+    """`lock.item` of the inner block is read anew, with one read; that of the outer one stays the old instance."""
+    with kind.locked("a") as outer:
+        old = outer.item
+        write_through_another_copy(kind, way)
+        with kind.locked("a") as inner:
+            with count_requests() as counted:
+                assert inner.item.v == 10
+                assert inner.item is inner.item
+            assert counted.total == 1
+            assert outer.item is old
+
+
+def test_an_inner_aedit_reads_what_another_copy_has_written(kind: Any) -> None:
+    """The same for tasks; an `item` that has to be read first says so."""
+
+    async def work() -> None:
+        async with kind.alocked("a") as lock:
+            await lock.aitem()
+            await asyncio.to_thread(write_through_another_copy, kind, "save")
+            assert lock.item.v == 0  # the instance of this block
+            async with kind.alocked("a") as nested:
+                with pytest.raises(ConfigurationError, match="aitem"):
+                    _ = nested.item
+                assert (await nested.aitem()).v == 10
+            async with kind.aedit("a") as inner:
+                inner.w = 1
+
+    asyncio.run(work())
+
+    assert stored(kind) == (10, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
+    """With a version DynamoDB refuses it, without one we do, until it is refreshed."""
+    with kind.locked("a") as lock:
+        item = lock.item
+        item.w = 1
+        write_through_another_copy(kind, way)
+        assert lock.item is item  # nobody's changes are replaced without a word
+        with pytest.raises(StaleVersion) as refused:
+            item.save()
+        assert isinstance(refused.value, PutError)
+        item.refresh()
+        item.w = 2
+        item.save()
+
+    assert stored(kind) == (10, 2)
+
+
+def test_an_edit_does_not_save_what_another_copy_has_made_old(plain: Any) -> None:
+    """An update through another instance in the block of an edit is not lost: the edit says so."""
+    with pytest.raises(StaleVersion, match="refresh"), plain.edit("a") as item:
+        plain("a").update([plain.v.add(10)])
+        item.w = 1
+
+    assert stored(plain) == (10, 0)
+
+
+def test_all_copies_but_the_one_that_was_saved_are_old(plain: Any) -> None:
+    """Also those of blocks that have ended, and whichever of them writes."""
+    with plain.locked("a") as lock:
+        first = lock.item
+        write_through_another_copy(plain, "save")
+        with plain.locked("a") as inner:
+            second = inner.item
+        first.refresh()
+        second.w = 1
+        second.save()
+        with pytest.raises(StaleVersion):
+            first.save()
+        first.refresh()
+        first.w += 1
+        first.save()
+        with pytest.raises(StaleVersion):
+            second.save()
+
+    assert stored(plain) == (10, 2)
+
+
+def test_what_the_copy_itself_writes_does_not_make_it_old(kind: Any) -> None:
+    """A save, an update, a refused write, a transaction: it goes on being the item of the inner block too."""
+    with kind.locked("a") as lock:
+        item = lock.item
+        item.v = 1
+        item.save()
+        item.update([kind.v.add(1)])
+        with pytest.raises(PutError):
+            item.save(kind.v == 77)
+        item.v += 1
+        with TransactWrite(connection=Connection()) as batch:
+            batch.save(item)
+        with kind.edit("a") as inner:
+            assert inner is item
+            inner.w = 1
+
+    assert stored(kind) == (3, 1)
+
+
+def test_a_refused_write_of_another_copy_makes_nothing_old(kind: Any) -> None:
+    """Nothing was changed, so nothing is refused."""
+    with kind.locked("a") as lock:
+        lock.item.v = 5
+        copy = kind.get("a")
+        with pytest.raises(PutError):
+            copy.save(kind.v == 77)
+        copy.refresh()
+        lock.item.save()
+
+    assert stored(kind) == (5, 0)
+
+
+def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(plain: Any) -> None:
+    """Nor is it made anew by who still has the copy from before."""
+    if plain is Inside:  # whose lock goes with it
+        return
+    with plain.locked("a") as lock:
+        item = lock.item
+        plain("a").delete()
+        with plain.locked("a") as inner, pytest.raises(DoesNotExist):
+            _ = inner.item
+        assert lock.item is item
+
+
+def test_a_lock_that_is_taken_again_reads_again(kind: Any) -> None:
+    """What a lock has handed out belongs to that time it was held."""
+    lock = kind.lock("a")
+    with lock:
+        first = lock.item
+    in_thread(lambda: write_through_another_copy(kind, "save"))
+    with lock:
+        assert lock.item is not first
+        assert lock.item.v == 10
+
+
+# Taking again what is over, or nearly
+
+
+def _with_a_lease_that_is_over(model: Any) -> Any:
+    return model.locked("a", heartbeat=False, lease=20)
+
+
+def test_what_is_taken_again_is_held(kind: Any) -> None:
+    """A lease that is over is renewed, if nobody has come; the outer lock has it, too."""
+    with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
+        world.shift += 30
+        assert not outer.is_held
+        with kind.try_locked("a") as inner:
+            assert inner is not None
+            assert inner.is_held
+            assert outer.is_held
+
+
+@pytest.mark.parametrize("take", ["locked", "try_locked", "edit"])
+def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
+    """Somebody else has it by now: nobody is told that it is held."""
+    with shifted_clock() as world, pytest.raises(LockLost), _with_a_lease_that_is_over(kind):
+        world.shift += 30
+        in_thread(lambda: kind.locked("a", wait=60).acquire().release())
+        with pytest.raises(LockLost), getattr(kind, take)("a"):
+            pytest.fail("it is not held")
+
+
+def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
+    """The same for tasks, without a request in the event loop."""
+    loop_thread: list[int] = []
+    asked: list[int] = []
+
+    async def work() -> None:
+        loop_thread.append(threading.get_ident())
+        with shifted_clock() as world:
+            async with kind.alocked("a", heartbeat=False, lease=20) as outer:
+                world.shift += 30
+                async with kind.alocked("a") as inner:
+                    assert inner.is_held
+                    assert outer.is_held
+                world.shift += 30
+                await asyncio.to_thread(lambda: in_thread(lambda: kind.locked("a", wait=60).acquire().release()))
+                with pytest.raises(LockLost):
+                    async with kind.atry_locked("a"):
+                        pytest.fail("it is not held")
+
+    renew = requests.renew
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        asked.append(threading.get_ident())
+        return renew(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "renew", note)
+        with pytest.raises(LockLost):
+            asyncio.run(work())
+    assert asked
+    assert not set(asked) & set(loop_thread)
+
+
+def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None:
+    """The take is given back: the last release of the outer lock still empties the queue."""
+    with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
+        world.shift += 30
+        with lost_requests("UpdateItem", 100), pytest.raises(OutcomeUnknown):
+            kind.lock("a").acquire()
+        outer.renew()
+
+    assert kind.lock_state("a").entries == ()
+
+
+def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, however often it is taken again; from then on the outer one is, too."""
+    added: list[Any] = []
+    add = heartbeat.heart.add
+    monkeypatch.setattr(heartbeat.heart, "add", lambda own: (added.append(own), add(own)))
+
+    with kind.locked("a", heartbeat=False) as outer:
+        with kind.locked("a", heartbeat=False):
+            assert added == []
+        with kind.locked("a"), kind.locked("a"):
+            assert added == [outer._own]
+        with kind.locked("a"):
+            pass
+    with kind.locked("a") as outer, kind.locked("a"):
+        pass
+
+    assert len(added) == 2
+
+
+def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for tasks."""
+    added: list[Any] = []
+    add = heartbeat.heart.add
+    monkeypatch.setattr(heartbeat.heart, "add", lambda own: (added.append(own), add(own)))
+
+    async def work() -> None:
+        async with kind.alocked("a", heartbeat=False):
+            assert added == []
+            async with kind.alocked("a"):
+                assert len(added) == 1
+
+    asyncio.run(work())
+
+
+# Sharing from the inside
+
+
+@pytest.mark.usefixtures("readings")
+def test_a_part_of_a_range_cannot_be_shared_alone() -> None:
+    """A downgrade of an inner range would make readers of the outer one; it is refused before any request."""
+    with Reading.locked_range("d", 0, 10):
+        with Reading.locked_range("d", 2, 3) as inner:
+            with count_requests() as counted, pytest.raises(ConfigurationError, match="part"):
+                inner.downgrade()
+            assert counted.total == 0
+        Reading("d", 1, value=7).save()
+
+    assert Reading.get("d", 1).value == 7
+
+
+@pytest.mark.usefixtures("readings")
+def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already() -> None:
+    """A downgrade of it changes nothing, so the exclusive range may still be written."""
+    ranges = Reading.locked_range("d", 0, 10, shared=True), Reading.locked_range("d", 20, 30)
+    with locked_all(*ranges) as (shared, exclusive):
+        with count_requests() as counted:
+            shared.downgrade()
+        assert counted.total == 0
+        Reading("d", 25, value=7).save()
+        with pytest.raises(ConfigurationError, match="part"):
+            exclusive.downgrade()
+
+    assert Reading.get("d", 25).value == 7
+
+
+def test_a_downgrade_inside_counts_for_all_blocks(kind: Any) -> None:
+    """All of them hold one entry, and the whole of it is shared from then on."""
+    with kind.locked("a") as outer:
+        with kind.locked("a") as inner:
+            inner.downgrade()
+            inner.downgrade()
+        with pytest.raises(ConfigurationError, match="shared"):
+            outer.item.save()
+        outer.downgrade()
+
+
+# Several, of which some are held
+
+
+@pytest.mark.usefixtures("readings")
+def test_ranges_of_which_one_is_held_already() -> None:
+    """As each of them alone: the one is taken again, the other one anew, and nothing is left behind."""
+    with Reading.locked_range("d", 0, 10) as outer:
+        ranges = Reading.locked_range("d", 20, 30), Reading.locked_range("d", 2, 3)
+        with locked_all(*ranges) as (new, again):
+            assert again.ticket == outer.ticket
+            assert new.ticket != outer.ticket
+            assert new.is_held
+            Reading("d", 25, value=7).save()
+        assert outer.is_held
+
+    assert Reading.lock_state("d").entries == ()
+
+
+@pytest.mark.usefixtures("readings")
+def test_ranges_of_which_one_is_held_already_for_tasks() -> None:
+    """The same for tasks."""
+
+    async def work() -> None:
+        async with Reading.alocked_range("d", 0, 10) as outer:
+            ranges = Reading.alocked_range("d", 2, 3), Reading.alocked_range("d", 20, 30)
+            async with alocked_all(*ranges) as (again, new):
+                assert (again.ticket == outer.ticket, new.ticket == outer.ticket) == (True, False)
+
+    asyncio.run(work())
+
+    assert Reading.lock_state("d").entries == ()
+
+
+# The first one that is free
+
+
+def test_the_lock_of_a_missing_item(memory: Engine) -> None:
+    """Inside an item that does not exist there is none; in a lock table there is, and only `lock.item` says so."""
+    memory.bind(Inside, Beside, Locks)
+    for model in (Inside, Beside):
+        model("a").save()
+
+    with Inside.locked_first(["missing", "a"]) as lock:
+        assert lock is not None
+        assert lock.item.key == "a"
+    with pytest.raises(ItemNotFound), Inside.try_locked("missing"):
+        pytest.fail("there is none")
+    with Beside.locked_first(["missing", "a"]) as lock:
+        assert lock is not None
+        with pytest.raises(DoesNotExist):
+            _ = lock.item
+    with Beside.try_locked("missing") as lock:
+        assert lock is not None
+
+
+def test_the_first_lock_that_this_thread_has_already(kind: Any) -> None:
+    """It counts as free, since it is taken again; one that the thread shares is an error, as it is alone."""
+    kind("b").save()
+    with kind.locked_first(["a", "b"]) as one, kind.locked_first(["a", "b"]) as two:
+        assert one is not None
+        assert two is not None
+        assert one.ticket == two.ticket
+        assert one.name == two.name
+    with kind.locked("a", shared=True), pytest.raises(ConfigurationError), kind.locked_first(["a", "b"]):
+        pytest.fail("it would have to be upgraded")
+
+
+class Renamed(NamedLock):
+    """Its key has another stored name."""
+
+    class Meta:
+        table_name = "renamed_locks"
+        lock_settings = QUICK
+
+    name = UnicodeAttribute(hash_key=True, attr_name="pk")
+    note = UnicodeAttribute(null=True)
+
+
+def test_a_named_lock_with_a_renamed_key(memory: Engine) -> None:
+    """It works as a lock on names, with its own attributes."""
+    memory.bind(Renamed)
+
+    with Renamed.edit("job") as row:
+        row.note = "hello"
+    with Renamed.locked("job") as lock:
+        assert lock.item.note == "hello"
