@@ -26,8 +26,7 @@ class NamedLock(OwnTable, LockableModel):
 
     The class can carry the locks of other models as well: name it in their ``Meta.lock_table``.
     A subclass may declare attributes of its own; they are read and saved under the lock like those of
-    any lockable model. One that declares ``name`` with another stored name serves for locks on names, but not as
-    a ``Meta.lock_table``.
+    any lockable model.
 
     A row that nobody has used for a day after its last lease is removed by DynamoDB's TTL. Nothing
     depends on when that happens.

@@ -374,10 +374,10 @@ def test_items_of_a_lock_can_be_copied_and_pickled(account):
     """A copy writes under the same lock; what is unpickled is outside of it."""
     with account.locked("a") as lock:
         copied = copy.deepcopy(lock.item)
+        unpickled = pickle.loads(pickle.dumps(lock.item))
         copied.balance = 3
         copied.save()
         assert account.lock_state("a").holders[0].writes == 1
-        unpickled = pickle.loads(pickle.dumps(lock.item))
         assert unpickled.balance == 100
         with pytest.raises(ItemLocked):
             in_thread(unpickled.save)
