@@ -80,12 +80,18 @@ class Members:
         identity = _identity(model, key)
         if for_update:
             self._lock(model, hash_key, range_key)
-        entry = self.entries.get(identity)
+        entry = self._entry(identity)
+        if entry is not None and for_update:
+            entry.note_lock()
         if entry is None:
             image = self._image(model, key)
             item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
             entry = self.entries[identity] = Entry(item, key, image, self._read_again, self._id)
         return entry
+
+    def _entry(self, identity: Any) -> Entry | None:
+        entry = self.entries.get(identity)
+        return None if entry is None or entry.is_unused else entry
 
     def found(self, model: type[Any], image: Image) -> Entry:
         """Return an item that a consistent query has found, and that the transaction from now on relies on."""
@@ -94,7 +100,7 @@ class Members:
         ]
         key = {name: image[name] for name in names}
         identity, row = _identity(model, key), row_of(model, key)
-        entry = self.entries.get(identity)
+        entry = self._entry(identity)
         if entry is None:
             is_marked = row is not None and row.state(image).mark is not None
             current = self._image(model, key) if is_marked else (None if is_expired(model, image) else image)
@@ -109,7 +115,7 @@ class Members:
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
         identity = _identity(type(item), key)
-        entry = self.entries.get(identity)
+        entry = self._entry(identity)
         if entry is None:
             versions.check_current(item, TransactWriteError)
             entry = self.entries[identity] = Entry(item, key, UNREAD, self._read_again, self._id)

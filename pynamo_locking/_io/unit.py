@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._io import expiry, guards, images, transport, versions
-from pynamo_locking._io.changes import changes
+from pynamo_locking._io import guards, transport, versions
 from pynamo_locking._io.items import check_actions
-from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write, refusal
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking._io.planned import UNREAD, Unread
+from pynamo_locking._io.seen import Seen
+from pynamo_locking._io.writes import DELETE, UPDATE
+from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._io.items import FreeItem
-    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.writes import Write
     from pynamo_locking.guarded import GuardedMixin
 
+__all__ = ["UNREAD", "Entry", "Unread"]
 
-class Unread:
-    """The stored item has not been read by the transaction."""
-
-
-UNREAD: Final = Unread()
+#: What an operation that fails leaves as it was. What was read stays read.
+_UNDONE: Final = ("condition", "is_checked", "write", "writer", "after", "_pending", "_is_changed")
 
 
-class Entry:
+class Entry(Seen):
     """One item of a transaction.
 
     All conditions are about the item as it is stored before the transaction, whatever was done to it in the
@@ -46,14 +45,6 @@ class Entry:
         base: the stored item; None if there is none.
         read: reads the stored item, if it has to be known.
         token: of the transaction; the write ids come from it.
-
-    Attributes:
-        before: what is known of the stored item.
-        write: what is going to be done; None if the item is only read.
-        after: the item as the transaction sees it; None if it is deleted, or was never there.
-        condition: those of the callers.
-        is_read: whether the transaction relies on it beyond its own write.
-        is_checked: whether the stored item has to be the one that is known.
     """
 
     def __init__(
@@ -64,63 +55,52 @@ class Entry:
         read: Callable[[Entry], Image | None],
         token: str,
     ) -> None:
-        self.item: GuardedMixin = item
-        self.key = key
-        self.base = base
-        self.before: Known = versions.known(item)
-        self.write: Write | None = None
-        self.writer: FreeItem | None = None
-        self.after: Image | Unread | None = base
-        self.condition: Condition | None = None
-        self.is_read: bool = False
-        self.is_checked: bool = False
-        self._pending: list[Action] = []
-        self._has_shown = False
-        self._read = read
-        self._token = token
+        super().__init__(item, key, base, read, token)
+        self._first, self._given = item, self.before
+        self._is_key = False  # whether the last instance was handed in only to say which item is meant
 
     @property
-    def model(self) -> type[GuardedMixin]:
-        """The model of the item."""
-        return type(self.item)
-
-    @property
-    def table(self) -> str:
-        """The name of the item's table."""
-        name: str = self.item._get_connection().table_name
-        return name
-
-    @property
-    def row(self) -> Row | None:
-        """The item as one that can carry a mark, if its model has a lock attribute."""
-        return None if self.model._lock_attribute() is None else self.item._lock_row_of_item()
-
-    @property
-    def is_absent(self) -> bool:
-        """Whether the item does not exist, as far as is known."""
-        return self.base is None or (isinstance(self.base, Unread) and self.before == Known())
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether there is no such item in the eyes of the transaction."""
-        return self.after is None
+    def is_unused(self) -> bool:
+        """Whether the transaction neither does anything to the item nor relies on it: the first operation failed."""
+        return self.write is None and not self.is_read and isinstance(self.base, Unread)
 
     def take(self, item: GuardedMixin, *, replaces: bool) -> None:
         """Go on with the instance that somebody hands in, which has to be of the same stored item.
+
+        What was done to it is in another instance then, or in none: that one stays the one that is written, unless
+        all of it is replaced.
 
         Args:
             item: the instance.
             replaces: whether all of its values are going to be stored, over what was done to another instance.
 
         Raises:
-            StaleVersion: it is another copy, and one of them is old.
+            StaleVersion: it is another copy, and one of them is old; or the caller has given it another version.
         """
-        if item is self.item:
-            return
-        is_made_anew = self.is_deleted and versions.known(item) == Known()
-        if not is_made_anew:
+        known = versions.known(item)
+        is_made_anew = self.is_deleted and known == Known()
+        if item is self.item and not is_made_anew and known.version != self._version:
+            why = "the item is not in the version that was assigned"
+            raise also(StaleVersion, TransactWriteError)(
+                f"this {self.model.__name__} was given version {known.version}, and the transaction knows the item in "
+                f"version {self.before.version}.",
+                expected=known.version,
+                actual=self.before.version,
+                cause=transport.condition_failed(TransactWriteError, why),
+            )
+        self._is_key = item is not self.item and known in (Known(), self._given) and known != self.before
+        if self._is_key and not (is_made_anew or replaces):
+            return  # it only says which item; `_admit` refuses it where it says more
+        if item is not self.item and not is_made_anew:
             self.compare(item, is_old=replaces and self.write is not None)
-        self.item = item
+        if is_made_anew or not self._is_changed or self.is_deleted:
+            self.item, self._version, self._is_key = item, known.version, False
+
+    def _admit(self, *, checks: bool) -> None:
+        """Refuse an operation that expects what was handed in to be stored, if the transaction knows better."""
+        if checks and self._is_key:
+            why = "is in the transaction already, as another copy that differs: one of them is old."
+            raise versions.stale(self.item, TransactWriteError, why)
 
     def compare(self, item: GuardedMixin, *, is_old: bool = False) -> None:
         """Refuse an instance of another state of the item than the transaction knows.
@@ -151,7 +131,8 @@ class Entry:
         Args:
             is_saved: whether that is meant for what the caller has put into the instance himself as well.
         """
-        if self._has_shown or (is_saved and self.write is not None):
+        self._shown.outdate()
+        if is_saved and self.write is not None:
             versions.outdate(self.item, is_locked=True)
 
     def require(self, condition: Condition | None) -> None:
@@ -160,189 +141,166 @@ class Entry:
 
     # Operations
 
-    def save(self, condition: Condition | None, *, checks: bool) -> None:
-        """Store the instance as it is now."""
-        self.require(condition)
-        self._plan_save(checks=checks)
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Take back what an operation has noted when it fails."""
+        before = {name: vars(self)[name] for name in _UNDONE}
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            raise
 
-    def _plan_save(self, *, checks: bool) -> None:
-        self.is_checked = self.is_checked or self.is_read or checks
-        writer = self._new_writer()
-        with versions.posing(self.item, self.before):
-            self.write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
-        base = {} if isinstance(self.base, Unread) or self.base is None else self.base
-        kept = {name: base[name] for name in base if self.write.attributes is None}
-        for attribute in self.item.get_attributes().values():
-            kept.pop(attribute.attr_name, None)
-        self.after = kept | self.item.serialize()
+    def save(self, condition: Condition | None, *, checks: bool) -> None:
+        """Store the instance as it is now.
+
+        Raises:
+            StaleVersion: it does not show what the transaction has done to the item, and would take it back.
+        """
+        if checks and self._is_changed and not self.is_deleted and not self.is_current:
+            why = (
+                "does not show what the transaction has done to the item: go on with the instance that its get returns."
+            )
+            raise versions.stale(self.item, TransactWriteError, why)
+        with self._all_or_nothing():
+            self.require(condition)
+            self._know_deleted(checks=checks)
+            extra: Image | None = None
+            if not isinstance(self.base, Unread) and not isinstance(self.after, Unread):
+                extra = self.undeclared(self.after or {})
+            self._plan_save(checks=checks, extra=extra, replaces=True)
+            self._pending, self._is_changed = [], True
+
+    def _know_deleted(self, *, checks: bool) -> None:
+        """Read what was deleted here, if it is written over without a Put: nothing of it must be left."""
+        if self.is_deleted and (self.model._lock_attribute() is not None or not (checks or self.is_checked)):
+            self.load()
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
-        """Apply actions to the item as the transaction sees it."""
-        self.require(condition)
-        before, is_first = self.write, self.write is None
-        check_actions(self.item, self._new_writer().protected, actions)
-        self.is_checked = self.is_checked or self.is_read or checks
+        """Apply actions to the item as the transaction sees it.
+
+        A second update without a check is made of what was read for it, so that is relied on.
+        """
+        self._admit(checks=checks)
+        with self._all_or_nothing():
+            self.require(condition)
+            check_actions(self.item, self._new_writer().protected, actions)
+            self.is_checked = self.is_checked or self.is_read or checks
+            self._update(actions)
+            self._is_changed = True
+
+    def _update(self, actions: Sequence[Action]) -> None:
+        before = self.write
+        is_first = before is None or (before.operation is UPDATE and not self._is_changed)
         if is_first and isinstance(self.after, Unread):
             self._pending = list(actions)  # evaluated if anybody asks; DynamoDB does it otherwise
             self._plan_update(self._pending)
             return
+        if before is not None and not is_first:
+            self._know_base(before, actions)
         self._evaluate(actions)
         if is_first:
             self._plan_update(list(actions))
         elif before is not None and before.operation is UPDATE:
             self._plan_update(self._changes())
         else:
-            self._plan_save(checks=self.is_checked)
+            assert isinstance(self.after, dict)  # noqa: S101 - evaluated
+            self._plan_save(checks=self.is_checked, extra=self.undeclared(self.after), replaces=False)
 
-    def _plan_update(self, actions: list[Action]) -> None:
-        writer = self._new_writer()
-        with versions.posing(self.item, self.before):
-            self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
+    def _know_base(self, before: Write, actions: Sequence[Action]) -> None:
+        """Read what the item will be made of, and rely on it: what is planned now is absolute."""
+        if before.operation is UPDATE:
+            if not self.is_checked:
+                self.pin()
+        elif before.operation is DELETE:
+            self._know_deleted(checks=False)
+        elif before.attributes is None and isinstance(self.base, Unread) and self._are_undeclared(actions):
+            if self.is_checked:
+                self._read_for_save(anew=False)
+            else:
+                self.pin()
 
-    def _plan_delete(self) -> None:
-        writer = self._new_writer()
-        with versions.posing(self.item, self.before):
-            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
-
-    def _evaluate(self, actions: Sequence[Action]) -> None:
-        """Make the instance, and `after`, what they are after some actions."""
-        current = self.look()
-        keys = self.item._get_hash_range_key_serialized_values()
-        kwargs = self.item._get_connection().get_operation_kwargs(keys[0], range_key=keys[1], actions=list(actions))
-        try:
-            self.after = images.updated(current, {**kwargs, "Key": self.key})
-        except images.Refusal as refusal:
-            raise TransactWriteError(f"Failed to update item: {refusal}", refusal) from refusal
-        self._show(self.after)
-        self._has_shown = True
-
-    def _changes(self) -> list[Action]:
-        """Return the actions that make the stored item what the transaction sees."""
-        assert not isinstance(self.base, Unread)  # noqa: S101 - it was read to evaluate
-        assert not isinstance(self.after, Unread)  # noqa: S101 - as above
-        return changes(self.base, self.after or {}, self.key)
-
-    def look(self) -> Image | None:
-        """Return the item as the transaction sees it, reading the stored one if need be."""
-        if isinstance(self.after, Unread):
-            self.load()
-            self.after = self.base
-            pending, self._pending = self._pending, []
-            if pending:
-                self._evaluate(pending)
-        assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
-        return self.after
-
-    def load(self) -> None:
-        """Read the stored item, which has to be the one that is known."""
-        if isinstance(self.base, Unread):
-            base = self._read(self)
-            if self.is_checked and not self.before.may_be(versions.known_of(self.model, base or {})):
-                cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
-                raise refusal(self.final(), TransactWriteError, base, cause)
-            self.base = base
-
-    def _show(self, image: Image) -> None:
-        """Make the instance show an image, without a new version: it gets that when the transaction is committed."""
-        fresh = self.model.from_raw_data(copy.deepcopy(image)).attribute_values
-        name = str(self.item._version_attribute_name)
-        fresh.pop(name, None)
-        if name in self.item.attribute_values:
-            fresh[name] = self.item.attribute_values[name]
-        self.item.attribute_values = fresh
+    def _are_undeclared(self, actions: Sequence[Action]) -> bool:
+        declared = {attribute.attr_name for attribute in self.item.get_attributes().values()}
+        return any(guards.path_of(action)[0] not in declared for action in actions)
 
     def delete(self, condition: Condition | None, *, checks: bool) -> None:
         """Delete the item."""
-        self.require(condition)
-        self.is_checked = self.is_checked or self.is_read or checks
-        self.after = None
-        if self.is_absent and self.is_checked:
-            self.write, self.is_read = None, True  # it only has to be absent still
-        else:
-            self._plan_delete()
+        self._admit(checks=checks)
+        with self._all_or_nothing():
+            self.require(condition)
+            self.is_checked = self.is_checked or self.is_read or checks
+            if self.is_checked and self.is_absent:
+                self.load()  # it may have been written without a version
+            self.after = None
+            if self.is_absent and self.is_checked:
+                self.write, self.is_read = None, True  # it only has to be absent still
+            else:
+                self._plan_delete()
 
     def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
         """Count the version up."""
-        self.require(condition)
-        if not creates and self.write is None:
-            self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
-        self.is_checked = self.is_checked or self.is_read or checks
-        if self.write is None:
-            self._plan_update([guards.nothing()])
+        self._admit(checks=checks)
+        with self._all_or_nothing():
+            self.require(condition)
+            if not creates and self.write is None:
+                self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
+            self.is_checked = self.is_checked or self.is_read or checks
+            if self.write is None:
+                self._plan_update([guards.nothing()])
 
-    def _new_writer(self) -> FreeItem:
-        writer = self.item._writer()
-        if writer is None:
-            raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
-        writer.token = self._token
-        self.writer = writer
-        return writer
+    # Savepoints
 
     def reset(self) -> None:
         """Forget all operations but the read."""
+        is_stored = isinstance(self.base, dict)
+        self._shown.outdate(but=self._first if is_stored else None)
         self.write = self.writer = self.condition = None
-        self.after, self._pending, self.is_checked = self.base, [], False
+        self.after, self._pending, self.is_checked, self._is_changed = self.base, [], False, False
+        self.item = self._first
         if isinstance(self.base, dict):
             self._show(self.base)
+            versions.assume(self.item, self.before)
+        self._version = versions.known(self.item).version
 
-    # What it amounts to
+    def saved(self) -> Saved:
+        """Return the present state, to go back to."""
+        return Saved(
+            copy.copy(self), copy.deepcopy(self.item.attribute_values), self.is_current, self._shown.has(self.item)
+        )
 
-    def final(self) -> Write:
-        """Return what DynamoDB has to do or to check, with the conditions that make it safe."""
-        write = self.write
-        if write is None:
-            with versions.posing(self.item, self.before):
-                part = versions.part_of(self.item, is_checked=True)
-            known = expiry.for_save(self.model, part.condition())
-            return Write(self.item, CHECK, part, guards.both(self.condition, self._strict(known, part.is_checked)))
-        is_shown = self.is_checked and not isinstance(self.after, Unread)
-        condition = self._strict(write.condition, write.part.is_checked)
-        return replace(write, condition=condition, is_shown=is_shown, is_strict=True)
+    def gone_back(self, saved: Saved) -> Entry:
+        """Return what was saved, with the instance as it was; and with what was read since, which is relied on."""
+        entry = copy.copy(saved.entry)
+        entry.is_read = entry.is_read or self.is_read
+        was_unread = isinstance(entry.base, Unread)
+        entry.base, entry.before = self.base, self.before
+        if was_unread:
+            entry._keep_undeclared()
+        if entry.is_read and entry.write is not None and not entry.is_checked:
+            entry.is_checked = True
+            entry._plan_again()
+        item = entry.item
+        item.attribute_values = copy.deepcopy(saved.values)
+        entry._values = item.attribute_values if saved.is_current else None
+        if saved.is_shown:
+            self._shown.note(item)
+        self._shown.outdate(but=item)
+        return entry
 
-    def pin(self) -> None:
-        """Make a write without a check one of the item as it is stored, which is all that a mark can say."""
-        assert self.write is not None  # noqa: S101 - only writes are pinned
-        if isinstance(self.base, Unread) or self.write.operation is not UPDATE:
-            self.base = self._read(self)
-        self.before = versions.known_of(self.model, self.base or {})
-        self.is_checked = True
-        if self.write.operation is UPDATE:
-            self.look()
-        self._plan_again()
 
-    def _plan_again(self) -> None:
-        """Plan the same write with a check of what is known."""
-        assert self.write is not None  # noqa: S101 - asked for only then
-        if self.write.operation is SAVE:
-            self.write = self._save_again(self.write)
-        elif self.write.operation is DELETE:
-            self._plan_delete()
-        else:
-            is_unknown = isinstance(self.after, Unread)
-            self._plan_update(self._pending or ([guards.nothing()] if is_unknown else self._changes()))
+@dataclass(frozen=True)
+class Saved:
+    """A state of an item to go back to.
 
-    def _save_again(self, old: Write) -> Write:
-        """Return a save of the values that were given when it was asked for."""
-        with versions.posing(self.item, self.before):
-            part = versions.part_of(self.item, is_checked=True, token=self._token)
-        condition = expiry.for_save(self.model, guards.both(self.condition, part.condition()))
-        write = replace(old, part=part, condition=condition, return_values=None)
-        if old.attributes is not None:
-            write.attributes = dict(old.attributes)
-            part.complete_put(write.attributes)
-        else:
-            write.actions = [*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()]
-        return write
+    Attributes:
+        entry: a copy of it.
+        values: those of its instance.
+        is_current: whether the instance showed what the transaction saw.
+        is_shown: whether it showed what is not committed.
+    """
 
-    def _strict(self, condition: Condition | None, is_checked: bool) -> Condition | None:  # noqa: FBT001
-        """Add what a version alone does not say: an item without a write id, or without a version, and no item."""
-        shape = versions.shape_of(self.model)
-        if not is_checked or shape.write_id is None:
-            return condition
-        if self.before.version is not None:
-            return condition if self.before.write_id else guards.both(condition, shape.write_id.does_not_exist())
-        path = Path([next(iter(self.key))])
-        if isinstance(self.base, dict):
-            return guards.both(condition, path.exists())
-        is_certain = self.base is None and expiry.attribute_name(self.model) is None
-        return guards.both(condition, path.does_not_exist()) if is_certain else condition
+    entry: Entry
+    values: dict[str, Any]
+    is_current: bool
+    is_shown: bool
