@@ -206,7 +206,7 @@ class Transaction(QueryingMixin):
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Delete an item. See `save` for the arguments, of which `condition` may be left out, and the errors."""
+        """Delete an item. See `save` for arguments (`condition` may be left out) and errors. 1 read if it has no version."""
         entry = self._entry_of(item)
         entry.delete(condition, checks=add_version_condition)
         self._count_in_guard(entry)
@@ -309,7 +309,7 @@ class Transaction(QueryingMixin):
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""
         self._check_open()
-        return Savepoint(self._members.entries)
+        return Savepoint(self._members.entries, self._check_open)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed, such as to send a mail; locks are given back before.

@@ -150,5 +150,5 @@ def note_applied(write: Write) -> None:
         versions.assume(write.item, write.part.before)
     versions.promise(write.item, write.part)
     write.item.update_local_version_attribute()
-    if not (is_known or write.is_shown):
+    if not write.is_shown and (write.is_strict or not is_known):
         versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._io import images, transport, versions
-from pynamo_locking._io.shown import Shown, show
 from pynamo_locking._io.planned import Planned, Unread
+from pynamo_locking._io.shown import Shown, show
 from pynamo_locking._io.writes import SAVE, UPDATE, refusal
 
 if TYPE_CHECKING:

@@ -142,6 +142,8 @@ class Write:
             self.item.update_local_version_attribute()
             if not self.part.is_checked:
                 versions.adopt(self.item, data.get("Attributes", {}))
+            elif self.is_strict and not self.is_shown:
+                versions.outdate(self.item, is_locked=True)
 
     def note_doubt(self) -> None:
         """Note that it may have been applied: an update is not in the instance then, which must not be saved."""

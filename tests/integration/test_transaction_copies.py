@@ -19,7 +19,6 @@ from pynamo_locking import (
     VersionedMixin,
     transaction,
 )
-from pynamo_locking._io.savepoint import Savepoint
 from tests.support.transaction_models import (
     Animal,
     Dog,
@@ -242,7 +241,7 @@ def test_a_savepoint_asks_whether_the_transaction_is_over() -> None:
     [purse] = purses(1)
     tx = Transaction()
     tx.update(purse, [Purse.balance.add(1)])
-    savepoint = Savepoint(tx._members.entries, tx._check_open)
+    savepoint = tx.savepoint()
     tx.commit()
     with pytest.raises(ConfigurationError, match="over"):
         savepoint.rollback()
