@@ -46,8 +46,10 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
 
     def _note(self, item: M) -> None:
         """Note what the item is, if an outer block goes on with it should this one fail."""
-        is_inner = not self.lock._is_last_take
-        self._before = Before(item, self.lock._must_have_taken().copies) if is_inner else None
+        is_inner, copies = not self.lock._is_last_take, self.lock._must_have_taken().copies
+        self._before = Before(item, copies) if is_inner else None
+        self._copies = copies
+        copies.edits += 1
 
     def _take_back(self, error: BaseException) -> None:
         """Take back the changes of this block, which were not saved: an outer block must not save them either."""
@@ -63,6 +65,7 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._copies.edits -= 1
         try:
             if error is None:
                 self._save()

@@ -139,7 +139,15 @@ class IntervalMixin(DisjointMixin):
         if not isinstance(row, cls) or versions.known(row).version is None:
             raise ConfigurationError(f"{row!r} is no stored {cls.__name__} that could be moved: see insert_disjoint().")
         cls._check_same_table(row, "move")
-        cls._place(axis, [moving(axis, row, begin, end)], pessimistic=pessimistic, wait=wait)
+        placing = moving(axis, row, begin, end)
+        own: Any = getattr(row._writer(), "own", None)
+        if own is not None and own.copies.edits and placing.key != placing.leaves:
+            raise ConfigurationError(
+                f"this {type(row).__name__} is inside of edit(), which saves it at its end where it was: a row that "
+                f"moves away is not stored with what is changed in it afterwards. Use locked() and move(lock.item), or "
+                f"move it after the block."
+            )
+        cls._place(axis, [placing], pessimistic=pessimistic, wait=wait)
 
     @classmethod
     def overlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:

@@ -206,7 +206,7 @@ class Transaction(QueryingMixin):
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Delete an item. See `save` for arguments (`condition` may be left out) and errors. 1 read if it has no version."""
+        """Delete an item. See `save`; `condition` may be left out. Costs a read if the instance has no version."""
         entry = self._entry_of(item)
         entry.delete(condition, checks=add_version_condition)
         self._count_in_guard(entry)

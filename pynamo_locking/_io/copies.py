@@ -28,11 +28,13 @@ class Copies:
 
     Attributes:
         writes: how many writes of the item are known to have been applied.
+        edits: how many `edit` blocks are going to save the item.
     """
 
     def __init__(self) -> None:
         self._given: list[Any] = []
         self.writes = 0
+        self.edits = 0
 
     @property
     def current(self) -> Any:

@@ -471,3 +471,29 @@ def test_every_error_of_a_save_is_a_put_error(in_memory: None, monkeypatch: pyte
             with pytest.raises(UpdateError):
                 Slot("d", 15).update([Slot.end.set(18)])
     assert stored_slots() == [(10, 20)]
+
+
+# Inside of an edit
+
+
+def test_a_row_does_not_move_inside_of_its_own_edit(memory: Engine) -> None:
+    """The end of the block would not store what is changed after the move; in place it may, and after the block."""
+    memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
+    Slot.insert_disjoint(slots((10, 20)))
+    Lease.insert_disjoint([Lease("o", "a", after="b")])
+    with pytest.raises(ConfigurationError, match="edit"), Slot.edit("d", 10) as row:
+        Slot.move(row, 50, 60)
+    with pytest.raises(ConfigurationError, match="edit"), Slot.edit("d", 10) as row:
+        Slot.move(Slot.get("d", 10), 50, 60)
+    with pytest.raises(ConfigurationError, match="edit"), Lease.edit("o", "a") as lease:
+        Lease.move(lease, "x", "y")
+    with Slot.edit("d", 10) as row:
+        Slot.move(row, 10, 15)
+        row.note = "kept"
+    assert (Slot.get("d", 10).note, stored_slots()) == ("kept", [(10, 15)])
+    with Slot.locked("d", 10) as lock:
+        with Slot.edit("d", 10) as row:
+            row.note = "more"
+        Slot.move(lock.item, 50, 60)
+    assert (Slot.get("d", 50).note, stored_slots()) == ("more", [(50, 60)])
+    assert not Slot.lock_state("d", 10).holders
