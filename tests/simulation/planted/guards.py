@@ -88,7 +88,7 @@ def outsider_without_guard() -> Patches:
 @plants(Plan("locked_all", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
 def transaction_without_guard() -> Patches:
     """A transaction that saves a locked item does not name our entry."""
-    return [(EmbeddedItem, "action", lambda self, write: action_of(write))]
+    return [(EmbeddedItem, "action", lambda self, write, number=None: action_of(write))]
 
 
 @plants(

@@ -123,7 +123,7 @@ class Workload:
 
     def take_back(self, lock: Lock[Any], done: Operation) -> None:
         """Undo a refused change in memory, or the next save of the same object would write it."""
-        item = vars(lock._own or object).get("item")
+        item = lock._given
         if done.told is Told.REFUSED and item is not None and done.number in item.log:
             item.log.remove(done.number)
 

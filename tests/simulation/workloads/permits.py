@@ -75,6 +75,7 @@ class Disagreements(Sharing):
         self.give_back(lock)
 
     def locks(self) -> Iterator[Lock[Any]]:
-        """Return the lock in the way in which whoever is left in the queue took it."""
-        left = Names.lock_state("pool").entries
-        yield Names.lock("pool", permits=left[0].claim.permits if left else 1)
+        """Return the lock; the dead who took it in the other way are evicted by hand, or their lease is waited for."""
+        for entry in Names.lock_state("pool").entries:
+            Names.break_lock("pool", ticket=entry.ticket)
+        yield Names.lock("pool")
