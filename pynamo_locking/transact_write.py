@@ -19,7 +19,7 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action as UpdateAction
@@ -189,22 +189,15 @@ class TransactWrite(PynamoTransactWrite):
         key = _key_of(write.item)
         unguarded = self._assembly.unguarded(writer) if isinstance(writer, GuardedItem) else []
         for own in unguarded:
-            self._refuse_check(own, (own.row.table, *_sorted_key(own.row.key)), self._assembly.actions)
+            if _key_of_row(own) in self._assembly.actions:
+                raise _checked_already(own)
         self._make_room(key, write, needed=1 + len(unguarded))
         self._assembly.add_write(key, writer, write)
 
-    @staticmethod
-    def _refuse_check(own: OwnEntry, key: Any, keys: Collection[Any]) -> None:
-        """DynamoDB allows one action for each item, and the row of a lock is one."""
-        if key in keys:
-            raise ConfigurationError(
-                f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it."
-            )
-
     def _add(self, key: Any, action: Action) -> None:
-        for guard in self._assembly.guards:
-            if guard.own is not None:
-                self._refuse_check(guard.own, key, [(guard.own.row.table, *_sorted_key(guard.own.row.key))])
+        for own in self._assembly.rows:
+            if _key_of_row(own) == key:
+                raise _checked_already(own)
         self._make_room(key, action.write)
         self._assembly.actions[key] = action
 
@@ -214,7 +207,7 @@ class TransactWrite(PynamoTransactWrite):
         before = self._assembly.actions.get(key)
         if before is not None:
             _check_replaces(before, write, key)
-        elif len(self._assembly.actions) + len(self._assembly.guards) + needed > MAX_ACTIONS:
+        elif len(self._assembly.actions) + len(self._assembly.rows) + needed > MAX_ACTIONS:
             raise ConfigurationError(
                 f"DynamoDB allows {MAX_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
                 f"counts twice). Use several, or guarded_batch()."
@@ -300,6 +293,18 @@ def _key_of(item: Model) -> Any:
     values = item._get_hash_range_key_serialized_values()
     key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in zip(names, values, strict=False)}
     return (item._get_connection().table_name, *_sorted_key(key))
+
+
+def _key_of_row(own: OwnEntry) -> Any:
+    """Return the same for the row of a lock."""
+    return (own.row.table, *_sorted_key(own.row.key))
+
+
+def _checked_already(own: OwnEntry) -> ConfigurationError:
+    """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
+    return ConfigurationError(
+        f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it."
+    )
 
 
 def _key_in(kwargs: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from pynamo_locking._core import paths
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._intervals.touching import Touched, guards_in, note_touched, touched_in
-from pynamo_locking._intervals.unsure import NAME, Memory, note_unsure, unsure_of
+from pynamo_locking._intervals.unsure import Memory, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.reading import Reader
@@ -57,9 +57,6 @@ _PAGE: Final = 5
 
 #: So many rows in the way are told.
 _MOST_TOLD: Final = 20
-
-#: Where an instance notes the writes of which nobody knows whether they were applied.
-_UNSURE: Final = NAME
 
 
 class Disjoint:
@@ -150,7 +147,7 @@ class Disjoint:
                 refused, attempt = error, attempt + 1
             else:
                 for placing in self._placings:
-                    vars(placing.row).pop(_UNSURE, None)
+                    forget_unsure(placing.row)
                 return
             runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
             begun = begun._again(self._begin())

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pynamo_locking.guarded import GuardedMixin
 
 #: Where an instance notes them.
-NAME: Final = "_pynamo_locking_unsure"
+_NAME: Final = "_pynamo_locking_unsure"
 
 #: What a write was: all values of the instance as the caller has set them; the same with another interval, which is
 #: in the instance only once that is done; actions, of which nothing is in the instance before.
@@ -43,13 +43,18 @@ class Unsure:
 
 def unsure_of(item: GuardedMixin) -> tuple[Unsure, ...]:
     """Return the writes of an instance of which nobody knows."""
-    known: tuple[Unsure, ...] = vars(item).get(NAME, ())
+    known: tuple[Unsure, ...] = vars(item).get(_NAME, ())
     return known
 
 
 def note_unsure(item: GuardedMixin, unsure: Unsure) -> None:
     """Add one."""
-    vars(item)[NAME] = (*unsure_of(item), unsure)
+    vars(item)[_NAME] = (*unsure_of(item), unsure)
+
+
+def forget_unsure(item: GuardedMixin) -> None:
+    """Note that nothing is left to be known."""
+    vars(item).pop(_NAME, None)
 
 
 class Memory:
@@ -66,4 +71,4 @@ class Memory:
         state.update(self._state)
         self._item.attribute_values = dict(self._values)
         if unsure:
-            state[NAME] = unsure
+            state[_NAME] = unsure

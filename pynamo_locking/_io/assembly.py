@@ -26,26 +26,27 @@ class Assembly:
 
     Attributes:
         actions: those of the caller, by the key of their item, in the caller's order.
-        guards: what has to be checked or written besides.
+        rows: our entries in lock rows that have to be checked besides.
+        guards: the checks of those rows, while they are sent.
     """
 
     def __init__(self) -> None:
         self.actions: dict[Any, Action] = {}
+        self.rows: list[OwnEntry] = []
         self.guards: list[Action] = []
-        self._writes: dict[Any, tuple[FreeItem, Write]] = {}
+        self._writers: dict[Any, FreeItem] = {}
         self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
         self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
 
     def add_write(self, key: Any, writer: FreeItem, write: Write) -> None:
         """Add the write of an item, with the check of its lock if we hold that."""
         self.actions[key] = _action(writer, write, {})
-        self._writes[key] = writer, write
+        self._writers[key] = writer
         if isinstance(writer, EmbeddedItem):
             if writer.own is not None and write.operation is DELETE:
                 self._deleted_locks.append(writer.own)
         elif isinstance(writer, GuardedItem):
-            for own in self.unguarded(writer):
-                self.guards.append(_row_guard(own, {}))
+            self.rows += self.unguarded(writer)
             if write.operation in (SAVE, DELETE):
                 self._written_items[writer.own] = write.operation is DELETE
 
@@ -60,14 +61,14 @@ class Assembly:
         Other writes may have been numbered since they were added here, and a write whose number is not the highest
         one is refused.
         """
-        named = [action.own for action in (*self.actions.values(), *self.guards) if action.own is not None]
+        embedded = {key: action for key, action in self.actions.items() if action.own is not None}
+        named = {*self.rows, *(action.own for action in embedded.values() if action.own is not None)}
         with contextlib.ExitStack() as held:
-            numbers = {own: held.enter_context(own.writing()) for own in locked.in_order(set(named))}
-            self.guards = [action if action.own is None else _row_guard(action.own, numbers) for action in self.guards]
-            for key, (writer, write) in self._writes.items():
-                before = self.actions[key]
-                if before.write is write and before.own is not None:
-                    self.actions[key] = _with_key_of(before, _action(writer, write, numbers))
+            numbers = {own: held.enter_context(own.writing()) for own in locked.in_order(named)}
+            self.guards = [_row_guard(own, numbers[own]) for own in self.rows]
+            for key, before in embedded.items():
+                assert before.write is not None  # noqa: S101 - only writes name an entry
+                self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))
             yield
 
     def guards_row_of(self, own: OwnEntry) -> bool:
@@ -76,15 +77,13 @@ class Assembly:
         Raises:
             ConfigurationError: it is that of another part of the same lock, and one action cannot be both.
         """
-        found = [
-            action.own for action in self.guards if action.row is not None and action.row.identity == own.row.identity
-        ]
-        if found and found[0] is not own:
+        found = next((each for each in self.rows if each.row.identity == own.row.identity), None)
+        if found is not None and found is not own:
             raise ConfigurationError(
                 f"one transaction cannot write under two ranges of {own.row.label}, which are locked apart: take one "
                 f"range that spans both."
             )
-        return bool(found)
+        return found is not None
 
     def add_check(self, key: Any, write: Write, row: Row | None) -> None:
         """Add the check of an item, which no other transaction may have either."""
@@ -99,9 +98,10 @@ class Assembly:
     def note_refusal(self, error: BaseException) -> None:
         """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
         if isinstance(error, OutcomeUnknown):
-            for action in self.actions.values():
-                if action.write is not None and locked.OWN_ENTRY in vars(action.write.item):
-                    action.write.note_doubt()
+            for key, writer in self._writers.items():
+                write = self.actions[key].write
+                if writer.is_locked and write is not None:
+                    write.note_doubt()
             return
         for own in self._deleted_locks:
             own.may_delete = False
@@ -120,17 +120,12 @@ class Assembly:
 def _action(writer: FreeItem, write: Write, numbers: Mapping[OwnEntry, int]) -> Action:
     if not isinstance(writer, EmbeddedItem):
         return Action(writer.action(write), write)
-    number = 0 if writer.own is None else _number(writer.own, numbers)
+    own = writer.own  # before it is sent, a write has the number that it would have now
+    number = 0 if own is None else numbers.get(own, own.last_write + 1)
     return Action(writer.action(write, number), write, writer.row, writer.own, number)
 
 
-def _number(own: OwnEntry, numbers: Mapping[OwnEntry, int]) -> int:
-    """Return the number of a write; before it is sent, the one that it would have now."""
-    return numbers.get(own, own.last_write + 1)
-
-
-def _row_guard(own: OwnEntry, numbers: Mapping[OwnEntry, int]) -> Action:
-    number = _number(own, numbers)
+def _row_guard(own: OwnEntry, number: int) -> Action:
     return Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
 
 

@@ -41,6 +41,7 @@ class Seen(Planned):
         token: str,
     ) -> None:
         super().__init__(item, key, base, token)
+        self._first, self._given = item, self.before  # as it began
         self._version: int | None = self.before.version  # that the instance had when it was handed in
         self._is_changed = False  # whether values of the item were
         self._shown = Shown()

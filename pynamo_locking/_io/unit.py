@@ -18,7 +18,7 @@ from pynamo_locking._io.writes import DELETE, UPDATE
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -39,25 +39,10 @@ class Entry(Seen):
     All conditions are about the item as it is stored before the transaction, whatever was done to it in the
     meantime: DynamoDB checks them when the transaction is committed.
 
-    Args:
-        item: the instance that everybody who asks the transaction gets.
-        key: the item's key, in DynamoDB's form.
-        base: the stored item; None if there is none.
-        read: reads the stored item, if it has to be known.
-        token: of the transaction; the write ids come from it.
+    It is made as `Seen` is.
     """
 
-    def __init__(
-        self,
-        item: GuardedMixin,
-        key: Image,
-        base: Image | Unread | None,
-        read: Callable[[Entry], Image | None],
-        token: str,
-    ) -> None:
-        super().__init__(item, key, base, read, token)
-        self._first, self._given = item, self.before
-        self._is_key = False  # whether the last instance was handed in only to say which item is meant
+    _is_key = False  # whether the last instance was handed in only to say which item is meant
 
     @property
     def is_unused(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pynamo_locking._core import intervals as core
-from pynamo_locking._intervals import disjoint, keeping
+from pynamo_locking._intervals import disjoint, keeping, unsure
 from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._io.unit import Entry
 from pynamo_locking.members import Members
@@ -77,7 +77,7 @@ def last_part_not_looked_at() -> Patches:
 
 def _none_is_done(is_done: Any) -> Any:
     def forgetful(self: Any, placing: Any, found: Any) -> Any:
-        vars(placing.row).pop(disjoint._UNSURE, None)
+        unsure.forget_unsure(placing.row)
         return is_done(self, placing, found)
 
     return forgetful

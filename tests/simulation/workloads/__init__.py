@@ -42,7 +42,6 @@ _MODULES: Final = (
     intervals,
     querying,
     tasks,
-    stepping,
 )
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {
@@ -50,4 +49,4 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     for module in _MODULES
     for each in vars(module).values()
     if isinstance(each, type) and issubclass(each, Workload) and "name" in vars(each)
-}
+} | {each.name: each for each in stepping.IN_STEPS}

@@ -5,6 +5,8 @@ That is how DynamoDB does it. Where a lock is in a row of its own, others may se
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from tests.simulation.models import Crate, Device
 from tests.simulation.workloads.living import LivesOfDevice
 from tests.simulation.workloads.locking import Both, Edit
@@ -13,53 +15,26 @@ from tests.simulation.workloads.modes import Downgrades
 from tests.simulation.workloads.ranges import RangesOfItems
 from tests.simulation.workloads.tasks import TasksBeside
 
+if TYPE_CHECKING:
+    from tests.simulation.workloads.base import Workload
+
 #: As many actions as DynamoDB's transactions have.
-_MOST = 100
+_MOST: Final = 100
 
 
-class EditInSteps(Edit):
-    """The lock in a row of its own, with a version and without."""
-
-    name = "edit, in steps"
-    items = ((Crate, "d"), (Device, "d"))
-    most_actions = _MOST
+def _in_steps(workload: type[Workload], name: str, **more: Any) -> type[Workload]:
+    members = {"name": f"{name}, in steps", "most_actions": _MOST, **more}
+    return type(f"{workload.__name__}InSteps", (workload,), members)
 
 
-class BothInSteps(Both):
-    name = "locked_all, in steps"
-    most_actions = _MOST
-
-
-class LivesInSteps(LivesOfDevice):
-    name = "lives, in steps"
-    most_actions = _MOST
-
-
-class LockedBatchInSteps(LockedBatch):
-    name = "locked batch, in steps"
-    most_actions = _MOST
-
-
-class DeletedTogetherInSteps(DeletedTogether):
-    name = "transact delete, in steps"
-    most_actions = _MOST
-
-
-class StockTransactionsInSteps(StockTransactions):
-    name = "stock transaction, in steps"
-    most_actions = _MOST
-
-
-class DowngradesInSteps(Downgrades):
-    name = "downgrade, in steps"
-    most_actions = _MOST
-
-
-class RangesOfItemsInSteps(RangesOfItems):
-    name = "ranges of items, in steps"
-    most_actions = _MOST
-
-
-class TasksInSteps(TasksBeside):
-    name = "tasks, in steps"
-    most_actions = _MOST
+IN_STEPS: Final = (
+    _in_steps(Edit, "edit", items=((Crate, "d"), (Device, "d"))),  # without a version, and with one
+    _in_steps(Both, "locked_all"),
+    _in_steps(LivesOfDevice, "lives"),
+    _in_steps(LockedBatch, "locked batch"),
+    _in_steps(DeletedTogether, "transact delete"),
+    _in_steps(StockTransactions, "stock transaction"),
+    _in_steps(Downgrades, "downgrade"),
+    _in_steps(RangesOfItems, "ranges of items"),
+    _in_steps(TasksBeside, "tasks"),
+)
