@@ -10,12 +10,12 @@ from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
 from pynamo_locking._core.naming import canonical_number
-from pynamo_locking._io import events, guards, runtime, versions
+from pynamo_locking._io import events, guards, runtime, transport, versions
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import FreeItem, GuardedItem
 from pynamo_locking._io.writes import CHECK, plan_check
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.exceptions import ConfigurationError, also
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class TransactWrite(PynamoTransactWrite):
 
     * `save` takes `add_version_condition`, and `read` makes an item that is not written part of what is
       checked.
-    * DynamoDB gets the actions in the order in which they were added, and the `cancellation_reasons` of
-      an error have that order.
+    * The `cancellation_reasons` of an error have the order in which the actions were added.
     * A lost answer is resolved with the transaction's own token, which DynamoDB knows for ten minutes.
       A transaction that is cancelled for another one's sake, or a limit's, is sent up to nine times, with
       pauses of full jitter that last at most 9.1 s together.
@@ -61,7 +60,8 @@ class TransactWrite(PynamoTransactWrite):
         TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
         OutcomeUnknown: no answer tells whether it was applied; also a `TransactWriteError`.
         TransactWriteError: DynamoDB refused the transaction for another reason.
-        ConfigurationError: it was committed before, or is more than a transaction can be.
+        ConfigurationError: it was committed before. Or it is more than a transaction can be: more than 100 actions, or
+            two for one item; also a `TransactWriteError`.
 
     Cost: 1 transactional write, two write units for each KB of each action.
     """
@@ -208,9 +208,10 @@ class TransactWrite(PynamoTransactWrite):
         if before is not None:
             _check_replaces(before, write, key)
         elif len(self._assembly.actions) + len(self._assembly.rows) + needed > MAX_ACTIONS:
-            raise ConfigurationError(
+            raise _invalid(
                 f"DynamoDB allows {MAX_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
-                f"counts twice). Use several, or guarded_batch()."
+                f"counts twice). Use several, or guarded_batch().",
+                key[0],
             )
 
     def _check_open(self) -> None:
@@ -227,12 +228,9 @@ class TransactWrite(PynamoTransactWrite):
         if not self._assembly.actions:
             return {}
         self._assembly.before_commit()
-        options = self._connection._get_transact_operation_kwargs(
-            None, self._return_consumed_capacity, self._return_item_collection_metrics
-        )
         try:
             with self._assembly.last_under_locks():
-                data = self._send(options)
+                data = self._send()
         except Exception as error:
             self._assembly.note_refusal(error)
             if events.listeners:
@@ -244,14 +242,17 @@ class TransactWrite(PynamoTransactWrite):
         self._assembly.note_commit()
         return data
 
-    def _send(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _send(self) -> dict[str, Any]:
         commit = Commit(
             self._connection,
             list(self._assembly.actions.values()),
             self._assembly.guards,
             str(self._client_request_token),
             may_change_token=self._has_own_token,
-            options=options,
+            options={
+                "return_consumed_capacity": self._return_consumed_capacity,
+                "return_item_collection_metrics": self._return_item_collection_metrics,
+            },
         )
         try:
             return commit.send()
@@ -264,10 +265,15 @@ def _check_replaces(before: Action, write: Write | None, key: Any) -> None:
     """Refuse a second action on an item, unless it is a write with the check that the first one was."""
     is_read = before.write is not None and before.write.operation is CHECK
     if not (is_read and write is not None and write.part.is_checked):
-        raise ConfigurationError(
-            f"a transaction allows one action for each item, and this one has two for {key}: join them."
+        raise _invalid(
+            f"a transaction allows one action for each item, and this one has two for {key}: join them.", key[0]
         )
     _check_same_copy(before, write)
+
+
+def _invalid(message: str, table: str) -> ConfigurationError:
+    """Return the error for what DynamoDB would refuse."""
+    return also(ConfigurationError, TransactWriteError)(message, cause=transport.invalid(message, table))
 
 
 def _check_same_copy(before: Action, write: Write) -> None:
@@ -302,8 +308,9 @@ def _key_of_row(own: OwnEntry) -> Any:
 
 def _checked_already(own: OwnEntry) -> ConfigurationError:
     """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
-    return ConfigurationError(
-        f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it."
+    return _invalid(
+        f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it.",
+        own.row.table,
     )
 
 

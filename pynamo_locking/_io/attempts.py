@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from botocore.exceptions import ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ResponseStreamingError
+from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._io import transport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pynamodb.connection import Connection
 
 _HTTP_CLIENT_ERROR: Final = 400
@@ -35,11 +39,34 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
         ResponseStreamingError: the last answer was cut short. botocore takes what is left of it for an answer,
             unless a checksum tells it and it may repeat the request.
     """
-    _watch(transport.client_of(connection))
+    return _noted(connection, lambda: connection.dispatch(operation, kwargs))
+
+
+def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:
+    """Send a transaction as `dispatch` does, through PynamoDB's method for it.
+
+    Tests of applications put something else in the place of that method. It sends the actions sorted by kind.
+    """
+
+    def send() -> dict[str, Any]:
+        try:
+            return connection.transact_write_items(**arguments)
+        except TransactWriteError as error:
+            if error.cause is None:
+                raise
+            cause = error.cause
+        raise cause  # as it was raised, with its own cause
+
+    return _noted(connection, send)
+
+
+def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    with suppress(BotoCoreError):  # there is no client: the request itself says why
+        _watch(transport.client_of(connection))
     attempts: list[Attempt] = []
     reset = _attempts.set(attempts)
     try:
-        data: dict[str, Any] = connection.dispatch(operation, kwargs)
+        data = send()
     except transport.BOTOCORE_EXCEPTIONS as error:
         _refuse_cut(attempts)
         _note(error, attempts)

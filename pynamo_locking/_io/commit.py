@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.transport import Reasons
     from pynamo_locking._io.writes import Write
+
+#: The kinds of actions, and the arguments of PynamoDB's method for them; it sends them in this order.
+_KINDS: Final = {
+    "ConditionCheck": "condition_check_items",
+    "Delete": "delete_items",
+    "Put": "put_items",
+    "Update": "update_items",
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Commit:
         guards: what locks in rows of their own add to them.
         token: makes DynamoDB recognise a second copy for ten minutes.
         may_change_token: whether a refused transaction may be sent again under another token.
-        options: what else the request has.
+        options: other arguments of PynamoDB's `Connection.transact_write_items`.
         resolver: takes marks of other transactions out of the way.
 
     Attributes:
@@ -130,18 +138,22 @@ class Commit:
         in_doubt, resent, patience = False, False, Patience()
         for action in self.all:  # once: copies of one token have to be equal
             expiry.date_now(action.request)
+        actions = {
+            argument: [action.request[kind] for action in self.all if kind in action.request]
+            for kind, argument in _KINDS.items()
+        }
         while True:
-            items = [action.request for action in self.all]
-            kwargs = {"TransactItems": items, "ClientRequestToken": self.token, **self.options}
             try:
-                return attempts.dispatch(self.connection, "TransactWriteItems", kwargs)
+                return attempts.transact_write(
+                    self.connection, **actions, client_request_token=self.token, **self.options
+                )
             except transport.BOTOCORE_EXCEPTIONS as error:
                 in_doubt = in_doubt or transport.is_ambiguous(error)
                 if patience.allows(error):
                     if self.may_change_token and not in_doubt:
                         self.token = runtime.current.token()
                     continue
-                reasons = transport.reasons_of(error)
+                reasons = self._reasons(error)
                 if reasons and self._resolve(reasons, error, in_doubt=in_doubt):
                     continue
                 if reasons:
@@ -151,6 +163,12 @@ class Commit:
                 if resent:
                     raise self._unknown(error) from error
                 resent = True
+
+    def _reasons(self, error: Exception) -> Reasons:
+        """Return why a transaction was cancelled, in the order of `all` and not in that of the request."""
+        sent = [action for kind in _KINDS for action in self.all if kind in action.request]
+        reasons = dict(zip(map(id, sent), transport.reasons_of(error), strict=False))
+        return [reasons[id(action)] for action in self.all if id(action) in reasons]
 
     def _resolve(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> bool:
         """Take marks out of the way; tell whether there were any, so that it is worth another try."""
@@ -180,8 +198,9 @@ class Commit:
         ]
         if in_doubt and any(action.is_ours(image) for action, image, is_refused in images if is_refused):
             return {}
+        tables = ",".join(kwargs["TableName"] for action in self.actions for kwargs in action.request.values())
         cause = transport.condition_failed(
-            TransactWriteError, transport.message_of(error), reasons[: len(self.actions)]
+            TransactWriteError, transport.message_of(error), tables, reasons[: len(self.actions)], request=error
         )
         explained = [action.explain(image, cause) if is_refused else None for action, image, is_refused in images]
         self.refusals = explained[: len(self.actions)]

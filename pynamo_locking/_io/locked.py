@@ -276,6 +276,7 @@ def _settle_transaction(
 def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
     """Raise what a single write would have raised: callers look for the code of a failed condition."""
     if reason.get("Code") == "ConditionalCheckFailed":
-        cause = transport.condition_failed(write.operation.error, reason.get("Message", ""))
+        message, table = reason.get("Message", ""), write.item.Meta.table_name
+        cause = transport.condition_failed(write.operation.error, message, table, request=error)
         raise write.refused(cause, reason.get("Item")) from error
     raise write.failed(error) from error

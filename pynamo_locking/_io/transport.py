@@ -20,7 +20,7 @@ from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactW
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pynamodb.connection import Connection
 
@@ -151,28 +151,55 @@ def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) ->
     return code_of(error) == TRANSACTION_CONFLICT or is_conflict(reasons_of(error))
 
 
-def condition_failed(error: type[Exception], message: str, reasons: Reasons | None = None) -> VerboseClientError:
+def condition_failed(
+    error: type[Exception],
+    message: str,
+    table: str,
+    reasons: Reasons | None = None,
+    *,
+    request: BaseException | None = None,
+) -> VerboseClientError:
     """Return a cause as PynamoDB's errors have it, for a refusal that callers find by its code.
 
     Args:
         error: PynamoDB's error that it will be the cause of.
         message: what failed.
+        table: of the item; of several items their tables, with commas between.
         reasons: of a transaction; one failed condition unless given.
+        request: what a refused request raised; None if none was sent.
     """
     if error is not TransactWriteError:
-        return VerboseClientError({"Error": {"Code": CONDITION_FAILED, "Message": message}}, "TransactWriteItems")
+        return _cause(CONDITION_FAILED, message, table, request)
     given: list[dict[str, Any]] = (
         [{"Code": "ConditionalCheckFailed", "Message": message}] if reasons is None else reasons
     )
+    shown = [
+        None
+        if reason.get("Code", "None") == "None"
+        else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
+        for reason in given
+    ]
+    return _cause("TransactionCanceledException", message, table, request, shown)
+
+
+def invalid(message: str, table: str) -> VerboseClientError:
+    """Return the cause of a refusal of what DynamoDB would call invalid, before it is sent."""
+    return _cause("ValidationException", message, table, None)
+
+
+def _cause(
+    code: str,
+    message: str,
+    table: str,
+    request: BaseException | None,
+    reasons: Iterable[CancellationReason | None] = (),
+) -> VerboseClientError:
+    headers = _response(_original(request)).get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return VerboseClientError(
-        {"Error": {"Code": "TransactionCanceledException", "Message": message}},
+        {"Error": {"Code": code, "Message": message}},
         "TransactWriteItems",
-        cancellation_reasons=[
-            None
-            if reason.get("Code", "None") == "None"
-            else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
-            for reason in given
-        ],
+        {"request_id": headers.get("x-amzn-requestid"), "table_name": table},
+        cancellation_reasons=reasons,
     )
 
 

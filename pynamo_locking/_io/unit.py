@@ -71,7 +71,7 @@ class Entry(Seen):
                 f"version {self.before.version}.",
                 expected=known.version,
                 actual=self.before.version,
-                cause=transport.condition_failed(TransactWriteError, why),
+                cause=transport.condition_failed(TransactWriteError, why, self.table),
             )
         self._is_key = item is not self.item and known in (Known(), self._given) and known != self.before
         if self._is_key and not (is_made_anew or replaces):

@@ -168,7 +168,7 @@ def _mark_in(entry: Entry, image: Image | Unread | None) -> Mark | None:
 def _check(entry: Entry, image: Image | None) -> None:
     write = entry.final()
     if not images.holds(image, write.kwargs()):
-        cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read")
+        cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read", entry.table)
         raise refusal(write, TransactWriteError, image, cause)
 
 

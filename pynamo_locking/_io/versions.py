@@ -75,7 +75,7 @@ def shape_of(model: type[Model]) -> Shape:
 
 def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | None:
     usual = None if attribute is None else f"{attribute.attr_name}_write_id"
-    name = getattr(model.Meta, "write_id", usual)
+    name = getattr(getattr(model, "Meta", None), "write_id", usual)
     if name is not None and not (isinstance(name, str) and name):
         raise ConfigurationError(
             f"Meta.write_id of {model.__name__} is {name!r}: give the name of an attribute for write ids, "
@@ -341,6 +341,6 @@ def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
         f"this {type(item).__name__} {why}",
         expected=version,
         actual=version,
-        cause=transport.condition_failed(error, "the copy is older than its version"),
+        cause=transport.condition_failed(error, "the copy is older than its version", item.Meta.table_name),
     )
     return refused
