@@ -198,7 +198,7 @@ def _cause(
     return VerboseClientError(
         {"Error": {"Code": code, "Message": message}},
         "TransactWriteItems",
-        {"request_id": headers.get("x-amzn-requestid"), "table_name": table},
+        {"request_id": None if request is None else headers.get("x-amzn-requestid", ""), "table_name": table},
         cancellation_reasons=reasons,
     )
 
@@ -242,7 +242,7 @@ def single_attempt(connection: Connection) -> Connection:
 
 def client_of(connection: Connection) -> Any:
     """Return a connection's client. PynamoDB would make one in each thread that comes first, for 30 ms each."""
-    if connection._client is None:
+    if getattr(connection, "_client", None) is None:  # a stand-in of a test may have none
         with _guard:
             return connection.client
     return connection.client

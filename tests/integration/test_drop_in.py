@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 from pynamodb.attributes import (
     BinaryAttribute,
     BinarySetAttribute,
@@ -29,7 +30,7 @@ from pynamodb.attributes import (
     UTCDateTimeAttribute,
 )
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
-from pynamodb.exceptions import PynamoDBException, TransactWriteError
+from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
 from pynamodb.expressions.condition import size
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, KeysOnlyProjection, LocalSecondaryIndex
 from pynamodb.models import Model
@@ -46,7 +47,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from tests.support.faults import count_requests
-from tests.support.models import QUICK
+from tests.support.models import QUICK, Device, Locks
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 WRITE_ID = "v_write_id"
@@ -264,14 +265,14 @@ def described(error):
     code = error.cause_response_code
     if isinstance(error, TransactWriteError):
         codes = sorted(str(reason and reason.code) for reason in error.cancellation_reasons)
-        return kind.__name__, code, codes
+        request, tables = re.search(r"on request \((.*)\) on table \((.*)\) when", error.cause.MSG_TEMPLATE).groups()
+        return kind.__name__, code, codes, request != "None", len(tables.split(","))
     return kind.__name__, code, bool(error.cause_response_message), type(error.cause).__name__, str(code) in str(error)
 
 
 # Which differences between requests are allowed
 
 CONDITIONS = ("ConditionExpression", "FilterExpression", "KeyConditionExpression")
-KINDS = ("ConditionCheck", "Delete", "Put", "Update")
 #: What a condition of ours adds to the caller's and PynamoDB's, and an update.
 GUARD = re.compile(
     r'v_write_id = {"S": "[0-9a-f]{8}-[0-9a-f]{20}"}'
@@ -333,7 +334,9 @@ class Normal:
     def request(self, body):
         """Return one request, or one action of a transaction."""
         if "TransactItems" in body:
-            body["TransactItems"] = self.actions(body["TransactItems"])
+            body["TransactItems"] = [
+                {kind: self.request(request) for kind, request in action.items()} for action in body["TransactItems"]
+            ]
         if "ClientRequestToken" in body:
             assert body["ClientRequestToken"]
             body["ClientRequestToken"] = "token"
@@ -371,13 +374,6 @@ class Normal:
             actions["SET"].remove(COUNTED_FROM_NOTHING)
             actions.setdefault("ADD", []).append(COUNTED)
         return {clause: parts for clause, parts in actions.items() if parts}
-
-    def actions(self, actions):
-        """Return the actions of a transaction in PynamoDB's order of kinds."""
-        ordered = sorted(actions, key=lambda action: [*KINDS, "Get"].index(*action))
-        if ordered != actions:
-            self.guards.add("order")
-        return [{kind: self.request(request) for kind, request in action.items()} for action in ordered]
 
     def without(self, parts, guard, name):
         """Return the parts that are no guards."""
@@ -889,7 +885,7 @@ def test_models_without_a_version(engine, scenario):
     same("stored", before.stored, after.stored)
     same("signals", before.signals, after.signals)
     same("requests", before.requests, after.requests)
-    assert after.guards <= {"order"}
+    assert after.guards == set()
 
 
 @pytest.mark.parametrize("twin", [*TWINS.values(), EMBEDDED], ids=[*TWINS.keys(), "embedded"])
@@ -944,6 +940,60 @@ def test_reasons_of_a_refused_transaction_bring_the_stored_items(engine):
             transaction.save(thing("folder", 1))
     (reason,) = refused.value.cancellation_reasons
     assert thing.from_raw_data(reason.raw_item).title == "stored"
+
+
+@pytest.mark.parametrize("kind", [STOCK, VERSIONED, EMBEDDED], ids=["stock", "versioned", "embedded"])
+def test_what_a_transaction_cannot_be(engine, kind):
+    """A handler of a TransactWriteError sees the same, though ours is refused before it is sent."""
+    thing = engine.bind(models_of(kind).Thing)
+
+    def commit(actions):
+        with kind.transact(connection=thing._get_connection().connection) as transaction:
+            for number in actions:
+                transaction.condition_check(thing, "folder", number, thing.title.does_not_exist())
+
+    for wrong in ([1, 1], range(101)):
+        with count_requests() as requests, pytest.raises(TransactWriteError) as refused:
+            commit(wrong)
+        assert refused.value.cause_response_code == "ValidationException"
+        assert isinstance(refused.value.cause, ClientError)
+        assert thing.Meta.table_name in str(refused.value.cause)
+        assert isinstance(refused.value, ConfigurationError) == (requests.total == 0) == (kind is not STOCK)
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_reasons_have_the_order_in_which_actions_were_added(engine, culprit):
+    """PynamoDB sends them sorted by kind, and so do we; the reasons are sorted back."""
+    thing = engine.bind(models_of(VERSIONED).Thing)
+    for number in range(4):
+        thing("folder", number).save()
+    read = [thing.get("folder", number) for number in range(4)]
+    thing.get("folder", culprit).update([thing.title.set("another")])
+    untitled = thing.title.does_not_exist()
+    with count_requests() as requests, pytest.raises(TransactWriteError) as refused:  # noqa: SIM117
+        with TransactWrite(connection=thing._get_connection().connection) as transaction:
+            transaction.update(read[0], [thing.total.add(1)])
+            transaction.save(read[1])
+            transaction.delete(read[2])
+            transaction.condition_check(thing, "folder", 3, untitled)
+    (sent,) = (body["TransactItems"] for _, body in requests.bodies)
+    assert [kind for action in sent for kind in action] == ["ConditionCheck", "Delete", "Put", "Update"]
+    refusals = [reason and reason.code for reason in refused.value.cancellation_reasons]
+    assert refusals == ["ConditionalCheckFailed" if number == culprit else None for number in range(4)]
+    if culprit < 3:
+        assert refused.value.current.number == culprit
+
+
+def test_the_cause_of_a_refusal_under_a_lock_beside_the_item(engine):
+    """A save is a transaction there; its cause names the request and the table as that of a save elsewhere does."""
+    engine.bind(Device, Locks)
+    with Device.locked("d"):
+        Device("d").save()
+        with pytest.raises(PutError) as refused:
+            Device("d").save()
+    request, table = re.search(r"request \((.*)\) on table \((.*)\) when", str(refused.value.cause)).groups()
+    assert request != "None"
+    assert table == Device.Meta.table_name
 
 
 def test_response_of_an_unchecked_save_has_attributes(engine):
