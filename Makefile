@@ -10,6 +10,9 @@ ALONE := $(foreach name,contrib_processes demo interval_processes processes rand
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
+# PynamoDB's own tests. No release of it has all of them, so there are three (see their comments).
+SUITE := tests/pynamodb_suite
+SUITE_FILES := $(SUITE)/.files
 COVERED := --cov --cov-append --cov-report= --cov-fail-under=0
 TWO := -n 2 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -17,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate soak lint format docs links pictures look bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo test pynamodb-tests simulate soak lint format docs links pictures look bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,14 +29,19 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 	@-$(MAKE) --no-print-directory engines
 	$(BIN)/python -m demo
 
-test: $(VENV)/.test engines ## all tests, on moto, dynoxide and DynamoDB Local
+test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(SLOW))"
 	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(SLOW)"
 	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(WAITING)
 	$(BIN)/python -m pytest $(COVERED) $(ALONE)
+	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(BIN)/coverage report
+
+pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR: those of a checkout)
+	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
+	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
 simulate: $(VENV)/.test ## the simulator: all exhaustive searches, and fresh seeds, for MINUTES=20
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
@@ -88,6 +96,13 @@ $(ENGINES): tests/engines/package-lock.json
 	npm ci --prefix tests/engines --no-audit --no-fund --loglevel=error
 	touch $@
 
+$(SUITE_FILES)/.downloaded: $(wildcard $(SUITE)/requirements/*.txt) | $(BIN)/python
+	rm -rf $(SUITE_FILES)
+	for each in $(wildcard $(SUITE)/requirements/*.txt); do \
+	    $(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(SUITE_FILES) --requirement $$each || exit; \
+	done
+	touch $@
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
@@ -101,4 +116,4 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 	touch $@
 
 clean: ## remove everything that was set up or built
-	rm -rf $(VENV) .wheel-* dist tests/engines/node_modules docs/_build .coverage .coverage.*
+	rm -rf $(VENV) .wheel-* dist tests/engines/node_modules $(SUITE_FILES) docs/_build .coverage .coverage.*

@@ -191,7 +191,9 @@ class Marker:
         elif state.entries and one.own is None and _is_as_read(one, image):
             self._wait_for_lock(one, state)
         else:
-            cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read", one.entry.table)
+            cause = transport.condition_failed(
+                TransactWriteError, "the item is not the one that was read", one.entry.table
+            )
             raise Action({}, one.entry.final(), one.row, one.own, one.number).explain(image, cause)
         return False
 

@@ -87,7 +87,9 @@ class Seen(Planned):
             base = self._read(self)
             seen = versions.known_of(self.model, base or {})
             if self.is_checked and not self.before.may_be(seen):
-                cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read", self.table)
+                cause = transport.condition_failed(
+                    TransactWriteError, "the item is not the one that was read", self.table
+                )
                 raise refusal(self.final(), TransactWriteError, base, cause)
             self.base = base
             if self.write is not None and not self.is_checked:

@@ -190,7 +190,12 @@ def test_a_transaction_goes_through_the_connection_that_a_test_replaced(replaced
 
 def test_a_refusal_that_a_test_makes_up(replaced):
     """As PynamoDB raises it: with a cause, which says why each action of the request was refused."""
-    reasons = [{"Code": "None"}, {"Code": "None"}, {"Code": "ConditionalCheckFailed", "Message": "no"}, {"Code": "None"}]
+    reasons = [
+        {"Code": "None"},
+        {"Code": "None"},
+        {"Code": "ConditionalCheckFailed", "Message": "no"},
+        {"Code": "None"},
+    ]
     response = {
         "Error": {"Code": "TransactionCanceledException", "Message": "refused"},
         "CancellationReasons": reasons,
