@@ -52,7 +52,7 @@ def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:
         try:
             return connection.transact_write_items(**arguments)
         except TransactWriteError as error:
-            if error.cause is None:
+            if not isinstance(error.cause, transport.BOTOCORE_EXCEPTIONS):
                 raise
             cause = error.cause
         raise cause  # as it was raised, with its own cause
