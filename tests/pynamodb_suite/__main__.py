@@ -40,7 +40,7 @@ ENVIRONMENT: Final = {"AWS_ACCESS_KEY_ID": "1", "AWS_SECRET_ACCESS_KEY": "2", "A
 def exchanged(source: str) -> str:
     """Return a module in which our classes are imported over PynamoDB's; no line moves."""
     lines = source.splitlines(keepends=True)
-    for node in ast.parse(source).body:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             ours = [(OURS.get((str(node.module), name.name)), name.asname or name.name) for name in node.names]
             names = ", ".join(f"{name} as {known}" for name, known in ours if name is not None)

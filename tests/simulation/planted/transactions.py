@@ -187,16 +187,14 @@ def _settle_without_images(settle: Any) -> Any:
 @plants(Plan("native transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=600)
 def r11_another_token_for_each_attempt() -> Patches:
     """A native transaction is sent again under another token, so DynamoDB does not know it again."""
-    send = attempts.dispatch
+    send = attempts.transact_write
 
-    def renamed(connection: Any, operation: str, kwargs: dict[str, Any]) -> Any:
-        if operation == "TransactWriteItems":
-            from pynamo_locking._io import runtime
+    def renamed(connection: Any, **arguments: Any) -> Any:
+        from pynamo_locking._io import runtime
 
-            kwargs = {**kwargs, "ClientRequestToken": runtime.current.token()}
-        return send(connection, operation, kwargs)
+        return send(connection, **{**arguments, "client_request_token": runtime.current.token()})
 
-    return [(attempts, "dispatch", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
+    return [(attempts, "transact_write", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
 
 
 @plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=300)
