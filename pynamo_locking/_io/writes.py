@@ -33,11 +33,22 @@ BUSY_ATTEMPTS: Final = 8
 
 @dataclass(frozen=True)
 class Operation:
-    """A write as PynamoDB's users know it: its request, its error, and its name in messages."""
+    """A write as PynamoDB's users know it.
+
+    Attributes:
+        request: DynamoDB's name of it.
+        error: what PynamoDB raises when it fails.
+        verb: PynamoDB's word for it, in "Failed to put item" and in events.
+    """
 
     request: str
     error: type[PynamoDBException]
     verb: str
+
+    @property
+    def call(self) -> str:
+        """The caller's word for it: the name of the method."""
+        return "save" if self.verb == "put" else self.verb
 
 
 SAVE: Final = Operation("PutItem", PutError, "put")
@@ -178,7 +189,7 @@ class Write:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
         return also(OutcomeUnknown, self.operation.error)(
-            f"the {self.operation.verb} of {self.label} (write {write_id or 'without an id'}) may or may not have "
+            f"the {self.operation.call} of {self.label} (write {write_id or 'without an id'}) may or may not have "
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
@@ -202,21 +213,16 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
+    refused = f"the {write.operation.call} of {write.label} was refused and nothing changed"
     if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
-            f"the {write.operation.verb} of {write.label} was refused and nothing changed: it was read in version "
-            f"{before.version}, and {_found(before.version, seen.version, image)}. Start again from the error's "
-            f"`current`, or refresh() the item. ({cause})",
+            f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",
             expected=before.version,
             actual=seen.version,
             stored=stored,
             cause=cause,
         )
-    return also(Conflict, kind)(
-        f"Failed to {write.operation.verb} item: the condition of the write of {write.label} was not met: {cause}",
-        stored=stored,
-        cause=cause,
-    )
+    return also(Conflict, kind)(f"{refused}: its condition was not met. ({cause})", stored=stored, cause=cause)
 
 
 def _class_of(model: type[Model], image: Image) -> Any:
@@ -227,13 +233,17 @@ def _class_of(model: type[Model], image: Image) -> Any:
         return None
 
 
-def _found(expected: int | None, actual: int | None, image: Image | None) -> str:
+def _why_stale(expected: int | None, actual: int | None, image: Image | None) -> str:
+    """Return what is known, and what to do."""
     if image is None:
-        return "there is no such item (any more)"
-    if actual is None:
-        return "the stored one has no version"
-    other = " by another write (the item was deleted and created again, or written without its version)"
-    return f"version {actual} is stored" + (other if actual == expected else "")
+        return f"it was read in version {expected}, and the item does not exist any more. Read before you save again."
+    again = "Start again from the error's `current`, or refresh() the item."
+    found = "without a version" if actual is None else f"in version {actual}"
+    if expected is None:
+        return f"the item exists already, {found}, and this instance was not read from it. {again}"
+    if actual == expected:
+        found += " by another write (the item was deleted and created again, or written without its version)"
+    return f"it was read in version {expected}, and is stored {found}. {again}"
 
 
 class Patience:
