@@ -878,7 +878,7 @@ def test_a_condition_that_is_not_met_names_the_save(engine):
     engine.bind(Doc, Ledger)
     for model in (Doc, Ledger):
         model("a").save()
-        with pytest.raises(Conflict, match=rf"the save of {model.__name__}\('a'\) was refused .* condition was not met"):
+        with pytest.raises(Conflict, match=rf"save of {model.__name__}\('a'\) was refused .* condition was not met"):
             model.get("a").save(model.n == 7)
 
 
