@@ -33,22 +33,11 @@ BUSY_ATTEMPTS: Final = 8
 
 @dataclass(frozen=True)
 class Operation:
-    """A write as PynamoDB's users know it.
-
-    Attributes:
-        request: DynamoDB's name of it.
-        error: what PynamoDB raises when it fails.
-        verb: PynamoDB's word for it, in "Failed to put item" and in events.
-    """
+    """A write as PynamoDB's users know it: its request, its error, and its name in messages."""
 
     request: str
     error: type[PynamoDBException]
     verb: str
-
-    @property
-    def call(self) -> str:
-        """The caller's word for it: the name of the method."""
-        return "save" if self.verb == "put" else self.verb
 
 
 SAVE: Final = Operation("PutItem", PutError, "put")
@@ -96,6 +85,11 @@ class Write:
         """Its item, for people."""
         keys = [getattr(self.item, name) for name in (self.item._hash_keyname, self.item._range_keyname) if name]
         return f"{type(self.item).__name__}({', '.join(map(repr, keys))})"
+
+    @property
+    def called(self) -> str:
+        """What the caller has called, for people; PynamoDB's own messages say "put" for a save."""
+        return f"the {'save' if self.operation is SAVE else self.operation.verb} of {self.label}"
 
     @property
     def is_sent_once(self) -> bool:
@@ -189,7 +183,7 @@ class Write:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
         return also(OutcomeUnknown, self.operation.error)(
-            f"the {self.operation.call} of {self.label} (write {write_id or 'without an id'}) may or may not have "
+            f"{self.called} (write {write_id or 'without an id'}) may or may not have "
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
@@ -213,7 +207,7 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
-    refused = f"the {write.operation.call} of {write.label} was refused and nothing changed"
+    refused = f"{write.called} was refused and nothing changed"
     if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
             f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",
