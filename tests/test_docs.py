@@ -76,7 +76,7 @@ def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> No
     script = tmp_path / "pasted.py"
     script.write_text("\n".join(blocks))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
-    environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
     command = [sys.executable, str(script)]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
@@ -90,6 +90,13 @@ def test_nothing_is_installed_from_the_index() -> None:
     texts = {path: path.read_text() for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
     command = re.compile(r"pip install [^\n`]*pynamo[-_]locking.*")
     assert {name_of(path): command.findall(text) for path, text in texts.items() if command.search(text)} == {}
+
+
+def test_no_text_takes_a_lock_for_once() -> None:
+    """A lock keeps two runs from overlapping, and no job from being done twice, one run after the other."""
+    texts = {path: path.read_text() for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    claim = re.compile(r"at most one `?[^.`]*`? runs|must not (?:be done|happen|be touched) twice", re.IGNORECASE)
+    assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
 
 def test_the_pages_have_examples() -> None:

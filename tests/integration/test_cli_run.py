@@ -256,6 +256,14 @@ def test_the_program_has_the_environment_of_its_caller(run, monkeypatch):
     assert run("--lock", "job", "--profile", "ours", "--", "sh", "-c", show)[1] == "its own dummy\n"
 
 
+def test_a_lock_is_not_once(run):
+    """Two runs, the second of which asks when the first has ended: both run, as the pages say."""
+    tickets = [run("--lock", "job", "--wait", "0", "--", "sh", "-c", "echo $PYNAMO_LOCKING_TICKET") for _ in range(2)]
+
+    assert [(code, err) for code, _, err in tickets] == [(0, ""), (0, "")]
+    assert int(tickets[0][1]) < int(tickets[1][1])
+
+
 def test_options_of_the_program_are_its_own(run):
     """Also without the two dashes; and without --json nothing is added to what it prints."""
     assert run("--lock", "job", "sh", "-c", 'echo "$@"', "sh", "--json", "--wait") == (0, "--json --wait\n", "")
