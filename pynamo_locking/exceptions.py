@@ -300,6 +300,14 @@ def as_model(model: type[Any], image: dict[str, Any]) -> Any:
     return (model._get_discriminator_class(image) or model).from_raw_data(copy.deepcopy(image))
 
 
+def gave_up(error: LockingError, what: str, attempts: int) -> None:
+    """Say in the message of the last error how often it was tried."""
+    message = f"{what} gave up after attempt {attempts} of {attempts}: {error}"
+    error.args = (message,)
+    if hasattr(error, "msg"):  # PynamoDB's errors show their message there as well
+        error.msg = message
+
+
 def also(kind: type[_Error], pynamodb_error: type[Exception]) -> type[_Error]:
     """Return the class that is both `kind` and the given error of PynamoDB."""
     key = (kind, pynamodb_error)

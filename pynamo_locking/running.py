@@ -19,6 +19,7 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
+    gave_up,
 )
 from pynamo_locking.transactions import Transaction
 
@@ -163,7 +164,8 @@ def transactional(
         The function without its first argument. It returns what the last run returned.
 
     Raises:
-        StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the last one, after as many attempts.
+        StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the last one, after as many attempts; the
+            message says so.
         Conflict: a condition of the caller's own was not met; there is no other attempt.
         OutcomeUnknown: no answer tells whether it was committed.
         ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
@@ -199,9 +201,12 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
         try:
             with _as_current(begun), begun:
                 return function(begun)
-        except worth:
+        except worth as error:
             # What is raised after the commit, by a callback or the function, is no reason to do it again.
-            if attempt == attempts or begun._is_committed:
+            if begun._is_committed:
+                raise
+            if attempt == attempts:
+                gave_up(error, "transactional()", attempts)
                 raise
         runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
         left = max(0.0, begun._terms.deadline - runtime.current.monotonic())

@@ -11,7 +11,14 @@ from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.items import FreeItem
 from pynamo_locking.batches import GuardedBatch
-from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, StaleVersion, TransactionConflict
+from pynamo_locking.exceptions import (
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    StaleVersion,
+    TransactionConflict,
+    gave_up,
+)
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
@@ -78,7 +85,7 @@ class VersionedMixin(GuardedMixin):
 
         Raises:
             DoesNotExist: there is no such item, and `create` is False.
-            StaleVersion, ItemLocked, TransactionConflict: the last one, after as many attempts.
+            StaleVersion, ItemLocked, TransactionConflict: the last one, after as many attempts; the message says so.
             Conflict: the condition was not met.
             OutcomeUnknown: no answer tells whether it was saved.
             ConfigurationError: the model has no version.
@@ -96,6 +103,7 @@ class VersionedMixin(GuardedMixin):
                 item.save(condition)
             except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
                 if attempt == attempts:
+                    gave_up(conflict, "modify()", attempts)
                     raise
                 item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
             else:

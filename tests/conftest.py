@@ -18,11 +18,24 @@ from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
 from tests.engines.servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 ON_AWS = bool(os.environ.get(AWS_PREFIX_VARIABLE))
 REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
 ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what an error was raised from in a few lines: botocore's frames would stand before the error itself."""
+    report = yield
+    chain = getattr(report.longrepr, "chain", [])
+    for traceback, _, _ in chain[:-1]:
+        traceback.reprentries = traceback.reprentries[-1:]
+        for entry in traceback.reprentries:
+            entry.lines = [line for line in entry.lines if line.startswith("E ")] or entry.lines
+            entry.reprfuncargs = entry.reprlocals = None
+    return report
 
 
 @pytest.fixture(autouse=True)

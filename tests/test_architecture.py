@@ -13,6 +13,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 
 #: From the top down; those in one line do not know of each other.
 LAYERS = [
+    ["__main__"],
     ["cli", "contrib"],
     ["testing"],
     ["__init__"],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -58,6 +61,42 @@ def test_the_examples_run(page: Path) -> None:
     for example in examples:
         example.evaluate()
     assert examples
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.md, first screen", "docs/tutorial.md"])
+def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> None:
+    """These pages say that their code runs as it stands: in an empty directory, without AWS and what HTML hides."""
+    name, _, part = page.partition(", ")
+    text = (ROOT / name).read_text()
+    if part:
+        text, end, _ = text.partition("<!-- end of the first screen -->")
+        assert end
+    visible = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", visible, re.MULTILINE | re.DOTALL)
+    script = tmp_path / "pasted.py"
+    script.write_text("\n".join(blocks))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert blocks
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_installed_from_the_index() -> None:
+    """The package is not there: a command that names it fails, or installs what others have put there."""
+    texts = {path: path.read_text() for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    command = re.compile(r"pip install [^\n`]*pynamo[-_]locking.*")
+    assert {name_of(path): command.findall(text) for path, text in texts.items() if command.search(text)} == {}
+
+
+def test_no_text_takes_a_lock_for_once() -> None:
+    """A lock keeps two runs from overlapping, and no job from being done twice, one run after the other."""
+    texts = {path: path.read_text() for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    claim = re.compile(r"at most one `?[^.`]*`? runs|must not (?:be done|happen|be touched) twice", re.IGNORECASE)
+    assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
 
 def test_the_pages_have_examples() -> None:

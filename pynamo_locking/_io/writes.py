@@ -87,6 +87,11 @@ class Write:
         return f"{type(self.item).__name__}({', '.join(map(repr, keys))})"
 
     @property
+    def called(self) -> str:
+        """What the caller has called, for people; PynamoDB's own messages say "put" for a save."""
+        return f"the {'save' if self.operation is SAVE else self.operation.verb} of {self.label}"
+
+    @property
     def is_sent_once(self) -> bool:
         """Whether it must not be sent twice, and can be looked for by its id instead."""
         return not self.is_repeatable and self.part.write_id is not None
@@ -178,7 +183,7 @@ class Write:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
         return also(OutcomeUnknown, self.operation.error)(
-            f"the {self.operation.verb} of {self.label} (write {write_id or 'without an id'}) may or may not have "
+            f"{self.called} (write {write_id or 'without an id'}) may or may not have "
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
@@ -202,21 +207,16 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
+    refused = f"{write.called} was refused and nothing changed"
     if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
-            f"the {write.operation.verb} of {write.label} was refused and nothing changed: it was read in version "
-            f"{before.version}, and {_found(before.version, seen.version, image)}. Start again from the error's "
-            f"`current`, or refresh() the item. ({cause})",
+            f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",
             expected=before.version,
             actual=seen.version,
             stored=stored,
             cause=cause,
         )
-    return also(Conflict, kind)(
-        f"Failed to {write.operation.verb} item: the condition of the write of {write.label} was not met: {cause}",
-        stored=stored,
-        cause=cause,
-    )
+    return also(Conflict, kind)(f"{refused}: its condition was not met. ({cause})", stored=stored, cause=cause)
 
 
 def _class_of(model: type[Model], image: Image) -> Any:
@@ -227,13 +227,17 @@ def _class_of(model: type[Model], image: Image) -> Any:
         return None
 
 
-def _found(expected: int | None, actual: int | None, image: Image | None) -> str:
+def _why_stale(expected: int | None, actual: int | None, image: Image | None) -> str:
+    """Return what is known, and what to do."""
     if image is None:
-        return "there is no such item (any more)"
-    if actual is None:
-        return "the stored one has no version"
-    other = " by another write (the item was deleted and created again, or written without its version)"
-    return f"version {actual} is stored" + (other if actual == expected else "")
+        return f"it was read in version {expected}, and the item does not exist any more. Read before you save again."
+    again = "Start again from the error's `current`, or refresh() the item."
+    found = "without a version" if actual is None else f"in version {actual}"
+    if expected is None:
+        return f"the item exists already, {found}, and this instance was not read from it. {again}"
+    if actual == expected:
+        found += " by another write (the item was deleted and created again, or written without its version)"
+    return f"it was read in version {expected}, and is stored {found}. {again}"
 
 
 class Patience:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(
             f"pynamo-locking: the command line needs {missing}, which is not installed. "
-            f'Install it with: pip install "pynamo-locking[cli]"\n'
+            f"Install what the extra `cli` brings: pip install {' '.join(_EXTRA)}\n"
         )
         return _USAGE
     code: int = app.run(sys.argv[1:] if arguments is None else list(arguments))

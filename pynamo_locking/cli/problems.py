@@ -34,7 +34,7 @@ class Exit(enum.IntEnum):
     NO = 1  # the answer is no: something is wrong with a table, there is no such ticket, ...
     USAGE = 2
     FAILED = 69  # EX_UNAVAILABLE: no answer from DynamoDB, or a refusal
-    LOST = 70  # `run`: the lock was lost while the command ran
+    LOST = 70  # `run`: the lock was lost, and the program was ended for that or ended with 0 by itself
     NOT_WRITTEN = 74  # EX_IOERR: standard output cannot be written
     NOT_OBTAINED = 75  # EX_TEMPFAIL. `run`: not our turn in time; the command was not started
     NOT_PERMITTED = 77  # EX_NOPERM: no credentials, or not the right ones

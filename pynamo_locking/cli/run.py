@@ -14,7 +14,7 @@ from pynamo_locking.cli import output
 from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.command import argument, command, flag, option
 from pynamo_locking.cli.ending import Stopped
-from pynamo_locking.cli.problems import Exit, Problem, usage
+from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,11 @@ _MOST_OF_LEASE: Final = 0.5
 #: Between two looks how much of the lease is left.
 _LOOK_S: Final = 1.0
 
+#: How a lock was lost, for people who do not write Python.
+_LOSSES: Final = {
+    "evicted": "an operator broke it, or no renewal arrived for a whole lease",
+    "deleted": "its row was deleted from the table",
+}
 
 _Program = Annotated[list[str], argument("-- COMMAND [ARGS]...", "The program to run.")]
 _Lock = Annotated[str, option("--lock", "NAME", "Name of the lock.")]
@@ -56,7 +61,7 @@ def attach(app: typer.Typer) -> None:
         "run",
         run,
         "pynamo-locking run --lock nightly-report -- make report",
-        "pynamo-locking run --lock nightly-report --wait 0 -- make report  # not at all if it runs elsewhere",
+        "pynamo-locking run --lock nightly-report --wait 0 -- make report  # not while it runs elsewhere",
         "pynamo-locking run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
         tables=("table",),
         context_settings={"allow_interspersed_args": False},
@@ -77,9 +82,12 @@ def run(  # noqa: PLR0913 - options of the command line
 ) -> int:
     """Run a program while holding a lock.
 
-    The exit code is the program's own, 128 + n if signal n killed it; 75 if it was not our turn in time; 70 if the lock
-    was lost while it ran. Then, and when it ends, all that it has started in its process group is ended as well.
-    Signals are passed on. PYNAMO_LOCKING_TICKET and PYNAMO_LOCKING_NAME tell it what it holds.
+    The lock keeps two runs from overlapping. It does not keep the program from running twice, one run after the other.
+
+    The exit code is the program's own, 128 + n if signal n killed it; 75 if it was not our turn in time. It is 70 if
+    the lock was lost and the program was ended for that, or ended with 0 by itself. When the program ends, all that it
+    has started in its process group is ended as well. Signals are passed on. PYNAMO_LOCKING_TICKET and
+    PYNAMO_LOCKING_NAME tell it what it holds.
     """
     path = _found(program[0], session.environment)
     news = threading.Event()
@@ -105,8 +113,14 @@ def run(  # noqa: PLR0913 - options of the command line
     facts: dict[str, Any] = {"table": session.settings.table, "name": lock, "ticket": taken.ticket}
     facts |= {"waited_s": round(waited, 3), "held_s": round(time.monotonic() - began - waited, 3)}
     if why_lost or loss:
-        message = f"the lock {output.plain(lock)} was lost while {program[0]} ran, which was ended: {why_lost or loss}"
-        raise Problem("lock_lost", message, Exit.LOST, **facts, program_exit_code=code)
+        message = (
+            f"the lock {output.plain(lock)} was lost while {program[0]} ran, which was ended: {why_lost}"
+            if why_lost
+            else f"{program[0]} ended by itself with exit code {code}, but the lock {output.plain(lock)} had been lost "
+            f"before that was noticed: {loss}. Another program may have run under it meanwhile; check the result."
+        )
+        exit_code = Exit.LOST if why_lost else code or Exit.LOST  # 0 would say that all is well
+        raise Problem("lock_lost", message, exit_code, **facts, program_exit_code=code, was_ended=bool(why_lost))
     if session.as_json:  # standard output is the program's
         document = {**facts, "exit_code": code, "program_exit_code": code}
         sys.stderr.write(output.dump(document, lines=True) + "\n")
@@ -157,7 +171,7 @@ def _acquire(lock: Lock[Any], signals: Signals) -> None:
     except Stopped as stopped:
         signals.keep()
         if lock.is_held:
-            lock.release()
+            _give_back(lock)
         code = Exit.SIGNALLED + stopped.number
         raise Problem("interrupted", f"interrupted before it was our turn for {lock.name}.", code) from None
 
@@ -194,10 +208,12 @@ def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -
     return None
 
 
-def _give_back(lock: Lock[Any]) -> LockLost | None:
-    """Release the lock; return the error that says that it was lost before."""
+def _give_back(lock: Lock[Any]) -> str | None:
+    """Release the lock; return how it was lost before, if it was. No failure here hides the program's exit code."""
     try:
         lock.release()
     except LockLost as loss:
-        return loss
+        return _LOSSES.get(loss.reason, str(loss))
+    except EXPECTED as error:
+        output.logger.warning("cannot give back %s, so others wait until its lease is over: %s", lock.name, error)
     return None

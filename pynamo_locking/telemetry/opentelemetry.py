@@ -20,7 +20,8 @@ try:
     from opentelemetry import metrics, trace
 except ImportError as _error:
     raise ImportError(
-        "pynamo_locking.telemetry.opentelemetry needs the API of OpenTelemetry: pip install 'pynamo-locking[otel]'"
+        "pynamo_locking.telemetry.opentelemetry needs the API of OpenTelemetry, which the extra `otel` brings: "
+        "pip install 'opentelemetry-api>=1.30'"
     ) from _error
 
 if TYPE_CHECKING:

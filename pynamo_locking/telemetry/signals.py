@@ -11,7 +11,7 @@ try:
     import blinker
 except ImportError as _error:
     raise ImportError(
-        "pynamo_locking.telemetry.signals needs blinker: pip install 'pynamo-locking[signals]'"
+        "pynamo_locking.telemetry.signals needs blinker, which the extra `signals` brings: pip install 'blinker>=1.6'"
     ) from _error
 
 if TYPE_CHECKING:

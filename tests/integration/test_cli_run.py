@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from pynamo_locking import LockSettings
 from pynamo_locking.cli import guardian, main
@@ -153,6 +153,7 @@ def test_a_lost_lock_kills_the_whole_tree(start, ear):
     error = document["error"]
     assert (code, error["exit_code"], error["kind"]) == (70, 70, "lock_lost")
     assert (error["ticket"], error["name"], error["program_exit_code"]) == (entry.ticket, "job", 128 + signal.SIGKILL)
+    assert error["was_ended"] is True
     assert "somebody broke it" in error["message"]
     assert (entry.owner, entry.lease) == ("the job", 6)
 
@@ -255,6 +256,14 @@ def test_the_program_has_the_environment_of_its_caller(run, monkeypatch):
     assert run("--lock", "job", "--profile", "ours", "--", "sh", "-c", show)[1] == "its own dummy\n"
 
 
+def test_a_lock_is_not_once(run):
+    """Two runs, the second of which asks when the first has ended: both run, as the pages say."""
+    tickets = [run("--lock", "job", "--wait", "0", "--", "sh", "-c", "echo $PYNAMO_LOCKING_TICKET") for _ in range(2)]
+
+    assert [(code, err) for code, _, err in tickets] == [(0, ""), (0, "")]
+    assert int(tickets[0][1]) < int(tickets[1][1])
+
+
 def test_options_of_the_program_are_its_own(run):
     """Also without the two dashes; and without --json nothing is added to what it prints."""
     assert run("--lock", "job", "sh", "-c", 'echo "$@"', "sh", "--json", "--wait") == (0, "--json --wait\n", "")
@@ -337,8 +346,9 @@ class Meanwhile(threading.Thread):
 WAITING = 'echo up $$ > "$0"; while [ ! -e "$0.go" ]; do sleep 0.02; done'
 
 
-def test_a_loss_that_only_the_release_notices(run, ear):
-    """The program ended well, but the lock was broken in its last second: exit code 70, and both are told."""
+@pytest.mark.parametrize(("program", "code"), [(0, 70), (3, 3)])
+def test_a_loss_that_only_the_release_notices(run, ear, program, code):
+    """The program ended by itself after the lock was broken: its exit code, or 70 where that would say all is well."""
 
     def break_it() -> None:
         try:
@@ -349,11 +359,33 @@ def test_a_loss_that_only_the_release_notices(run, ear):
             Path(f"{ear.path}.go").touch()
 
     meanwhile = Meanwhile(break_it)
-    code, _, err = run("--lock", "job", "--json", "--", "sh", "-c", WAITING, ear.path)
+    got, _, err = run("--lock", "job", "--json", "--", "sh", "-c", f"{WAITING}; exit {program}", ear.path)
     meanwhile.result()
     error = json.loads(err.splitlines()[-1])["error"]
 
-    assert (code, error["kind"], error["program_exit_code"]) == (70, "lock_lost", 0)
+    assert (got, error["exit_code"], error["program_exit_code"]) == (code, code, program)
+    assert (error["kind"], error["was_ended"]) == ("lock_lost", False)
+    assert error["message"].startswith(f"sh ended by itself with exit code {program}, but the lock job had been lost")
+    assert "an operator broke it, or no renewal arrived" in error["message"]
+    assert "`with`" not in error["message"]
+
+
+def test_a_release_that_is_refused_hides_no_exit_code(run, memory, monkeypatch):
+    """As with credentials that have expired meanwhile: the program has ended, and its exit code is what counts."""
+    handle = memory._memory.handle
+
+    def refuse_release(operation: str, kwargs: dict[str, Any]) -> Any:
+        if "REMOVE" in kwargs.get("UpdateExpression", ""):
+            error = {"Code": "ExpiredTokenException", "Message": "The token has expired"}
+            raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, operation)
+        return handle(operation, kwargs)
+
+    monkeypatch.setattr(memory._memory, "handle", refuse_release)
+    code, _, err = run("--lock", "job", "--", "sh", "-c", "exit 3")
+
+    assert code == 3
+    assert "cannot give back job" in err
+    assert "The token has expired" in err
 
 
 def test_a_lease_that_ended_for_a_while(run, monkeypatch):

@@ -573,6 +573,7 @@ def test_a_callback_that_raises_ends_the_batch_and_hides_nothing(engine, transac
 
 
 @MODES
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_writes_are_under_way(concurrent_engine, transactions):
     """Ctrl-C in the thread that waits: the requests on their way are waited for, and reported as they end."""
     concurrent_engine.bind(Row)
@@ -583,7 +584,6 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, transactions
             signal.raise_signal(signal.SIGINT)
         return False
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with (
             pytest.raises(KeyboardInterrupt),
@@ -593,7 +593,6 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, transactions
             for name in names(count):
                 batch.save(Row(name))
     finally:
-        signal.signal(signal.SIGINT, before)
         _join_workers()  # whoever still writes now is not in the results
     assert len(batch.results) == count
     applied = {result.item.pk for result in batch.results if result.is_applied}
@@ -608,6 +607,7 @@ def _join_workers() -> None:
 
 
 @MODES
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions):
     """The first may have begun by then: what it writes is reported, and it does not go on in the background."""
     dynoxide.bind(Row)

@@ -323,7 +323,7 @@ def test_booking_by_save(rooms):
     room, other = rooms.get("101"), rooms.get("101")
     exec(code, {"room": room, "user_id": "Ada"})
     assert (room.booked_by, room.version) == ("Ada", 2)
-    with pytest.raises(Exception, match=r"put item|the put of") as refused:
+    with pytest.raises(Exception, match=r"put item|the save of") as refused:
         exec(code, {"room": other, "user_id": "Bob"})
     assert refused.value.cause_response_code == "ConditionalCheckFailedException"
     with pytest.raises(Exception, match="Room is already booked"):
@@ -344,5 +344,5 @@ def test_booking_by_update(rooms):
     assert refused.value.cause_response_code == "ConditionalCheckFailedException"
     stored = rooms.get("101")
     assert (stored.booked_by, stored.version) == ("Ada", 3)
-    with pytest.raises(Exception, match=r"put item|the put of"):
+    with pytest.raises(Exception, match=r"put item|the save of"):
         room.save()  # a version that was not checked has been counted

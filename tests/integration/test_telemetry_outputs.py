@@ -186,14 +186,17 @@ def test_a_receiver_that_fails_harms_no_lock(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize(
-    ("module", "needs", "extra"), [("signals", "blinker", "signals"), ("opentelemetry", "opentelemetry", "otel")]
+    ("module", "needs", "extra", "package"),
+    [("signals", "blinker", "signals", "blinker"), ("opentelemetry", "opentelemetry", "otel", "opentelemetry-api")],
 )
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, module: str, needs: str, extra: str) -> None:
-    """With the extra that brings it."""
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, module: str, needs: str, extra: str, package: str
+) -> None:
+    """With the extra that brings it, and a command that works without a clone of the repository."""
     name = f"pynamo_locking.telemetry.{module}"
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, needs, None)  # type: ignore[arg-type]
-    with pytest.raises(ImportError, match=rf"pip install 'pynamo-locking\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"the extra `{extra}` brings: pip install '{package}>="):
         importlib.import_module(name)
 
 

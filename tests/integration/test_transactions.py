@@ -326,6 +326,7 @@ def test_transactional_gives_up(memory: Engine) -> None:
         with pytest.raises(StaleVersion) as last:
             always_late()
         assert last.value.actual == 4
+        assert str(last.value).startswith("transactional() gave up after attempt 3 of 3: ")
         with pytest.raises(Conflict) as caught:
             never_met()
         assert not isinstance(caught.value, StaleVersion)

@@ -191,6 +191,9 @@ def test_modify_gives_up_with_the_last_conflict(engine, world):
     assert counted.by_operation == {"GetItem": 2, "PutItem": 3, "UpdateItem": 3}
     assert (caught.value.expected, caught.value.actual, caught.value.current.n) == (3, 4, 300)
     assert isinstance(caught.value, PutError)
+    for found in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert str(found).startswith("modify() gave up after attempt 3 of 3: the save of Doc('a') was refused")
+        assert found.msg == str(found)
     assert len(world.pauses) == 1
     with pytest.raises(StaleVersion):
         Doc.modify("a", change=lambda item: write_over("a"), attempts=1)
@@ -851,6 +854,32 @@ def test_a_refusal_says_what_is_stored_at_no_cost(engine, model, operation):
     again.n += 1
     again.save()
     assert (again.version, model.get("a").n) == (3, 8)
+
+
+@pytest.mark.parametrize("model", [Doc, Ledger])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_refusal_because_the_item_exists_already(engine, model, operation):
+    """An instance that was never read has no version to speak of; the caller's word for the write is used."""
+    engine.bind(Doc, Ledger)
+    model("a").save()
+    with pytest.raises(StaleVersion) as caught:
+        OPERATIONS[operation][0](model("a"))
+    assert (caught.value.expected, caught.value.actual) == (None, 1)
+    message = str(caught.value)
+    last = operation.split()[-1]
+    call = {"touch": "update", "read": "check"}.get(last, last)
+    assert f"the {call} of {model.__name__}('a') was refused and nothing changed: the item exists already" in message
+    assert "version None" not in message
+    assert "in version 1," in message
+
+
+def test_a_condition_that_is_not_met_names_the_save(engine):
+    """Also where the save goes out as an UpdateItem."""
+    engine.bind(Doc, Ledger)
+    for model in (Doc, Ledger):
+        model("a").save()
+        with pytest.raises(Conflict, match=rf"save of {model.__name__}\('a'\) was refused .* condition was not met"):
+            model.get("a").save(model.n == 7)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -130,7 +131,7 @@ def test_a_missing_extra_is_named(missing, monkeypatch, capsys):
     assert main(["version"]) == 2
     assert capsys.readouterr().err == (
         f"pynamo-locking: the command line needs {missing}, which is not installed. "
-        f'Install it with: pip install "pynamo-locking[cli]"\n'
+        f"Install what the extra `cli` brings: pip install typer rich\n"
     )
 
 
@@ -357,6 +358,32 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
     with pytest.raises(ZeroDivisionError):
         main(["version"])
+
+
+@pytest.mark.parametrize("module", ["pynamo_locking", "pynamo_locking.cli"])
+def test_the_version_by_either_name(module):
+    """`python -m pynamo_locking` is the command line, and has the option that programs have."""
+    command = [sys.executable, "-m", module, "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    expected = f"pynamo-locking {importlib.metadata.version('pynamo-locking')}\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+
+
+def test_the_package_as_a_program_without_the_extra():
+    """Says what to install, as the command does."""
+    code = "import runpy, sys; sys.modules['typer'] = None; runpy.run_module('pynamo_locking', run_name='__main__')"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("pynamo-locking: the command line needs typer, which is not installed.")
+
+
+def test_a_command_is_still_needed(capsys):
+    """The option of the program changes nothing about a program without a command."""
+    assert main([]) == 2
+    assert "Name a command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
