@@ -10,7 +10,7 @@ from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
 from pynamo_locking._core.naming import canonical_number
-from pynamo_locking._io import events, guards, runtime, versions
+from pynamo_locking._io import events, guards, runtime, transport, versions
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import FreeItem, GuardedItem
@@ -68,6 +68,7 @@ class TransactWrite(PynamoTransactWrite):
 
     def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
         super().__init__(client_request_token or runtime.current.token(), **options)
+        transport.note(self._connection)
         self._has_own_token = client_request_token is None
         self._is_committed = False
         self._assembly = Assembly()
