@@ -459,7 +459,7 @@ class Actions:
                     theirs.send(loaded.work(party, **options))
             theirs.close()
             pipes.append(ours)
-        done = [loaded.work(0, **options), *(pipe.recv() for pipe in pipes)]
+        done = [loaded.work(0, **options), *(pipe.recv() for pipe in pipes)]  # each sends less than a pipe holds
         for _ in pipes:
             os.wait()
         return done
