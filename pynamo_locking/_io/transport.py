@@ -33,7 +33,8 @@ BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 
-TRANSACTION_CONFLICT: Final = "TransactionConflictException"
+#: A single write met a transaction, or, in a global table with strong consistency, a write of another Region.
+CONFLICTS: Final = frozenset({"TransactionConflictException", "ReplicatedWriteConflictException"})
 
 #: Refused for now, not applied, worth another try.
 BUSY: Final = frozenset(
@@ -42,8 +43,8 @@ BUSY: Final = frozenset(
         "RequestLimitExceeded",
         "Throttling",
         "ThrottlingException",
-        TRANSACTION_CONFLICT,
         "TransactionInProgressException",
+        *CONFLICTS,
     }
 )
 _CANCELLED_BUSY: Final = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
@@ -143,13 +144,13 @@ def was_not_sent(error: BaseException | None) -> bool:
 
 
 def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) -> bool:
-    """Tell whether the request was not applied, for another transaction's or a limit's sake, and may be later.
+    """Tell whether the request was not applied, for another writer's or a limit's sake, and may be later.
 
     Throttled requests are not counted unless they were tried once: botocore has repeated them already.
     """
     if was_tried_once and (code_of(error) in BUSY or was_not_sent(error)):
         return True
-    return code_of(error) == TRANSACTION_CONFLICT or is_conflict(reasons_of(error))
+    return code_of(error) in CONFLICTS or is_conflict(reasons_of(error))
 
 
 def condition_failed(error: type[Exception], message: str, reasons: Reasons | None = None) -> VerboseClientError:
