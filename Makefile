@@ -6,7 +6,7 @@ ENGINES := tests/engines/node_modules/.installed
 # These kill and pause processes of their own, and mostly wait for leases to end: two run at a time.
 WAITING := $(foreach name,cli_run crashes fork pauses,tests/integration/test_$(name).py)
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
-ALONE := $(foreach name,contrib_processes demo interval_processes processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
+ALONE := $(foreach name,contrib_processes demo interval_processes preload processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local

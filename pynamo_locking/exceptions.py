@@ -156,8 +156,9 @@ class ItemLocked(Conflict):
 
 
 class TransactionConflict(Conflict):
-    """Other transactions kept the items busy; nothing changed.
+    """Other transactions kept the items busy, or writes of another Region; nothing changed.
 
+    The latter is DynamoDB's ``ReplicatedWriteConflictException``, of global tables with strong consistency.
     The write was sent nine times, with pauses of full jitter between, at most 9.1 s together.
 
     Attributes:

@@ -68,6 +68,7 @@ class TransactWrite(PynamoTransactWrite):
 
     def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
         super().__init__(client_request_token or runtime.current.token(), **options)
+        transport.note(self._connection)
         self._has_own_token = client_request_token is None
         self._is_committed = False
         self._assembly = Assembly()

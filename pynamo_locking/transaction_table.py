@@ -5,7 +5,7 @@ from __future__ import annotations
 from pynamodb.attributes import NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking._io import headers, transport
+from pynamo_locking._io import headers
 from pynamo_locking.attributes import VersionAttribute
 from pynamo_locking.tables import OwnTable
 from pynamo_locking.versioned import VersionedMixin
@@ -39,5 +39,4 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 def book_of(table: type[TransactionTable]) -> headers.Book:
     """Return a table of transactions as those who make its requests know it."""
     connection = table._get_connection()
-    transport.leave_to_parent_after_fork(connection.connection)
     return headers.Book(connection.connection, connection.table_name)

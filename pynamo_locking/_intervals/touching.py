@@ -16,7 +16,7 @@ from pynamodb.constants import LIST
 from pynamodb.models import Model
 from typing_extensions import override
 
-from pynamo_locking._io import images, transport
+from pynamo_locking._io import images
 from pynamo_locking.attributes import VersionAttribute
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.versioned import VersionedMixin
@@ -60,7 +60,6 @@ _models: dict[type[Any], type[IntervalGuard]] = {}
 def guards_in(table: type[Any]) -> type[IntervalGuard]:
     """Return the model of the guards in a table of locks, which goes to DynamoDB by the connection of that."""
     connection = table._get_connection()
-    transport.leave_to_parent_after_fork(connection.connection)
     model = _models.get(table)
     if model is None or model._connection is not connection:
         meta = type("Meta", (), {"table_name": connection.table_name})

@@ -10,27 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._io import events, local, requests, runtime
+from pynamo_locking._io import events, local, losses, requests, runtime
 from pynamo_locking._io.copies import Copies
 from pynamo_locking._io.requests import Refused, Unavailable
-from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking.exceptions import LockLost
 
 logger = logging.getLogger("pynamo_locking")
-
-_REASONS = {
-    "evicted": (
-        "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
-        "somebody else may hold the lock by now"
-    ),
-    "deleted": "the item that carries it is gone",
-    "forked": "this is a forked child process; the lock stayed with its parent",
-}
 
 _RELEASE_ATTEMPTS = 4
 
@@ -58,6 +50,7 @@ class OwnEntry:
         self.image: Image | None = image
         self.copies = Copies()
         self.party = runtime.current.party()
+        self.pid = runtime.pid()
         self.depth = 1
         self.ended = False
         # A request that removes the entry is on its way, or was and nobody knows what became of it:
@@ -303,14 +296,7 @@ class OwnEntry:
 
     def loss(self) -> LockLost:
         """Return the error that says what happened."""
-        reason = self.lost_reason or "deleted"
-        why = _REASONS[reason] if self.lost_reason else "it was released or its item deleted"
-        return LockLost(
-            f"ticket {self.entry.ticket} of {self.row.label} is no longer in the queue: {why}. "
-            f"Stop writing. Leave the `with` block (or release the lock), take it again, and read again.",
-            reason=reason,
-            ticket=self.entry.ticket,
-        )
+        return losses.loss(self.row.label, self.entry.ticket, self.lost_reason, self.pid)
 
     def leave_to_parent(self) -> None:
         """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""

@@ -10,7 +10,7 @@ from pynamodb.attributes import BinaryAttribute, TTLAttribute, UTCDateTimeAttrib
 
 from pynamo_locking._core.naming import canonical_number, row_name
 from pynamo_locking._io.requests import Row
-from pynamo_locking._io.transport import leave_to_parent_after_fork, lock_connection
+from pynamo_locking._io.transport import lock_connection
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -168,9 +168,8 @@ def row_of(
 
 
 def join_places(model: type[Model], row: Row) -> None:
-    """Prepare for transactions with a row in another table; refuse one that no transaction could include."""
+    """Refuse a row in another table that no transaction could include."""
     connection = model._get_connection().connection
-    leave_to_parent_after_fork(connection)
     if (connection.host, connection.region) != (row.connection.host, row.connection.region):
         raise ConfigurationError(
             f"{model.__name__} is in {connection.region} ({connection.host or 'AWS'}), and its lock table in "

@@ -126,6 +126,11 @@ def _count_fork() -> None:
     forks += 1
 
 
+def pid() -> int:
+    """Return the id of this process."""
+    return os.getpid()
+
+
 def after_fork(callback: Callable[[], None]) -> None:
     """Call back in every child process right after a fork, where the platform forks."""
     if hasattr(os, "register_at_fork"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -15,14 +17,13 @@ from botocore.exceptions import (
     HTTPClientError,
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
+from pynamodb.connection import Connection
 from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError, VerboseClientError
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from pynamodb.connection import Connection
 
 #: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
 Reasons = list[dict[str, Any]]
@@ -32,7 +33,8 @@ BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 
-TRANSACTION_CONFLICT: Final = "TransactionConflictException"
+#: A single write met a transaction, or, in a global table with strong consistency, a write of another Region.
+CONFLICTS: Final = frozenset({"TransactionConflictException", "ReplicatedWriteConflictException"})
 
 #: Refused for now, not applied, worth another try.
 BUSY: Final = frozenset(
@@ -41,8 +43,8 @@ BUSY: Final = frozenset(
         "RequestLimitExceeded",
         "Throttling",
         "ThrottlingException",
-        TRANSACTION_CONFLICT,
         "TransactionInProgressException",
+        *CONFLICTS,
     }
 )
 _CANCELLED_BUSY: Final = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
@@ -142,13 +144,13 @@ def was_not_sent(error: BaseException | None) -> bool:
 
 
 def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) -> bool:
-    """Tell whether the request was not applied, for another transaction's or a limit's sake, and may be later.
+    """Tell whether the request was not applied, for another writer's or a limit's sake, and may be later.
 
     Throttled requests are not counted unless they were tried once: botocore has repeated them already.
     """
     if was_tried_once and (code_of(error) in BUSY or was_not_sent(error)):
         return True
-    return code_of(error) == TRANSACTION_CONFLICT or is_conflict(reasons_of(error))
+    return code_of(error) in CONFLICTS or is_conflict(reasons_of(error))
 
 
 def condition_failed(
@@ -248,12 +250,6 @@ def client_of(connection: Connection) -> Any:
     return connection.client
 
 
-def leave_to_parent_after_fork(connection: Connection) -> None:
-    """Make a forked child open sockets of its own for a connection that only carries writes."""
-    with _guard:
-        _lock_connections.setdefault(connection, {})
-
-
 def _twin(connection: Connection, request_timeout: float) -> Connection:
     twin = _without_retries(connection)
     twin._connect_timeout_seconds = request_timeout
@@ -269,13 +265,51 @@ def _without_retries(connection: Connection) -> Connection:
     return twin
 
 
+# A connection that was used before a fork shares its sockets with the parent and all of its children, and each reads
+# the answers of the others. PynamoDB has no place to hear of new connections, so its constructor is wrapped: that costs
+# nothing later, and also finds those that an application makes and hands to PynamoDB's own classes.
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _note_connections() -> None:
+    make = Connection.__init__
+
+    @functools.wraps(make)
+    def make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        _connections.add(self)
+
+    Connection.__init__ = make_and_note  # type: ignore[method-assign]
+
+
+def note(connection: Connection) -> None:
+    """Note a connection that an application hands in: it may be older than the import of this package."""
+    with _guard:
+        if connection not in _connections:
+            _connections.add(connection)
+            if runtime.forks:
+                _begin_anew(connection)
+
+
+def _begin_anew(connection: Connection) -> None:
+    """Make a connection and its twins open sockets of their own with their next request."""
+    local: Any = getattr(connection, "_local", None)
+    # Credentials that botocore fetches have a mutex and sockets as well.
+    if isinstance(getattr(getattr(local, "session", None), "_credentials", None), RefreshableCredentials):
+        local = type(local)()
+    for each in (connection, *_lock_connections.get(connection, {}).values()):
+        each._client = None
+        each._local = local
+
+
 def _forget_after_fork() -> None:
     """Leave the parent's mutex and sockets alone in a child process, also in locks made before the fork."""
     global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _guard = runtime.current.mutex()
-    for connection, twins in _lock_connections.items():
-        for used_by_parent in (connection, *twins.values()):
-            used_by_parent._client = None
+    for connection in _connections:
+        _begin_anew(connection)
 
 
+_note_connections()
 runtime.after_fork(_forget_after_fork)

@@ -170,7 +170,7 @@ class Write:
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
         message = f"Failed to {self.operation.verb} item: {error}"
-        if transport.code_of(error) == transport.TRANSACTION_CONFLICT:
+        if transport.code_of(error) in transport.CONFLICTS:
             busy: Any = also(TransactionConflict, self.operation.error)(message, cause=error)
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, transport.readable(error))

@@ -7,7 +7,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lease import LockSettings
-from pynamo_locking._io import transport
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -80,8 +79,6 @@ def _configure(model: type[Model], settings: dict[str, Any]) -> None:
     for name, value in changed.items():
         setattr(meta, name, value)
     _configured[meta] = _Configured(declared, values)
-    # A server may load the application, with a request or two, and fork its workers then.
-    transport.leave_to_parent_after_fork(model._get_connection().connection)
 
 
 def _declared(meta: Any) -> dict[str, Any]:

@@ -39,6 +39,11 @@ def test_child_has_not_the_lock(real_engine: Engine, model: Any) -> None:
         with pytest.raises(LockLost) as refused:
             child.call("add", "a", 100)
         assert (refused.value.reason, refused.value.ticket) == ("forked", taken.ticket)
+        assert f"ticket {taken.ticket} of " in str(refused.value)
+        assert f"belongs to process {parent.pid}, which took it before this process {child.pid} was forked" in str(
+            refused.value
+        )
+        assert "take one here" in str(refused.value)
         assert model.get("a", consistent_read=True).value == 0
         child.close()
 

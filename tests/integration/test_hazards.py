@@ -37,6 +37,7 @@ from pynamo_locking import (
     ExpiringMixin,
     LockableModel,
     LockAttribute,
+    LockLost,
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
@@ -1019,6 +1020,8 @@ def test_ours_code_of_a_stock_model_in_our_transaction(stock):
 # Refused for now
 
 CONFLICT = "TransactionConflictException"
+#: A write of another Region was in the way, in a global table with strong consistency.
+REPLICATED = "ReplicatedWriteConflictException"
 #: These are repeated by botocore, and by us only where botocore must not.
 THROTTLED = ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
 CANCELLED = "TransactionCanceledException"
@@ -1069,7 +1072,7 @@ def busy(place, number):
     """Return one of the refusals that this write can meet."""
     if place.is_transaction:
         return (*BUSY_TRANSACTIONS[number % len(BUSY_TRANSACTIONS)], None)
-    return CONFLICT
+    return (CONFLICT, REPLICATED)[number % 2]
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -1106,11 +1109,51 @@ def test_busy_writes_are_given_up_after_nine(place, name):
         assert not isinstance(refused.value, OutcomeUnknown)
         code = busy(place, number)[0] if place.is_transaction else busy(place, number)
         assert refused.value.cause_response_code == code
-        if code == "TransactionConflictException":
+        if code in (CONFLICT, REPLICATED):
             assert isinstance(refused.value, TransactionConflict)
     item.refresh(consistent_read=True)
     assert (item.version, item.body, item.total) == (1, None, 0)
     item.save()
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED, *THROTTLED])
+def test_requests_of_a_lock_are_sent_again(engine, code):
+    """botocore sends them once: each is refused for now, and then does what it is for."""
+    model = engine.bind(document(LOCKABLE))
+    saved(model)
+    with model.locked("a", heartbeat=False):
+        pass  # the first one of all also makes the document
+
+    def refused(act):
+        with recording(), answered(["UpdateItem"], code) as sent:
+            result = act()
+        assert len(sent) == 2
+        return result
+
+    lock = model.lock("a", heartbeat=False)
+    refused(lock.acquire)
+    with answered(["UpdateItem"], code), pytest.raises(OutcomeUnknown):
+        lock.renew()  # by hand it is one request, and the caller does it again
+    lock.renew()
+    refused(lock.release)
+    assert model.lock_state("a").entries == ()
+
+    broken = model.lock("a", heartbeat=False)
+    broken.acquire()
+    refused(lambda: model.break_lock("a", ticket=broken.ticket))
+    assert model.lock_state("a").entries == ()
+    with pytest.raises(LockLost):
+        broken.release()
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_modify_reads_again_after_a_conflict_that_stays(ours, code):
+    """Nine attempts of the save are one of `modify`."""
+    saved(ours)
+    with recording(), answered(WRITES, *[code] * 9) as sent:
+        changed = ours.modify("a", change=lambda item: setattr(item, "body", "changed"))
+    assert len(sent) == 10
+    assert (changed.version, ours.get("a").body) == (2, "changed")
 
 
 def test_pauses_are_full_jitter(ours):

@@ -175,9 +175,9 @@ class Remote:
         """Give a command, and do not wait."""
         self._connection.send((action, args, kwargs))
 
-    def result(self) -> Any:
+    def result(self, patience: float = PATIENCE) -> Any:
         """Wait for the result of the oldest command that was started; raise what it raised."""
-        is_good, value = self._receive()
+        is_good, value = self._receive(patience)
         if is_good:
             return value
         error, trace = value
@@ -203,9 +203,9 @@ class Remote:
         """Press Ctrl-C."""
         os.kill(self.pid, signal.SIGINT)
 
-    def _receive(self) -> tuple[bool, Any]:
+    def _receive(self, patience: float = PATIENCE) -> tuple[bool, Any]:
         try:
-            if not self._connection.poll(PATIENCE):
+            if not self._connection.poll(patience):
                 os.kill(self.pid, signal.SIGUSR1)  # faulthandler prints where its threads are
                 time.sleep(0.5)
                 raise AssertionError(f"no answer from worker {self.pid}\n{self._said()}")
@@ -247,7 +247,8 @@ class Worker(Remote):
         super().__init__(ours, self._process.pid, log)
         self._spare = our_spare
         names = ("table_name", "host", "region", "lock_settings", *engine.credentials)
-        self._connection.send([(model, {name: getattr(model.Meta, name) for name in names}) for model in models])
+        metas = [{name: getattr(model.Meta, name) for name in names if hasattr(model.Meta, name)} for model in models]
+        self._connection.send(list(zip(models, metas, strict=True)))
 
     def kill(self) -> float:
         """SIGKILL it; return a moment after which it did nothing any more."""
@@ -447,6 +448,22 @@ class Actions:
             codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return codes
 
+    def fork_many(self, load: Callable[[int], Any], count: int, **options: Any) -> list[Any]:
+        """Load something, and fork so many children; they and the parent work on it. Return what `work` returned."""
+        loaded = load(count + 1)
+        pipes = []
+        for party in range(1, count + 1):
+            ours, theirs = Pipe(duplex=False)
+            if not _fork():
+                with _end_of_the_child():
+                    theirs.send(loaded.work(party, **options))
+            theirs.close()
+            pipes.append(ours)
+        done = [loaded.work(0, **options), *(pipe.recv() for pipe in pipes)]  # each sends less than a pipe holds
+        for _ in pipes:
+            os.wait()
+        return done
+
 
 def _die_with(parent: int) -> None:
     """Let the kernel end this process together with its parent: also if it is stopped, or hangs."""
@@ -511,6 +528,7 @@ def main() -> None:
     for model, meta in connection.recv():
         for name, value in meta.items():
             setattr(model.Meta, name, value)
-        model.lock_state("warm up")
+        if hasattr(model, "lock_state"):
+            model.lock_state("warm up")
     connection.send((True, "ready"))
     _serve(connection, Actions(connection, spare))

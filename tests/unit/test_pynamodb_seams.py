@@ -62,6 +62,7 @@ def pin(where, what, *, used_in):
     "name",
     [
         "_client",
+        "_local",
         "_connect_timeout_seconds",
         "_read_timeout_seconds",
         "_retry_configuration",

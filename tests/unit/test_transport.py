@@ -1,8 +1,17 @@
-"""Clients of connections: who makes them."""
+"""Clients of connections: who makes them, and what a forked child does with those of its parent."""
 
 from __future__ import annotations
 
-from pynamo_locking._io import transport
+import copy
+
+import botocore.session
+import pytest
+from botocore.credentials import Credentials, RefreshableCredentials
+from pynamodb.connection import Connection
+from pynamodb.connection.table import TableConnection
+
+from pynamo_locking._io import runtime, transport
+from pynamo_locking.transact_write import TransactWrite
 
 
 class Fresh:
@@ -26,3 +35,66 @@ def test_a_client_is_made_by_one_thread_at_a_time():
 
     assert transport.client_of(connection) is transport.client_of(connection)
     assert connection.made_alone == [True]
+
+
+@pytest.fixture
+def used():
+    """A connection that has made requests."""
+    connection = Connection(region="us-east-1")
+    connection._client, connection._local.session = object(), botocore.session.Session()
+    return connection
+
+
+def older(connection):
+    """The same connection, as if it had been made before this package was imported."""
+    transport._connections.discard(connection)
+    return connection
+
+
+def test_a_child_lets_go_of_every_connection(used):
+    """Also of its twins, whoever made it; and of one inside of PynamoDB's connection of a table."""
+    table = TableConnection("items", region="us-east-1")
+    table.connection._client = object()
+    twins = [transport.single_attempt(used), transport.lock_connection(used, 1.0)]
+    for twin in twins:
+        twin._client = object()
+
+    transport._forget_after_fork()
+
+    assert [each._client for each in (used, *twins, table.connection)] == [None] * 4
+
+
+@pytest.mark.parametrize(("forks", "is_kept"), [(0, True), (1, False)])
+def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
+    """One that is new to us may have been used before the fork. It is let go of once, and only in a child."""
+    client = older(used)._client
+    monkeypatch.setattr(runtime, "forks", forks)
+
+    TransactWrite(connection=used)
+    assert (used._client is client) is is_kept
+
+    used._client = again = object()
+    TransactWrite(connection=used)
+    assert used._client is again
+
+
+def refreshed():
+    return RefreshableCredentials("key", "secret", "token", None, dict, "made-up")
+
+
+@pytest.mark.parametrize(("credentials", "is_kept"), [(Credentials("key", "secret"), True), (refreshed(), False)])
+def test_a_child_keeps_a_session(used, credentials, is_kept):
+    """Reading it again takes long. But credentials that botocore fetches bring a mutex and sockets of the parent."""
+    session, twin = used._local.session, transport.single_attempt(used)
+    session._credentials = credentials
+
+    transport._forget_after_fork()
+
+    assert (getattr(used._local, "session", None) is session) is is_kept
+    assert twin._local is used._local
+
+
+def test_the_constructor_of_connections_is_as_it_was():
+    """But for the note that it makes: names and defaults of its arguments are for tools and readers."""
+    assert Connection.__init__.__wrapped__.__qualname__ == Connection.__init__.__qualname__ == "Connection.__init__"
+    assert copy.copy(Connection(region="here")).region == "here"
