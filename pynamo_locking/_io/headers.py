@@ -5,6 +5,7 @@ A header leaves the state *pending* once, by a compare-and-set. Nothing else dec
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -339,8 +340,14 @@ def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
 
 def delete_row(book: Book, row_id: str) -> None:
     """Remove what was kept beside a header, once nobody needs it."""
-    kwargs = {"TableName": book.table, "Key": book.key(row_id)}
-    persistently(lambda: _ask(book, "DeleteItem", kwargs))
+    kwargs = {
+        "TableName": book.table,
+        "Key": book.key(row_id),
+        "ConditionExpression": "attribute_exists(#content)",
+        "ExpressionAttributeNames": {"#content": CONTENT},
+    }
+    with contextlib.suppress(Refused):  # it is gone, or was never ours
+        persistently(lambda: _ask(book, "DeleteItem", kwargs))
 
 
 def row_of_participants(header_id: str, index: int) -> str:
