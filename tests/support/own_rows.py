@@ -75,6 +75,13 @@ def take(lock: Any) -> None:
         pass
 
 
+def by_hand() -> None:
+    """Take one and give it back by hand."""
+    lock = Locks.lock(NAME)
+    lock.acquire()
+    lock.release()
+
+
 async def atake() -> None:
     """Take one as a task."""
     async with Locks.alocked(NAME, wait=0):
@@ -154,7 +161,7 @@ LOCKS: Final[dict[str, Way]] = {
     "`NamedLock.locked(shared=True)`": Way(Locks, NAME, lambda: take(Locks.locked(NAME, shared=True))),
     "`NamedLock.locked(permits=2)`": Way(Locks, NAME, lambda: take(Locks.locked(NAME, permits=2))),
     "`NamedLock.locked_range`": Way(Locks, NAME, lambda: take(Locks.locked_range(NAME, 1, 2))),
-    "`NamedLock.lock().acquire()`": Way(Locks, NAME, lambda: Locks.lock(NAME).acquire()),
+    "`NamedLock.lock().acquire()`": Way(Locks, NAME, by_hand),
     "`NamedLock.try_locked`": Way(Locks, NAME, lambda: take(Locks.try_locked(NAME))),
     "`NamedLock.locked_first`": Way(Locks, NAME, lambda: take(Locks.locked_first([NAME]))),
     "`NamedLock.edit`": Way(Memo, NAME, lambda: take(Memo.edit(NAME)), (Transactions,)),
