@@ -102,11 +102,33 @@ def test_a_refusal_costs_little(cheap: Engine, name: str) -> None:
     assert writes <= (4 if name == "`locked_all`" else 2), sent.by_operation
 
 
+def documented() -> dict[str, str]:
+    """The ways in the documentation, and what each does to a table of other keys."""
+    text = TABLE.read_text(encoding="utf-8").partition("## Every way to a row")[2].partition("*Refused* is")[0]
+    return {
+        way: other for way, _, other in re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", text, re.MULTILINE) if "`" in way
+    }
+
+
 def test_the_table_in_the_documentation() -> None:
     """Names the ways that are tried here, all of them."""
-    rows = re.findall(r"^\| (.+?) \|", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
-    documented = [row for row in rows if "`" in row]
-    assert sorted(documented) == sorted({re.sub(r", (single|native|long)$", "", name) for name in WAYS})
+    assert sorted(documented()) == sorted({re.sub(r", (single|native|long)$", "", name) for name in WAYS})
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_table_of_other_keys(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written there, and the error is the one in the documentation."""
+    make_long_from(monkeypatch)
+    way = WAYS[name]
+    bind(engine, way)
+    monkeypatch.setattr(way.table.Meta, "table_name", engine.create_table("S", "S"))  # type: ignore[attr-defined]
+    with pytest.raises(Exception) as refused:
+        way.act()
+
+    says = documented()[re.sub(r", (single|native|long)$", "", name)]
+    is_clear = says.startswith("refused") or (name.endswith("long") and "; refused" in says)
+    assert isinstance(refused.value, ConfigurationError) is is_clear, refused.value
+    assert engine.client().scan(TableName=table_of(way.table))["Items"] == []
 
 
 # Rows that are ours

@@ -267,7 +267,11 @@ def test_what_may_not_be_seen(memory: Engine, monkeypatch: pytest.MonkeyPatch) -
 def raise_denied() -> None:
     """Refuse, as IAM does."""
     raise ClientError(
-        {"Error": {"Code": "AccessDeniedException", "Message": "not authorized"}, "ResponseMetadata": {}}, "X"
+        {
+            "Error": {"Code": "AccessDeniedException", "Message": "not authorized"},
+            "ResponseMetadata": {"HTTPStatusCode": 400},
+        },
+        "X",
     )
 
 
@@ -385,7 +389,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> d
     """What ``tables check`` says of the rows of a table."""
     capsys.readouterr()
     assert main(["tables", "check", *arguments, "--json"]) == code
-    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    table, *_ = json.loads(capsys.readouterr().out)["tables"]
     (found,) = [each for each in table["findings"] if each["check"] == "rows"]
     finding: dict[str, str] = found
     return finding
