@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
 
+from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import locked, transport, versions
 from pynamo_locking._io.items import EmbeddedItem, FreeItem, GuardedItem, put_document
 from pynamo_locking._io.writes import DELETE
@@ -30,6 +31,9 @@ class _Unguarded(BatchWrite[_M]):
     @override
     def save(self, put_item: _M) -> None:
         versions.forget(put_item)  # what is stored then has no write id
+        lock = put_item._lock_attribute()
+        if put_item._lock_creates_item and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
+            lock.__set__(put_item, LockState(raw={}))  # by which the row is known
         super().save(put_item)
 
 

@@ -7,9 +7,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._io import runtime, versions
+from pynamo_locking._io.denials import foreign
 from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.guard_names import Counted, forgetting, has_room, is_full, named_in, naming, too_many
 from pynamo_locking._io.reading import row_of
@@ -22,6 +24,8 @@ from pynamo_locking.terms import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+    from pynamodb.expressions.condition import Condition
 
     from pynamo_locking._io.reading import Reader
     from pynamo_locking._io.requests import Image
@@ -128,7 +132,18 @@ class Members:
     def guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
         """Return the row that counts who creates and deletes items of a hash key."""
         [stored] = _hash_key(model, hash_key).values()
-        return self._find(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
+        return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
+
+    def counter(self, model: type[Any], name: str) -> Entry:
+        """Return a row of ours that counts who writes under a hash key. Its write has to name `is_counter`.
+
+        Raises:
+            ConfigurationError: another program has stored what is there.
+        """
+        entry = self._find(model, name)
+        if isinstance(entry.base, dict) and versions.known_of(model, entry.base).version is None:
+            raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
+        return entry
 
     def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
         """Rely on nobody creating or deleting items of a hash key, so that it can be queried.
@@ -144,7 +159,7 @@ class Members:
         """Tell those who query the hash key of an item that it is created or deleted."""
         hash_key = getattr(entry.item, str(entry.model._hash_keyname))
         guard = self.guard(entry.model, hash_key)
-        guard.touch(None, checks=False, creates=True)
+        guard.touch(is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         counted = Counted(entry.model, _hash_key(entry.model, hash_key))
         keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
         keys[_identity(entry.model, entry.key)] = entry.key
@@ -221,6 +236,14 @@ class Members:
             yield model
         for entry in self.entries.values():
             yield entry.model
+
+
+def is_counter(entry: Entry) -> Condition:
+    """Return the condition that a row counts, or is not there: another program may have stored it since it was read."""
+    version = versions.shape_of(entry.model).version
+    assert version is not None  # noqa: S101 - it counts
+    condition: Condition = Path([next(iter(entry.key))]).does_not_exist() | version.exists()
+    return condition
 
 
 def give_back(lock: Lock[Any]) -> None:

@@ -70,6 +70,7 @@ class PlacedMixin(_Base):
     @classmethod
     def lock_settings(cls) -> LockSettings:
         """Return ``Meta.lock_settings``, or the defaults."""
+        rows.check_place(cls)
         return checked_settings(getattr(cls.Meta, "lock_settings", None))
 
     # Where the lock is

@@ -39,6 +39,7 @@ from pynamo_locking.exceptions import (
     also,
     as_model,
 )
+from pynamo_locking.members import is_counter
 from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -159,7 +160,9 @@ class Disjoint:
         return max(0.0, self._deadline - runtime.current.monotonic())
 
     def _attempt(self, begun: Transaction, refused: Conflict | None) -> None:
-        guards = {name: begun._members.read(self._guards, name) for name in self._groups}
+        guards = {name: begun._members.counter(self._guards, name) for name in self._groups}
+        for guard in guards.values():
+            guard.rely()
         seen = [entry.before for entry in guards.values()]
         if refused is not None:
             self._check_again(refused, guards.values(), is_same=seen == self._seen)
@@ -213,7 +216,7 @@ class Disjoint:
             self._clear(begun)
             newest = {repr(each.key(self._axis)): each for each in touched}  # of one row, the last write counts
             note_touched(item, list(newest.values()))
-            guard.save(None, checks=True)
+            guard.save(is_counter(guard), checks=True)
         return bool(placings)
 
     def _clear(self, begun: Transaction) -> None:

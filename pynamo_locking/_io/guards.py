@@ -15,12 +15,12 @@ from pynamo_locking.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
     from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.requests import Row
     from pynamo_locking._io.versions import VersionPart
 
 #: DynamoDB's limit for the text of one expression: 315 attributes inside a lock, 329 outside.
@@ -58,11 +58,19 @@ def leaving(own: OwnEntry) -> list[Action]:
     return [lock[part][own.entry.id].remove() for part in (records.QUEUE, records.TICKETS)]
 
 
-def unlocked(lock_name: str) -> Condition:
-    """Nobody is in the queue, or there is none, and no transaction has the item."""
-    queue = Path([lock_name, records.QUEUE])
-    free: Condition = (queue.does_not_exist() | (size(queue) == 0)) & unmarked(lock_name)
+def unlocked(row: Row) -> Condition:
+    """Nobody is in the queue, or there is none, and no transaction has the item, nor another program."""
+    queue = Path([row.attribute, records.QUEUE])
+    free: Condition = (queue.does_not_exist() | (size(queue) == 0)) & unmarked(row.attribute)
+    if row.may_create:
+        free &= Path([row.hash_name]).does_not_exist() | Path([row.attribute]).is_type("M")
     return free
+
+
+def founding(row: Row) -> list[Action]:
+    """Give a row that is there for locks alone the attribute by which it is known, before the lock is ever taken."""
+    path = Path([row.attribute])
+    return [path.set(path | Stored(records.EMPTY))] if row.may_create else []
 
 
 def unmarked(lock_name: str) -> Condition:
@@ -77,9 +85,12 @@ def marked_by(lock_name: str, transaction_id: str) -> Condition:
     return condition
 
 
-def unchanged(lock: Attribute[Any], raw: Mapping[str, Any] | None) -> Condition:
+def unchanged(row: Row, raw: Mapping[str, Any] | None) -> Condition:
     """The whole lock document is the one that was loaded: for a Put, which would overwrite it."""
-    path = Path([lock.attr_name])
+    path = Path([row.attribute])
+    if row.may_create and not raw:
+        free: Condition = Path([row.hash_name]).does_not_exist() | (path == Stored(records.EMPTY))
+        return free
     return path.does_not_exist() if raw is None else path == Stored({"M": raw})
 
 

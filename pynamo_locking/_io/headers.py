@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import requests, runtime, transport
+from pynamo_locking._io.denials import foreign, is_about_keys, other_keys
 from pynamo_locking._io.records import number
 from pynamo_locking._io.requests import Refused
 from pynamo_locking.exceptions import ConfigurationError, LockingError
@@ -81,6 +82,8 @@ def _ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
                 f"Meta.table_name, Meta.region or Meta.host of the TransactionTable.",
                 cause=error,
             ) from error
+        if is_about_keys(error):
+            raise other_keys("no transaction can be kept", book.table, book.key(""), error) from error
         raise LockingError(
             f"DynamoDB refused a request to the table of transactions {book.table!r}: {code}: {message}", cause=error
         ) from error
@@ -100,18 +103,36 @@ def begin(book: Book, header: Header) -> None:
         ROWS: number(header.rows),
         EARLY: {"BOOL": header.is_early},
     }
+    _put_once(book, item, PRIORITY)
+
+
+def _put_once(book: Book, item: Mapping[str, Any], known_by: str) -> None:
+    """Store a row of a name that is never used twice: who finds one there finds an earlier copy of it.
+
+    Raises:
+        ConfigurationError: what is there lacks an attribute that all such rows have.
+    """
     kwargs = {
         "TableName": book.table,
         "Item": item,
         "ConditionExpression": "attribute_not_exists(#id)",
         "ExpressionAttributeNames": {"#id": ID},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
 
     def send() -> None:
-        with contextlib.suppress(Refused):  # an earlier copy of ours: ids are never used twice
+        try:
             _ask(book, "PutItem", kwargs)
+        except Refused as refused:
+            _check_own(book, refused.image or {}, known_by)
 
     persistently(send)
+
+
+def _check_own(book: Book, image: Mapping[str, Any], known_by: str) -> None:
+    if known_by not in image:
+        name = image.get(ID, {}).get("S")
+        raise foreign(f"nothing can be kept in the row {name!r}", book.table, f"no attribute {known_by!r}")
 
 
 def read(book: Book, header_id: str) -> Header | None:
@@ -277,7 +298,7 @@ def put_row(book: Book, row_id: str, content: Mapping[str, Any], *, expires: boo
     item = {**book.key(row_id), CONTENT: {"M": dict(content)}}
     if expires:
         item[EXPIRES] = number(runtime.current.time_ms() // 1000 + _ROW_TTL_S)
-    persistently(lambda: _ask(book, "PutItem", {"TableName": book.table, "Item": item}))
+    _put_once(book, item, CONTENT)
 
 
 def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
@@ -287,8 +308,8 @@ def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dic
         "Put": {
             "TableName": book.table,
             "Item": {**book.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
-            "ConditionExpression": "attribute_not_exists(#id) OR #expires <= :now",
-            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES},
+            "ConditionExpression": "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content))",
+            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES, "#content": CONTENT},
             "ExpressionAttributeValues": {":now": number(now_s)},
         }
     }
@@ -302,9 +323,15 @@ def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
 
 
 def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
-    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later."""
+    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
+
+    Raises:
+        ConfigurationError: another program has stored an item of that name.
+    """
     kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
     image = persistently(lambda: _ask(book, "GetItem", kwargs)).get("Item")
+    if image is not None:
+        _check_own(book, image, CONTENT)
     if image is None or int(image[EXPIRES]["N"]) <= runtime.current.time_ms() // 1000:
         return None
     content: Mapping[str, Any] = image[CONTENT]["M"]
@@ -313,8 +340,14 @@ def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
 
 def delete_row(book: Book, row_id: str) -> None:
     """Remove what was kept beside a header, once nobody needs it."""
-    kwargs = {"TableName": book.table, "Key": book.key(row_id)}
-    persistently(lambda: _ask(book, "DeleteItem", kwargs))
+    kwargs = {
+        "TableName": book.table,
+        "Key": book.key(row_id),
+        "ConditionExpression": "attribute_exists(#content)",
+        "ExpressionAttributeNames": {"#content": CONTENT},
+    }
+    with contextlib.suppress(Refused):  # it is gone, or was never ours
+        persistently(lambda: _ask(book, "DeleteItem", kwargs))
 
 
 def row_of_participants(header_id: str, index: int) -> str:

@@ -162,13 +162,13 @@ class EmbeddedItem(FreeItem):
     @override
     def _send(self, write: Write) -> dict[str, Any]:
         if self.own is None:
-            return unlocked.send(write, self.row, self.lock)
+            return unlocked.send(write, self.row)
         return locked.inside(self.own, write)
 
     @override
     def action(self, write: Write, number: int | None = None) -> dict[str, Any]:
         if self.own is None:
-            return action_of(write, guards.unlocked(self.lock.attr_name))
+            return action_of(write, guards.unlocked(self.row), guards.founding(self.row))
         number = self.own.next_write() if number is None else number
         return action_of(write, guards.standing(self.own, number), [guards.counting(self.own, number)])
 
@@ -184,11 +184,13 @@ class EmbeddedItem(FreeItem):
         document = self._next_document(state)
         write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
         vars(self.item).pop(_PUT_DOCUMENT, None)
+        assert write.attributes is not None  # noqa: S101 - it is a Put
         if document is not None:
-            assert write.attributes is not None  # noqa: S101 - it is a Put
             vars(self.item)[_PUT_DOCUMENT] = document
             write.attributes[self.lock.attr_name] = {"M": document}
-        return write, write.kwargs(guards.unchanged(self.lock, state.raw))
+        elif self.row.may_create:
+            write.attributes.setdefault(self.lock.attr_name, records.EMPTY)
+        return write, write.kwargs(guards.unchanged(self.row, state.raw))
 
     def _next_document(self, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with the write counted in it; None if we are not inside."""

@@ -29,7 +29,7 @@ from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import StillPending
 from pynamo_locking._io.validation import validate
-from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted, TransactionConflict, also
+from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -242,7 +242,7 @@ class LongCommit:
         self._assembly.note_refusal(error)
         self._expect_deletes(expected=False)
         self._drop_marks()
-        if stored.by not in ("itself", ""):
+        if stored.by not in ("itself", "") and not isinstance(error, ConfigurationError):  # which says more
             raise self._aborted(stored) from error
         if isinstance(error, OutcomeUnknown):
             raise self._given_up(error) from error

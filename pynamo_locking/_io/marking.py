@@ -200,7 +200,7 @@ class Marker:
     def _clear_expired(self, one: Marked, image: Image) -> None:
         """An expired item counts as absent. It goes first: DynamoDB could delete it at any moment, with our mark."""
         try:
-            unlocked.clear_expired(one.entry.item, image, guards.unlocked(one.row.attribute))
+            unlocked.clear_expired(one.entry.item, image, guards.unlocked(one.row))
         except transport.BOTOCORE_EXCEPTIONS as error:
             raise TransactWriteError("Failed to remove an expired item", transport.readable(error)) from error
 
@@ -251,7 +251,7 @@ class Marker:
             condition = guards.both(one.entry.condition, Path([one.row.hash_name]).does_not_exist())
         else:
             there = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
-            guard = guards.unlocked(name) & there
+            guard = guards.unlocked(one.row) & there
         if own is not None:
             one.number = one.number or own.next_write()
             guard = guards.standing(own, one.number)

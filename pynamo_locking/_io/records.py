@@ -36,6 +36,9 @@ SET = "set"
 REMOVE = "remove"
 SPILL = "spill"
 
+#: The attribute of a lock before it was ever taken, in a row that is there for locks alone.
+EMPTY = {"M": dict[str, Any]()}
+
 
 def number(value: int) -> dict[str, str]:
     """Return a DynamoDB number."""

@@ -10,14 +10,13 @@ import logging
 import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
 from pynamo_locking._core.queue import Entry, LockState, traces
-from pynamo_locking._io import attempts, events, records, runtime, transport
+from pynamo_locking._io import attempts, denials, events, records, runtime, transport
 from pynamo_locking._io.records import number
-from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -137,17 +136,17 @@ def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
 def enter_first(row: Row, entry: NewEntry) -> Image:
     """Create the document with us in it. Tickets start at the epoch in ms, so they never go back.
 
-    Refused if somebody else made it first, if the item has to exist and does not, or if a transaction has
-    the item, whose mark would be lost.
+    Refused if somebody else made it first, if the item has to exist and does not, if a transaction has the item,
+    whose mark would be lost, or if another program has: see `denials.refuse_foreign`.
     """
     now_ms = runtime.current.time_ms()
-    exists = "" if row.may_create else " AND attribute_exists(#h)"
+    place = "attribute_not_exists(#h)" if row.may_create else "attribute_exists(#h) AND attribute_not_exists(#l)"
     return _update(
         row,
         set_="#l = :map",
-        condition="attribute_not_exists(#l.#n) AND attribute_not_exists(#l.#tx)" + exists,
-        names={"#n": records.NEXT, "#tx": records.TX} | ({} if row.may_create else {"#h": row.hash_name}),
-        values={":map": records.new_document(entry.id, entry.stored(now_ms), now_ms)},
+        condition=f"{place} OR #l = :empty",
+        names={"#h": row.hash_name},
+        values={":map": records.new_document(entry.id, entry.stored(now_ms), now_ms), ":empty": records.EMPTY},
         expiry=_expiry(row, entry.lease),
         used=("#l",),
     )
@@ -298,7 +297,7 @@ def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]
     try:
         answer = ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
     except transport.BOTOCORE_EXCEPTIONS as error:
-        _refuse(row, error)
+        raise denials.final(row, error) from error
     if events.listeners:
         events.answered(answer)
     return answer
@@ -320,23 +319,3 @@ def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[
         if transport.is_transient(error):
             raise Unavailable(error) from error
         raise
-
-
-def _refuse(row: Row, error: Exception) -> NoReturn:
-    """Turn an error that no repetition mends into one that says what to do."""
-    code, message = transport.code_of(error), transport.message_of(error)
-    if code == "ResourceNotFoundException":
-        raise ConfigurationError(
-            f"cannot lock {row.label}: there is no table {row.table!r}. "
-            f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
-            cause=error,
-        ) from error
-    if code == "ValidationException" and "size" in message.lower() and "item" in message.lower():
-        raise ConfigurationError(
-            f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
-            f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
-            f"(Meta.lock_table instead of a LockAttribute). DynamoDB said: {message}",
-            cause=error,
-        ) from error
-    kind = ConfigurationError if code == "ValidationException" else LockingError
-    raise kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error) from error

@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 _MAX_BYTES: Final = {"hash": 2048, "range": 1024}
 
 
+def check_place(model: type[Model]) -> None:
+    """Refuse a model that does not say which table its items are in.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if getattr(getattr(model, "Meta", None), "table_name", None) is None:
+        raise ConfigurationError(
+            f"{model.__name__} does not say which table it is about: derive a class from it with a `class Meta:` that "
+            f"has a `table_name`."
+        )
+
+
 def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
     """Return an item's key in DynamoDB's form.
 

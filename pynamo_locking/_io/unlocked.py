@@ -17,7 +17,6 @@ from pynamo_locking._io.writes import Patience
 from pynamo_locking.exceptions import ItemLocked, TransactionConflict, also
 
 if TYPE_CHECKING:
-    from pynamodb.attributes import Attribute
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.writes import Write
 
 
-def send(write: Write, row: Row | None = None, lock: Attribute[Any] | None = None) -> dict[str, Any]:
+def send(write: Write, row: Row | None = None) -> dict[str, Any]:
     """Write an item whose lock we do not hold.
 
     Entries in an embedded lock that are dead by their stored end of lease are evicted first, so that a
@@ -36,22 +35,22 @@ def send(write: Write, row: Row | None = None, lock: Attribute[Any] | None = Non
     Args:
         write: what to send.
         row: the item as a lock's row, if it carries a lock.
-        lock: its lock attribute.
 
     Raises:
         ItemLocked: somebody holds the lock.
         OutcomeUnknown: nothing tells whether it was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
-    return _Sending(write, row, None if lock is None else guards.unlocked(lock.attr_name)).send()
+    return _Sending(write, row).send()
 
 
 class _Sending:
-    def __init__(self, write: Write, row: Row | None, guard: Condition | None) -> None:
+    def __init__(self, write: Write, row: Row | None) -> None:
         self.write = write
         self.row = row
-        self.guard = guard
-        self.kwargs = write.kwargs(guard)
+        self.guard = None if row is None else guards.unlocked(row)
+        self.founding = [] if row is None else guards.founding(row)
+        self.kwargs = write.kwargs(self.guard, self.founding)
         self.repeated = False
         self.may_evict = True
         self.may_clear = write.creates
@@ -89,7 +88,7 @@ class _Sending:
         if self.once:
             runtime.current.sleep(backoff(self.again, runtime.current.jitter()))
             self.write.part.renew(runtime.current.token())
-            self.kwargs = self.write.kwargs(self.guard)
+            self.kwargs = self.write.kwargs(self.guard, self.founding)
         self.again += 1
 
     def _settle(self, error: Exception) -> dict[str, Any] | None:

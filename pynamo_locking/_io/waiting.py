@@ -18,6 +18,7 @@ from pynamo_locking._core.queue import (
     poll_delay,
 )
 from pynamo_locking._io import events, local, requests, runtime
+from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.pauses import Pause, walk
@@ -122,6 +123,8 @@ class Acquisition:
         if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
             yield from self._resolve(state.mark)
             return None
+        if image is not None:
+            refuse_foreign(self._row, image)
         image = self._attempt(lambda: requests.enter_first(self._row, self._new))
         if image is None:
             self._no_such_item()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
 from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
 from pynamo_locking._io import runtime
+from pynamo_locking._io.rows import check_place
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def make_wish(
     claim: Claim = WHOLE,
 ) -> Wish:
     """Return the arguments of `locked()`, checked, with the model's settings where none is given."""
+    check_place(model)
     settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
     length = settings.lease if lease is None else seconds(lease, "lease")
     check_lease(length, settings)

@@ -15,6 +15,7 @@ from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, Transa
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Kind, Outcome, judge_by_id
 from pynamo_locking._io import attempts, expiry, guards, runtime, transport, versions
+from pynamo_locking._io.denials import foreign, has_foreign
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown, StaleVersion, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -200,6 +201,8 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
         cause: as callers find it by its code.
     """
     model, before = type(write.item), write.part.before
+    if write.operation is not CHECK and has_foreign(model, image):
+        return foreign(f"the {write.operation.verb} of {write.label} was refused", model.Meta.table_name, "no lock")
     image = dict(expiry.unexpired(model, image) or {}) or None
     stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
     if stored_class not in (None, model) and kind is UpdateError:

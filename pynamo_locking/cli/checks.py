@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._io import listing
+from pynamo_locking._core.naming import GUARD_PREFIX
+from pynamo_locking._io import headers, listing, versions
+from pynamo_locking._io.administration import describe, keys_in, keys_of, ttl_of
+from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.transport import code_of, message_of
 from pynamo_locking.cli.problems import EXPECTED, explain
-from pynamo_locking.cli.session import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +29,12 @@ PROBLEM: Final = "problem"
 CREATE: Final = "pynamo-locking tables create"
 
 _ENCRYPTION_LOST: Final = "INACCESSIBLE_ENCRYPTION_CREDENTIALS"
+
+#: So many items of a table of locks are looked at.
+MOST_ROWS: Final = 1000
+
+#: So many of them are named.
+_MOST_NAMED: Final = 3
 
 #: A key that no item has, for requests whose answer does not matter.
 _PROBE: Final[Mapping[str, Any]] = {"S": "pynamo-locking check", "N": "0", "B": b"pynamo-locking check"}
@@ -79,10 +87,16 @@ def is_being_made(model: type[Model]) -> bool:
         return False  # what it is, the findings say
 
 
+def has_other_keys(model: type[Model], description: Mapping[str, Any] | None = None) -> bool:
+    """Tell whether a table, described already or not, has other keys than its model."""
+    return keys_in(describe(model) if description is None else description) != keys_of(model)
+
+
 def findings(model: type[Model]) -> list[Finding]:
     """Look at a model's table.
 
-    Cost: 1 DescribeTable, 1 DescribeTimeToLive, 1 read of a key that is not there, 1 scan of a single item.
+    Cost: 1 DescribeTable, 1 DescribeTimeToLive, 1 read of a key that is not there, 1 scan of a single item, and of a
+    table of locks or transactions 1 of up to 1,000 items (1 MB at most).
     """
     try:
         description = describe(model)
@@ -90,14 +104,16 @@ def findings(model: type[Model]) -> list[Finding]:
         if code_of(error) != "ResourceNotFoundException":
             return [_not_described(error)]
         return [Finding("exists", PROBLEM, "there is no such table", CREATE)]
+    expiry = list(_expiry(model, is_global=bool(description.get("Replicas"))))
     return [
         _status(description),
         _keys(model, description),
         _replicas(model, description),
         _billing(description),
         _encryption(description),
-        *_expiry(model, is_global=bool(description.get("Replicas"))),
+        *expiry,
         *_permissions(model, description),
+        *([] if has_other_keys(model, description) else _rows(model, expiry[0])),
         *_placement(model),
     ]
 
@@ -120,21 +136,15 @@ def _status(description: Mapping[str, Any]) -> Finding:
 
 
 def _keys(model: type[Model], description: Mapping[str, Any]) -> Finding:
-    types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
-    found = [(each["AttributeName"], types[each["AttributeName"]]) for each in description["KeySchema"]]
-    wanted = [(each.attr_name, each.attr_type) for each in listing.key_attributes(model)]
+    found, wanted = keys_in(description), keys_of(model)
     if found == wanted:
-        return Finding("keys", OK, _text(found))
+        return Finding("keys", OK, found)
     return Finding(
         "keys",
         PROBLEM,
-        f"the table has {_text(found)}, the model {_text(wanted)}",
+        f"the table has {found}, the model {wanted}",
         "name another table, or correct the model: the keys of a table cannot be changed",
     )
-
-
-def _text(keys: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in keys)
 
 
 def _replicas(model: type[Model], description: Mapping[str, Any]) -> Finding:
@@ -188,24 +198,66 @@ def _encryption(description: Mapping[str, Any]) -> Finding:
 def _expiry(model: type[Model], *, is_global: bool) -> Iterator[Finding]:
     """Compare TTL with the attribute that the model has for it."""
     wanted = next((each.attr_name for each in model.get_attributes().values() if isinstance(each, TTLAttribute)), None)
-    connection = model._get_connection()
     try:
-        client: Any = connection.connection.client  # PynamoDB's own way to send a request adds what this one refuses
-        answer = client.describe_time_to_live(TableName=connection.table_name)
+        used = ttl_of(model)
     except EXPECTED as error:
         yield Finding("ttl", NOTE, f"not seen: {_why(error)}", "allow dynamodb:DescribeTimeToLive to whoever checks")
         return
-    found = answer.get("TimeToLiveDescription", {})
-    is_on = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    used = found.get("AttributeName") if is_on else None
     if used == wanted:
         yield Finding("ttl", OK, f"by {used}" if used else "off, and none is needed")
     elif used is None:
         detail = f"off; what has expired by {wanted} is kept for ever"
-        yield Finding("ttl", NOTE if is_global else WARNING, detail, "" if is_global else CREATE)
+        remedy = CREATE if role_of(model) == "items" else f"{CREATE}; with --enable-ttl if it has locks already"
+        yield Finding("ttl", NOTE if is_global else WARNING, detail, "" if is_global else remedy)
     else:
         detail = f"by {used}, while the model has {wanted or 'no attribute for it'}"
-        yield Finding("ttl", WARNING, detail, "make sure that it does not delete what is in use")
+        level, remedy = WARNING, "make sure that it does not delete what is in use"
+        if role_of(model) != "items":  # their classes always have one
+            level, remedy = PROBLEM, "name another table, or switch TTL of this one off: it has one attribute only"
+        yield Finding("ttl", level, detail, remedy)
+
+
+def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
+    """Look for items of other programs in a table of locks or transactions, and for what was written into them."""
+    if role_of(model) == "items":
+        return
+    connection, name = model._get_connection(), listing.key_attributes(model)[0].attr_name
+    try:
+        kwargs = {"TableName": connection.table_name, "Limit": MOST_ROWS, "ConsistentRead": True}
+        answer = connection.connection.dispatch("Scan", kwargs)
+    except EXPECTED as error:
+        yield Finding("rows", NOTE, f"not seen: {_why(error)}", "allow dynamodb:Scan to whoever checks")
+        return
+    seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {len(answer['Items']):,} items were looked at"
+    strange = [image for image in answer["Items"] if _is_strange(model, image[name]["S"], image)]
+    if not strange:
+        yield Finding("rows", OK, f"{seen}; none is of another program")
+        return
+    expires = model._ttl_attribute().attr_name
+    locked = sum(issubclass(model, NamedLock) and not has_foreign(model, image) for image in strange)
+    expiring = sum(expires in image for image in strange)
+    does = "deletes" if ttl.detail == f"by {expires}" else "would delete"
+    named = ", ".join(
+        [repr(image[name]["S"]) for image in strange[:_MOST_NAMED]] + ["..."][len(strange) <= _MOST_NAMED :]
+    )
+    yield Finding(
+        "rows",
+        PROBLEM if locked or expiring else WARNING,
+        f"{seen}; {len(strange):,} are of other programs, or have attributes that the model does not declare: {named}. "
+        f"{locked:,} of them carry a lock, and {expiring:,} the attribute {expires}, by which DynamoDB {does} them",
+        f"if they are not yours, switch TTL off, remove {expires} and the lock from them, and use another table; if "
+        f"the attributes are those of a class of yours, check that as module:Class",
+    )
+
+
+def _is_strange(model: type[Model], name: str, image: dict[str, Any]) -> bool:
+    if role_of(model) == "transactions":
+        known_by = {headers.PRIORITY, headers.CONTENT} | ({"version"} if name.startswith(GUARD_PREFIX) else set())
+        return not known_by & image.keys()
+    if has_foreign(model, image):
+        return not (name.startswith(GUARD_PREFIX) and "version" in image)
+    write_id = versions.shape_of(model).write_id_name
+    return not image.keys() <= {write_id, *(each.attr_name for each in model.get_attributes().values())}
 
 
 def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typing_extensions import Self
 
+from pynamo_locking._io.administration import describe
 from pynamo_locking.cli import models, output
 from pynamo_locking.cli import settings as where
 from pynamo_locking.cli.problems import Exit, Problem, usage
@@ -122,15 +123,3 @@ class Session:
                 "pyproject.toml."
             )
         return self.settings.table
-
-
-def describe(model: type[Model]) -> dict[str, Any]:
-    """Return DynamoDB's description of a model's table. 1 DescribeTable.
-
-    Raises:
-        VerboseClientError, BotoCoreError: there is no such table, or no answer.
-    """
-    connection = model._get_connection()
-    answer = connection.connection.dispatch("DescribeTable", {"TableName": connection.table_name})
-    description: dict[str, Any] = answer["Table"]
-    return description

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
+from pynamo_locking._io import administration
 from pynamo_locking._io.transport import code_of
 from pynamo_locking.cli import checks, models, output
 from pynamo_locking.cli.command import argument, command, flag, group
@@ -60,18 +61,28 @@ def attach(app: typer.Typer) -> None:
     )
 
 
-def create(session: Session, names: _Models = None) -> int:
+def create(
+    session: Session,
+    *,
+    names: _Models = None,
+    enable_ttl: Annotated[bool, flag("--enable-ttl", "Enable TTL also for tables of locks that have items.")] = False,
+) -> int:
     """Create the tables that are missing, and check all of them.
 
     They are billed on demand unless the model's Meta says otherwise, with TTL enabled where the model has an attribute
-    for it. Nothing that is there is changed, but for TTL where it is off. Safe to run again, and by several at once.
+    for it. If a table that is there has other keys than its model, nothing is changed at all. Otherwise nothing that is
+    there is changed, but for TTL where it is off: of tables of locks and transactions only while they are empty, unless
+    --enable-ttl is given. Safe to run again, and by several at once.
     """
     found = _models(session, names)
-    created = [model for model in found if not checks.exists(model) and _create(model)]
+    missing = [model for model in found if not checks.exists(model)]
+    if any(checks.has_other_keys(model) for model in found if model not in missing):
+        return _report(session, found, created=[], strict=False)
+    created = [model for model in missing if _create(model)]
     for model in found:
         while checks.is_being_made(model):
             _sleep(_LOOK_S)
-        _enable_ttl(model)
+        _enable_ttl(model, whatever_is_there=enable_ttl)
     return _report(session, found, created=created, strict=False)
 
 
@@ -125,8 +136,10 @@ def _create(model: type[Model]) -> bool:
     return True
 
 
-def _enable_ttl(model: type[Model]) -> None:
+def _enable_ttl(model: type[Model], *, whatever_is_there: bool) -> None:
     if not _lacks_ttl(model):
+        return
+    if issubclass(model, OwnTable) and not (whatever_is_there or administration.is_empty(model)):
         return
     try:
         model.update_ttl(ignore_update_ttl_errors=False)
@@ -136,7 +149,7 @@ def _enable_ttl(model: type[Model]) -> None:
 
 
 def _lacks_ttl(model: type[Model]) -> bool:
-    return any(each.check == "ttl" and each.remedy == checks.CREATE for each in checks.findings(model))
+    return any(each.check == "ttl" and each.remedy.startswith(checks.CREATE) for each in checks.findings(model))
 
 
 def _report(session: Session, found: list[type[Model]], *, created: list[type[Model]] | None, strict: bool) -> int:

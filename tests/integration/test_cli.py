@@ -528,7 +528,8 @@ def test_create_and_check(anywhere, cheap, monkeypatch):
         "permission_Scan": "ok",
         "permission_writes": "note",
     }
-    assert [levels(each) for each in after["tables"]] == [usual, usual, {**usual, "locks": "ok"}]
+    own = {**usual, "rows": "ok"}
+    assert [levels(each) for each in after["tables"]] == [own, own, {**usual, "locks": "ok"}]
     details = {each["check"]: each["detail"] for each in after["tables"][0]["findings"]}
     assert (details["keys"], details["ttl"], details["billing"]) == ("name (S)", "by expires_s", "on demand")
 

@@ -6,11 +6,16 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from pynamo_locking._io import administration
 from pynamo_locking.contrib.django import conf
+from pynamo_locking.exceptions import ConfigurationError
 
 
 class Command(BaseCommand):
-    """Creates the tables of the models in the settings, or says which are absent."""
+    """Creates the tables of the models in the settings, or says which are absent, or have other keys.
+
+    What is there is left as it is.
+    """
 
     help = "The tables of the models in PYNAMO_LOCKING['MODELS']."
 
@@ -21,6 +26,12 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """Do it."""
         absent = [model for model in conf.models() if not model.exists()]
+        try:
+            for model in conf.models():
+                if model not in absent:
+                    administration.check_keys(model, wait=False)
+        except ConfigurationError as error:
+            raise CommandError(str(error)) from error
         names = ", ".join(str(model.Meta.table_name) for model in absent)
         if options["action"] == "check" and absent:
             raise CommandError(f"Absent: {names}.")

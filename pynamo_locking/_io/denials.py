@@ -1,0 +1,93 @@
+"""Errors that no repetition mends: what DynamoDB refuses for good, and items of other programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._io import records, transport
+from pynamo_locking.exceptions import ConfigurationError, LockingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.requests import Image, Row
+
+
+def final(row: Row, error: Exception) -> LockingError:
+    """Return the error for a request about a lock that DynamoDB refuses however often it is sent."""
+    code, message = transport.code_of(error), transport.message_of(error)
+    if code == "ResourceNotFoundException":
+        return ConfigurationError(
+            f"cannot lock {row.label}: there is no table {row.table!r}. "
+            f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
+            cause=error,
+        )
+    if code == "ValidationException" and "size" in message.lower() and "item" in message.lower():
+        return ConfigurationError(
+            f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
+            f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
+            f"(Meta.lock_table instead of a LockAttribute). DynamoDB said: {message}",
+            cause=error,
+        )
+    if is_about_keys(error):
+        return other_keys(f"cannot lock {row.label}", row.table, row.key, error)
+    kind = ConfigurationError if code == "ValidationException" else LockingError
+    return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
+
+
+def is_about_keys(error: Exception) -> bool:
+    """Tell whether a request was refused since its table has other keys: each engine has words of its own for that."""
+    return transport.code_of(error) == "ValidationException" and "key" in transport.message_of(error).lower()
+
+
+def other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:
+    """Return the error for a request whose key does not fit its table."""
+    keys = ", ".join(f"{name} ({next(iter(value))})" for name, value in key.items())
+    return ConfigurationError(
+        f"{failure}: the table {table!r} does not have the keys that its model says, {keys}. Nothing was written. Name "
+        f"another table in Meta.table_name, or correct the model (for a NamedLock: "
+        f"`name = UnicodeAttribute(hash_key=True, attr_name=...)`): the keys of a table cannot be changed. "
+        f"DynamoDB said: {transport.message_of(error)}",
+        cause=error,
+    )
+
+
+# Items of other programs
+
+
+def foreign(failure: str, table: str, found: str) -> ConfigurationError:
+    """Return the error for an item that another program has stored where a row of ours would be.
+
+    Args:
+        failure: what could not be done, and where.
+        table: of the item.
+        found: what the item has, or lacks, by which it is known.
+    """
+    return ConfigurationError(
+        f"{failure}: the item of that key in the table {table!r} has {found}, so it is none that pynamo_locking has "
+        f"stored. It was left as it is. Use a table that nothing else is stored in, or another key; if the item is a "
+        f"leftover, delete it."
+    )
+
+
+def refuse_foreign(row: Row, image: Image) -> None:
+    """Refuse to put a lock document into an item, which has none, if another program has stored what is there.
+
+    Raises:
+        ConfigurationError: the attribute of the lock holds something else; or the item does not have it, and is in a
+            table whose rows all have it.
+    """
+    stored = image.get(row.attribute)
+    if (stored is None and row.may_create) or stored not in (None, records.EMPTY):
+        what = "no attribute" if stored is None else "something that is no lock in its attribute"
+        raise foreign(f"cannot lock {row.label}", row.table, f"{what} {row.attribute!r}")
+
+
+def has_foreign(model: type[Model], image: Image | None) -> bool:
+    """Tell whether an item of a table whose rows are there for locks alone lacks the lock that each of them has."""
+    if image is None or not getattr(model, "_lock_creates_item", False):
+        return False
+    lock: Any = model._lock_attribute()  # type: ignore[attr-defined]
+    return "M" not in image.get(lock.attr_name, {})
