@@ -135,19 +135,19 @@ def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
 
 
 def enter_first(row: Row, entry: NewEntry) -> Image:
-    """Create the document with us in it. Tickets start at the epoch in ms, so they never go back.
+    """Create the document with us in it. Its tickets start at the time in µs: what that promises says protocol.md.
 
     Refused if somebody else made it first, if the item has to exist and does not, or if a transaction has
     the item, whose mark would be lost.
     """
-    now_ms = runtime.current.time_ms()
+    now_us = runtime.current.time_us()
     exists = "" if row.may_create else " AND attribute_exists(#h)"
     return _update(
         row,
         set_="#l = :map",
         condition="attribute_not_exists(#l.#n) AND attribute_not_exists(#l.#tx)" + exists,
         names={"#n": records.NEXT, "#tx": records.TX} | ({} if row.may_create else {"#h": row.hash_name}),
-        values={":map": records.new_document(entry.id, entry.stored(now_ms), now_ms)},
+        values={":map": records.new_document(entry.id, entry.stored(now_us // 1000), now_us)},
         expiry=_expiry(row, entry.lease),
         used=("#l",),
     )

@@ -51,9 +51,13 @@ class Runtime:
     def __init__(self) -> None:
         self.monotonic = _monotonic_source()
 
+    def time_us(self) -> int:
+        """Return wall clock time in µs since the epoch. Only ever a hint."""
+        return time.time_ns() // 1_000
+
     def time_ms(self) -> int:
         """Return wall clock time in ms since the epoch. Only ever a hint."""
-        return time.time_ns() // 1_000_000
+        return self.time_us() // 1_000
 
     def jitter(self) -> float:
         """Return a random number in [0, 1)."""
