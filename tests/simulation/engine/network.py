@@ -191,7 +191,8 @@ class Network(MemoryDynamoDB):
                 return transaction.answer()
             self._steps.leave(transaction)
         else:
-            answer = self.apply(request)
+            with contextlib.suppress(*[ClientError] if fault in _UNHEARD else []):  # a refusal gets lost as well
+                answer = self.apply(request)
         if fault is Fault.FAILED_AFTER:
             raise failed(request)
         if fault in TIMEOUTS:
