@@ -33,7 +33,7 @@ class Kind(Enum):
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
-def judge(  # noqa: PLR0913 - what is known of the write, and what was seen
+def judge(
     state: LockState, entry_id: str, ticket: int, number: int, *, since: int, kind: Kind, repeated: bool
 ) -> Outcome:
     """Return what became of guarded write `number` of an entry, given the image it was refused with.

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import pynamodb.transactions
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from pynamo_locking import Conflict, LockLost, LockTimeout, OutcomeUnknown
+from pynamo_locking import ConfigurationError, Conflict, LockLost, LockTimeout, OutcomeUnknown, TransactWrite
 from pynamo_locking._io import requests, runtime
 from tests.support import faults
+from tests.support.faults import lost_responses
 from tests.support.models import Account, Device, Locks
 from tests.support.parties import in_thread, shifted_clock
 
@@ -66,7 +68,7 @@ def unanswered(operation, *, then, where=lambda body: True, attempts=4, is_appli
 @pytest.mark.parametrize("heartbeat", [True, False])
 @pytest.mark.parametrize("way", ["broken", "evicted"])
 def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, heartbeat):
-    """Between the look that shows us first and the renewal before we hold the lock, we lose our place to another one."""
+    """Between the look that shows us first and the renewal before we hold the lock, another one takes our place."""
     enter, renew = requests.enter, requests.renew
     others = []
 
@@ -112,6 +114,21 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
     with faults._tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
         account.lock("a", wait=0).acquire()
     assert account.lock_state("a").entries == ()
+
+
+def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account):
+    """The answer to the request to enter gets lost, and most of the lease passes before the next copy finds us in."""
+    enters = lambda body: ":entry" in body.get("ExpressionAttributeValues", {})  # noqa: E731
+    with shifted_clock() as clock:
+
+        def wait():
+            clock.shift += 5
+
+        with unanswered("UpdateItem", then=wait, where=enters, attempts=1) as sent:
+            lock = account.lock("a", lease=6).acquire()
+        assert len(sent) == 2
+        assert 0 < lock.remaining <= 1
+        lock.release()
 
 
 # Writing
@@ -240,11 +257,79 @@ def test_a_delete_in_doubt_stays_so_when_the_next_one_is_refused(account):
     assert not lock.lost.is_set()
 
 
-def test_a_delete_in_doubt_and_a_break_is_a_loss(account):
+@pytest.mark.parametrize("way", ["release", "renew"])
+def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
     """The document remembers who was thrown out, whatever else may have removed the entry."""
-    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
-        with late("DeleteItem"), pytest.raises(OutcomeUnknown):
-            lock.item.delete()
-        account.break_lock("a", ticket=lock.ticket)
+    lock = account.lock("a", heartbeat=False).acquire()
+    with late("DeleteItem"), pytest.raises(OutcomeUnknown):
+        lock.item.delete()
+    account.break_lock("a", ticket=lock.ticket)
+    with pytest.raises(LockLost) as caught:
+        getattr(lock, way)()
+    assert caught.value.reason == "evicted"
     assert lock.lost.is_set()
     assert account.get("a").balance == 100
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
+    """The release was applied and its answer lost; then the item is deleted, and the document forgets with it."""
+
+    def delete():
+        account.get("a").delete()
+        if is_made_anew:
+            account("a").save()
+            with account.locked("a"):
+                pass
+
+    releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
+    with (
+        unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
+        account.locked("a", heartbeat=False) as lock,
+    ):
+        pass
+    assert len(sent) >= 2
+    assert not lock.lost.is_set()
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_anew):
+    """Nobody hears of the transaction, the item is gone, perhaps another one is in its place: the entry was ours."""
+
+    def make_anew():
+        account("a").save()
+        with account.locked("a"):
+            pass
+
+    with account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        with (
+            lost_responses("TransactWriteItems", times=ALL_ATTEMPTS * 2),
+            pytest.raises(OutcomeUnknown),
+            TransactWrite(connection=account._get_connection().connection) as transaction,
+        ):
+            transaction.delete(item)
+        if is_made_anew:
+            in_thread(make_anew)
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
+def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
+    """After a delete of which nobody knows, a copy without our entry is refused, and that is no loss."""
+    with account.locked("a", heartbeat=False) as lock:
+        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+            lock.item.delete()
+        in_thread(lambda: account("a").save())
+        in_thread(lambda: account.lock("a").acquire().release())
+        copy = in_thread(lambda: account.get("a"))
+        with pytest.raises((LockLost, ConfigurationError)), _stock(account) as transaction:
+            transaction.save(copy)
+        assert not lock.lost.is_set()
+
+
+def _stock(model):
+    """PynamoDB's own TransactWrite."""
+    return pynamodb.transactions.TransactWrite(connection=model._get_connection().connection)

@@ -301,6 +301,55 @@ def test_no_write_takes_back_one_in_doubt(
         assert is_done
 
 
+@pytest.mark.parametrize("new", [True, False])
+def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Callable[..., None], new: bool) -> None:
+    """The first write was done, the second one was not, and nobody knows of either: the third one tells."""
+    if not new:
+        Slot.insert_disjoint(slots((10, 20)))
+    row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
+    unknown(row.save)
+    unknown(ended(row, 30, "b").save, is_done=False)
+    ended(row, 35, "c").save()
+
+    assert stored() == [(10, 35, "c", 2 if new else 3)]
+
+
+@pytest.mark.parametrize("refusal", ["overlap", "condition"])
+def test_a_doubt_is_not_forgotten_for_a_refusal(in_memory: None, unknown: Callable[..., None], refusal: str) -> None:
+    """The first write was done and nobody knows, the second one is refused for good, and the third one tells."""
+    Slot.insert_disjoint(slots((40, 50)))
+    row = slots((10, 20))[0]
+    unknown(row.save)
+    with pytest.raises(Conflict if refusal == "condition" else OverlapError):
+        ended(row, 45 if refusal == "overlap" else 20, "b").save(
+            Slot.note == "never" if refusal == "condition" else None
+        )
+    ended(row, 20, None).save()
+
+    assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
+    assert row.version == 1
+
+
+def test_a_write_that_was_interrupted_is_in_doubt(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C arrives after the write was done and before its answer: the same call again tells."""
+    row, original = slots((10, 20))[0], Connection.dispatch
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        answer = original(connection, name, *arguments)
+        if name == "TransactWriteItems":
+            raise KeyboardInterrupt
+        return answer
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Connection, "dispatch", dispatch)
+        row.save()
+    row.save()
+
+    assert stored() == [(10, 20, None, 1)]
+
+
 def test_a_doubt_that_is_over_costs_nothing(
     in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

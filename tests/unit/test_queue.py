@@ -111,7 +111,7 @@ def test_was_evicted(since, slot, expected):
 
 @pytest.mark.parametrize(("since", "expected"), [(100, False), (99, None), (101, None), (0, None)])
 def test_a_document_tells_of_its_own_tickets_only(since, expected):
-    """One that was made anew by a clock that is behind has larger tickets than the holder's, and never had the holder."""
+    """One that was made anew by a clock that is behind may have come to larger tickets, and never had the holder."""
     assert queue(entry(200), since=100).was_evicted(103, since) is expected
 
 

@@ -172,9 +172,7 @@ class Actor:
                 repeated = True
             except Refused as refused:
                 state, was_resent = refused.args
-                outcome = judge(
-                    state, me.id, me.ticket, number, since=100, kind=kind, repeated=repeated or was_resent
-                )
+                outcome = judge(state, me.id, me.ticket, number, since=100, kind=kind, repeated=repeated or was_resent)
                 is_applied = (me.id, number) in self.world.document.applied
                 assert outcome is Outcome.UNKNOWN or (outcome is Outcome.APPLIED) == is_applied, outcome
                 self.world.judged.add(outcome)

@@ -46,7 +46,7 @@ def own_repetition_forgotten() -> Patches:
     """A guarded write knows that botocore has sent it again, and not that it has done so itself."""
     settle = locked._settle
 
-    def forget(check: Any, write: Any, image: Any, error: Any, repeated: bool) -> None:  # noqa: ARG001, FBT001
+    def forget(check: Any, write: Any, image: Any, error: Any, repeated: bool) -> None:
         settle(check, write, image, error, transport.was_repeated(error))
 
     return [(locked, "_settle", forget)]
