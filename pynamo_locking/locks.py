@@ -212,6 +212,9 @@ class Lock(Generic[M]):
     def ticket(self) -> int:
         """Our place in the queue and fencing token: larger than that of every earlier holder.
 
+        That is promised as long as the lock's document stays. Across a deletion of the item it rests on wall clocks:
+        see "Tickets" in the documentation of the protocol.
+
         Raises:
             ConfigurationError: the lock was never taken.
         """

@@ -33,7 +33,9 @@ class Kind(Enum):
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
-def judge(state: LockState, entry_id: str, ticket: int, number: int, *, kind: Kind, repeated: bool) -> Outcome:
+def judge(
+    state: LockState, entry_id: str, ticket: int, number: int, *, since: int, kind: Kind, repeated: bool
+) -> Outcome:
     """Return what became of guarded write `number` of an entry, given the image it was refused with.
 
     Args:
@@ -41,20 +43,22 @@ def judge(state: LockState, entry_id: str, ticket: int, number: int, *, kind: Ki
         entry_id: our entry.
         ticket: our ticket. A late copy of an enter request may revive the entry under another one.
         number: the number of the write; numbers only grow under one entry.
+        since: the first ticket of the document in which our entry was granted.
         kind: what the write does to the entry.
-        repeated: whether the request was sent more than once.
+        repeated: whether the request was sent more than once, as far as we know. Something on the way may have
+            repeated it without telling us.
     """
     mine = state.find(entry_id, ticket)
     if mine is not None:
         return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # nobody else writes that number
+    if kind is Kind.FINISH:
+        evicted = state.was_evicted(ticket, since)
+        if evicted is not None:
+            return Outcome.LOST if evicted else Outcome.APPLIED
     if not repeated:
         return Outcome.LOST
     if kind is Kind.DELETE and not state.exists:
         return Outcome.APPLIED
-    if kind is Kind.FINISH:
-        evicted = state.was_evicted(ticket)
-        if evicted is not None:
-            return Outcome.LOST if evicted else Outcome.APPLIED
     return Outcome.UNKNOWN
 
 

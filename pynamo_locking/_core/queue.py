@@ -139,13 +139,21 @@ class LockState:
         before = [other for other in self.entries if other.ticket < entry.ticket]
         return tuple(before[i] for i in blockers(entry.claim, [other.claim for other in before]))
 
-    def was_evicted(self, ticket: int) -> bool | None:
-        """Tell whether that ticket was evicted while it held the lock. None if the document forgot.
+    def was_evicted(self, ticket: int, since: int | None = None) -> bool | None:
+        """Tell whether that ticket was evicted while it held the lock. None if the document forgot, or is another one.
 
         A holder's entry leaves the document in three ways: its own release, an eviction, or with the
-        whole document. Evictions leave a trace, so the holder of a lost answer can tell them apart.
+        whole document. Evictions leave a trace. So once a holder's entry is gone, False proves that a request of
+        its own has removed it, whatever was heard of that request.
+
+        Args:
+            ticket: of a holder.
+            since: the first ticket of the document in which it was the holder; None to take it for this one unless
+                that began later. Tickets alone do not tell documents apart: one that is made anew begins at another
+                wall clock, which may be behind.
         """
-        if not self.exists or self.since > ticket:
+        is_another = self.since > ticket if since is None else self.since != since
+        if is_another or self.next_ticket <= ticket:
             return None
         trace = self.evicted.get(ticket % EVICTION_SLOTS, 0)
         return None if trace > ticket else trace == ticket

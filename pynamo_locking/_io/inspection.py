@@ -50,11 +50,13 @@ def state(row: Row) -> LockState:
 
 def break_entry(row: Row, ticket: int) -> bool:
     """Remove the entry with that ticket; return whether it was there."""
-    for attempt in range(_ATTEMPTS):
+    since = 0
+    for _ in range(_ATTEMPTS):
         now = state(row)
         found = tuple(entry for entry in now.entries if entry.ticket == ticket)
         if not found:  # not by our first copy, whose answer got lost?
-            return attempt > 0 and now.was_evicted(ticket) is True
+            return now.was_evicted(ticket, since) is True
+        since = now.since
         try:
             requests.patiently(lambda found=found, now=now: requests.evict(row, found, now.evicted))  # type: ignore[misc]
         except Refused:

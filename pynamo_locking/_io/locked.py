@@ -168,7 +168,7 @@ def _settle(
 
 def _judged(check: _Guard, image: Image | None, repeated: bool) -> Outcome:  # noqa: FBT001
     entry, state = check.own.entry, check.own.row.state(image)
-    return judge(state, entry.id, entry.ticket, check.number, kind=check.kind, repeated=repeated)
+    return judge(state, entry.id, entry.ticket, check.number, since=check.own.since, kind=check.kind, repeated=repeated)
 
 
 # Locks in a row of their own

@@ -48,6 +48,7 @@ class OwnEntry:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
+        self.since = row.state(image).since  # of the document that we are in: it may be deleted, and made anew
         self.copies = Copies()
         self.party = runtime.current.party()
         self.pid = runtime.pid()
@@ -108,7 +109,7 @@ class OwnEntry:
             except Refused as refused:
                 state = self.row.state(refused.image)
                 if state.find(self.entry.id, self.entry.ticket) is None:
-                    if not self.may_be_gone or state.was_evicted(self.entry.ticket):
+                    if not self.may_be_gone or self.was_evicted(state):
                         self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
@@ -242,7 +243,9 @@ class OwnEntry:
             return False
         except Refused as refused:
             state = self.row.state(refused.image)
-            if not (in_doubt or attempt > 0 or refused.repeated) or state.was_evicted(self.entry.ticket):
+            evicted = self.was_evicted(state)
+            # If the document does not forget, it knows of copies that something on the way has made, too.
+            if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
                 self.lose_to(state)
             if self.lost.is_set():
                 raise self.loss() from refused
@@ -274,12 +277,17 @@ class OwnEntry:
         if is_news:
             events.tell.released(self, is_confirmed=is_confirmed)
 
+    def was_evicted(self, state: LockState) -> bool | None:
+        """Tell whether our entry, which a document lacks, was evicted; False: our own request. None: it forgot."""
+        return state.was_evicted(self.entry.ticket, self.since)
+
     def lose_to(self, state: LockState) -> None:
         """Note a loss, given the document that proves it; it is none if the item was ours to delete."""
-        if self.may_delete and not state.exists:
+        is_deleted = state.since != self.since  # the document that we were in, whatever there is now
+        if self.may_delete and is_deleted:
             self.end()
         else:
-            self.lose("evicted" if state.exists else "deleted")
+            self.lose("deleted" if is_deleted else "evicted")
 
     def lose(self, reason: str) -> None:
         """Note a proven loss: set the event and call back, once, off this thread."""

@@ -134,19 +134,19 @@ def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
 
 
 def enter_first(row: Row, entry: NewEntry) -> Image:
-    """Create the document with us in it. Tickets start at the epoch in ms, so they never go back.
+    """Create the document with us in it. Its tickets start at the time in µs: what that promises says protocol.md.
 
     Refused if somebody else made it first, if the item has to exist and does not, if a transaction has the item,
     whose mark would be lost, or if another program has: see `denials.refuse_foreign`.
     """
-    now_ms = runtime.current.time_ms()
+    now_us = runtime.current.time_us()
     place = "attribute_not_exists(#h)" if row.may_create else "attribute_exists(#h) AND attribute_not_exists(#l)"
     return _update(
         row,
         set_="#l = :map",
         condition=f"{place} OR #l = :empty",
         names={"#h": row.hash_name},
-        values={":map": records.new_document(entry.id, entry.stored(now_ms), now_ms), ":empty": records.EMPTY},
+        values={":map": records.new_document(entry.id, entry.stored(now_us // 1000), now_us), ":empty": records.EMPTY},
         expiry=_expiry(row, entry.lease),
         used=("#l",),
     )

@@ -203,9 +203,9 @@ class _VirtualRuntime(runtime.Runtime):
         seconds: float = self._clocks().monotonic()
         return seconds
 
-    def time_ms(self) -> int:
+    def time_us(self) -> int:
         milliseconds: int = self._clocks().time_ms()
-        return milliseconds
+        return milliseconds * 1000
 
     def event(self) -> Any:
         return self._before.event() if self._is_from_before() else Event(self._timeline)

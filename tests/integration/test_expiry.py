@@ -156,8 +156,8 @@ class Frozen(runtime.Runtime):
         super().__init__()
         self.ms = ms
 
-    def time_ms(self) -> int:
-        return self.ms
+    def time_us(self) -> int:
+        return self.ms * 1000
 
 
 @contextmanager

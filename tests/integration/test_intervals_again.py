@@ -247,6 +247,109 @@ def test_a_save_takes_back_nothing_that_the_instance_never_had(
     assert stored()[0][:3] == (10, 15, "mine")
 
 
+def saved(row: Slot) -> None:
+    """A save of another value."""
+    row.note = "saved"
+    row.save()
+
+
+#: What a second write asks for, and what the row is after it; a save may have got its value from the instance.
+FIRST: dict[str, tuple[Callable[[Slot], Any], tuple[int, int, str | None]]] = {
+    "save": (lambda row: ended(row, 15, "first").save(), (10, 15, "first")),
+    "move in place": (lambda row: Slot.move(row, 10, 15), (10, 15, None)),
+    "move elsewhere": (lambda row: Slot.move(row, 50, 60), (50, 60, None)),
+    "update": (lambda row: row.update([Slot.end.set(15), Slot.note.set("first")]), (10, 15, "first")),
+}
+SECOND: dict[str, tuple[Callable[[Slot], Any], Callable[[int, int, str | None], tuple[int, int, str | None]]]] = {
+    "save": (saved, lambda begin, end, note: (begin, end, "saved")),
+    "save another end": (lambda row: ended(row, 16, "saved").save(), lambda begin, end, note: (begin, 16, "saved")),
+    "move in place": (lambda row: Slot.move(row, 10, 17), lambda begin, end, note: (10, 17, note)),
+    "move elsewhere": (lambda row: Slot.move(row, 70, 80), lambda begin, end, note: (70, 80, note)),
+    "update": (lambda row: row.update([Slot.end.set(18)]), lambda begin, end, note: (begin, 18, note)),
+    "update a value": (lambda row: row.update([Slot.note.set("x")]), lambda begin, end, note: (begin, end, "x")),
+}
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("first", FIRST)
+def test_no_write_takes_back_one_in_doubt(
+    in_memory: None, unknown: Callable[..., None], first: str, second: str, is_done: bool
+) -> None:
+    """Of any two: the second one is done on top of the first one, or refused, and then the first one stands.
+
+    A save is of the values that the instance has, so it is refused after what the instance does not show.
+    """
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    (write, done), (again, expected) = FIRST[first], SECOND[second]
+    before: tuple[int, int, str | None] = done if is_done else (10, 20, None)
+    unknown(lambda: write(row), is_done=is_done)
+
+    refused = None
+    try:
+        again(row)
+    except LockingError as error:
+        refused = error
+
+    after = [each[:3] for each in stored()]
+    if refused is None:
+        shown = done if first == "save" else before  # a save brings along what an earlier one has left in the instance
+        assert after == [expected(*(shown if "update" not in second else before))]
+    else:
+        assert isinstance(refused, (StaleVersion, OverlapError)), refused
+        assert after == [before]
+        assert is_done
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Callable[..., None], new: bool) -> None:
+    """The first write was done, the second one was not, and nobody knows of either: the third one tells."""
+    if not new:
+        Slot.insert_disjoint(slots((10, 20)))
+    row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
+    unknown(row.save)
+    unknown(ended(row, 30, "b").save, is_done=False)
+    ended(row, 35, "c").save()
+
+    assert stored() == [(10, 35, "c", 2 if new else 3)]
+
+
+@pytest.mark.parametrize("refusal", ["overlap", "condition"])
+def test_a_doubt_is_not_forgotten_for_a_refusal(in_memory: None, unknown: Callable[..., None], refusal: str) -> None:
+    """The first write was done and nobody knows, the second one is refused for good, and the third one tells."""
+    Slot.insert_disjoint(slots((40, 50)))
+    row = slots((10, 20))[0]
+    unknown(row.save)
+    with pytest.raises(Conflict if refusal == "condition" else OverlapError):
+        ended(row, 45 if refusal == "overlap" else 20, "b").save(
+            Slot.note == "never" if refusal == "condition" else None
+        )
+    ended(row, 20, None).save()
+
+    assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
+    assert row.version == 1
+
+
+def test_a_write_that_was_interrupted_is_in_doubt(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C arrives after the write was done and before its answer: the same call again tells."""
+    row, original = slots((10, 20))[0], Connection.dispatch
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        answer = original(connection, name, *arguments)
+        if name == "TransactWriteItems":
+            raise KeyboardInterrupt
+        return answer
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Connection, "dispatch", dispatch)
+        row.save()
+    row.save()
+
+    assert stored() == [(10, 20, None, 1)]
+
+
 def test_a_doubt_that_is_over_costs_nothing(
     in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

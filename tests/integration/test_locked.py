@@ -18,7 +18,7 @@ from pynamo_locking import (
     LockTimeout,
     locked_all,
 )
-from pynamo_locking._io import requests
+from pynamo_locking._io import requests, runtime
 from pynamo_locking._io.writes import Write
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -57,6 +57,31 @@ def test_tickets_only_grow(account):
     with account.locked("a") as lock:
         tickets.append(lock.ticket)
     assert tickets == sorted(set(tickets))
+
+
+class Slow(runtime.Runtime):
+    """The real world, but for a wall clock that goes on when it is told to."""
+
+    us = 1_795_000_000_000_000
+
+    def time_us(self):
+        return self.us
+
+
+def test_tickets_of_an_item_that_is_made_anew_begin_at_its_microsecond(account, monkeypatch):
+    """Three tickets, a deletion and a new document within a ms: no ticket is given twice."""
+    monkeypatch.setattr(runtime, "current", Slow())
+    account("b").save()
+    tickets = []
+    for _ in range(2):
+        for _ in range(3):
+            with account.locked("b", wait=0) as lock:
+                tickets.append(lock.ticket)
+        runtime.current.us += 3
+        account.get("b").delete()
+        account("b").save()
+    assert tickets == [1_795_000_000_000_000 + n for n in range(6)]
+    assert float(tickets[-1]) == tickets[-1] < 2**53  # also for those who know no integers
 
 
 def test_waiters_are_served_in_the_order_of_their_entries(account):

@@ -5,18 +5,43 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import botocore.endpoint
 import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
-from pynamo_locking import LockLost, LockSettings, LockTimeout, OutcomeUnknown, TransactWrite
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    OutcomeUnknown,
+    TransactWrite,
+    VersionAttribute,
+)
 from pynamo_locking._io import requests, runtime
-from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Account, Device, Document, Locks
+from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
+from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 
 TIMES = 5
+
+
+class Page(LockableModel):
+    """The lock in the item, and a version with a write id."""
+
+    class Meta:
+        table_name = "pages"
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
 
 
 @pytest.fixture(autouse=True)
@@ -298,6 +323,94 @@ def test_save_and_release_of_an_evicted_holder(account):
     assert faults.hits == 1
     assert account.get("a").balance == 100
     assert edit.lock.lost.is_set()
+
+
+def nobody(_edit):
+    """Nobody comes between the two copies."""
+
+
+def next_holder(edit):
+    """The next one holds the lock, writes, and has gone."""
+
+    def append():
+        with edit() as item:
+            item.note = "next"
+
+    in_thread(append)
+
+
+BETWEEN = pytest.mark.parametrize("between", [nobody, next_holder])
+
+
+@BETWEEN
+def test_releasing_twice_without_knowing_it(account, between):
+    """Something on the way repeats the release and passes the second answer on: our own doing, and no loss."""
+    come = partial(between, partial(account.edit, "a"))
+    with doubled("UpdateItem", between=come, where=RELEASE) as faults, account.locked("a") as lock:
+        pass
+    assert faults.hits == 1
+    assert not lock.lost.is_set()
+
+
+@BETWEEN
+@pytest.mark.parametrize("model", [Account, Page], ids=["plain", "versioned"])
+def test_save_and_release_twice_without_knowing_it(engine, model, between):
+    """The last request of an edit, repeated on the way: applied once, and said so."""
+    engine.bind(model)
+    model("a").save()
+    edit = model.edit("a")
+    come = partial(between, partial(model.edit, "a"))
+    with doubled("UpdateItem", between=come, where=saves) as faults, edit as item:
+        item.balance += 1
+    assert faults.hits == 1
+    assert not edit.lock.lost.is_set()
+    stored = model.get("a")
+    assert stored.balance == item.balance == 1
+    if model is Page:
+        assert (item.version, stored.version) == (2, 2 + (between is next_holder))
+
+
+@pytest.mark.parametrize("sent", [1, 2], ids=["once", "twice"])
+@pytest.mark.parametrize("way", ["release", "edit"])
+def test_a_broken_lock_is_lost_however_often_the_request_is_sent(account, way, sent):
+    """The document remembers that it was broken: neither the last write nor the release passes for applied."""
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    where = RELEASE if way == "release" else saves
+    with pytest.raises(LockLost) as caught, doubled("UpdateItem", times=sent - 1, where=where) as faults, edit as given:
+        lock = edit.lock if way == "edit" else edit
+        account.break_lock("a", ticket=lock.ticket)
+        if way == "edit":
+            given.balance = -1
+    assert (caught.value.reason, faults.hits) == ("evicted", sent - 1)
+    assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+
+
+@pytest.mark.parametrize("way", ["release", "edit", "renew"])
+@pytest.mark.parametrize("hours", [-1, 1], ids=["behind", "ahead"])
+def test_a_document_that_was_made_anew_knows_nothing(account, way, hours):
+    """Its tickets prove nothing about those of the old one, wherever the wall clock was that they come from."""
+
+    def break_and_make_anew():
+        Account.break_lock("a", ticket=lock.ticket)
+        Account.get("a").delete()
+        Account("a", balance=7).save()
+        clock.shift += hours * 3600
+        with Account.locked("a", wait=0):
+            pass
+        clock.shift -= hours * 3600
+
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    lock = edit.lock if way == "edit" else edit
+    with shifted_clock() as clock, pytest.raises(LockLost) as caught, edit as given:
+        in_thread(break_and_make_anew)
+        if way == "edit":
+            given.balance = -1
+        elif way == "renew":
+            lock.renew()
+    assert caught.value.reason == "deleted"
+    assert lock.lost.is_set()
+    assert account.get("a").balance == 7
 
 
 def test_save_and_release_without_any_answer(account):

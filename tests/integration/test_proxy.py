@@ -185,12 +185,14 @@ class Case(NamedTuple):
         applied: how often it was applied, read past the proxy.
         models: those whose items it needs.
         may_be_unknown: whether it must not be sent twice.
+        repeated: what it says, and how often it was applied, if the network repeats it and passes the second answer on.
     """
 
     prepare: Callable[[str], Callable[[], object]]
     applied: Callable[[Engine, str], int]
     models: tuple[Any, ...]
     may_be_unknown: bool = False
+    repeated: tuple[str, int] = ("applied", 1)
 
 
 def counts(model: Any) -> Callable[[Engine, str], int]:
@@ -266,11 +268,14 @@ def unchecked_update(model: Any) -> Case:
         item = model.get(key)
         return lambda: item.update([model.value.add(1)], add_version_condition=False)
 
-    return Case(prepare, counts(model), (model,), may_be_unknown=True)
+    return Case(prepare, counts(model), (model,), may_be_unknown=True, repeated=("applied", 2))
 
 
 def versioned_delete(model: Any) -> Case:
-    return Case(lambda key: model.get(key).delete, lambda engine, key: int(not stored(engine, model, key)), (model,))
+    def applied(engine: Engine, key: str) -> int:
+        return int(not stored(engine, model, key))
+
+    return Case(lambda key: model.get(key).delete, applied, (model,), repeated=("refused", 1))
 
 
 def modify(model: Any) -> Case:
@@ -332,7 +337,8 @@ def test_one_fault_at_each_request(engine: Engine, proxy: Proxy, name: str) -> N
     """Whatever happens to whichever request of an operation: applied once, and said so.
 
     Late copies change nothing. Only a write that checks nothing, and so must not be sent twice, may say that it
-    does not know; and if the network itself duplicates it, it counts twice.
+    does not know; and if the network itself duplicates it, it counts twice. And a delete whose first answer nobody has
+    seen finds no item, which it says.
     """
     # One that the engine never sees, and a timeout, are the same whatever the engine is.
     faults = [one for one in SOUND if engine.name == "dynoxide" or (one.reaches_engine and not one.is_slow)]
@@ -371,7 +377,9 @@ def _hit(engine: Engine, proxy: Proxy, case: Case, fault: Fault, position: int) 
     proxy.release()
     if case.models:  # the late copy of a request to enter a free queue brings an entry back, until its lease is over
         counted.append(case.applied(engine, key))
-    if case.may_be_unknown and fault is Fault.DUPLICATED:
+    if fault is Fault.REPEATED:
+        is_right = {(said.partition(":")[0], count) for count in counted} == {case.repeated}
+    elif case.may_be_unknown and fault is Fault.DUPLICATED:
         is_right = said == "applied" and counted == [1, 2]  # what checks nothing cannot know its second copy
     else:
         may_be_unknown = case.may_be_unknown and fault is not Fault.THROTTLED

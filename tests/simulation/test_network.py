@@ -35,10 +35,10 @@ class _Wire:
         self.told: list[Fault | None] = []
         self.network.on_request.append(lambda _, fault, __: self.told.append(fault))
 
-    def add(self) -> None:
+    def add(self, **besides: Any) -> None:
         """Add one to the counter, outside of the client's repetitions."""
         update = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
-        self._send("UpdateItem", {"TableName": "table", "Key": {"key": {"S": "k"}}, **update})
+        self._send("UpdateItem", {"TableName": "table", "Key": {"key": {"S": "k"}}, **update, **besides})
 
     def get(self, *, is_consistent: bool = False) -> None:
         """Read the counter."""
@@ -82,6 +82,7 @@ EFFECTS = {
     Fault.CRASH_AFTER: (1, "NoneType"),
     Fault.PAUSE_BEFORE: (1, "dict"),
     Fault.PAUSE_AFTER: (1, "dict"),
+    Fault.DOUBLED: (1, "dict"),  # does not happen to what does not know itself, see below
 }
 
 
@@ -91,12 +92,22 @@ def test_a_fault_does_what_it_says(fault: Fault | None) -> None:
     wire = _Wire(fault)
     wire.play(wire.add)
     assert (wire.count, _code(wire.heard)) == EFFECTS[fault]
-    assert wire.faults.happened == (Counter() if fault is None else Counter([fault]))
+    assert wire.faults.happened == (Counter() if fault in (None, Fault.DOUBLED) else Counter([fault]))
 
 
 def test_every_fault_is_tested_here() -> None:
     """Nobody adds a fault without saying here what it does; stale reads have a test of their own."""
     assert set(EFFECTS) == {None, *Fault} - {Fault.STALE}
+
+
+@pytest.mark.parametrize(("name", "count", "heard"), [("tickets", 2, "dict"), ("others", 1, "dict")])
+def test_what_is_made_under_a_lock_may_be_doubled(name: str, count: int, heard: str) -> None:
+    """Both copies are applied if nothing refuses the second one, and the client hears of that one only."""
+    wire = _Wire(Fault.DOUBLED)
+    condition = {"ConditionExpression": "attribute_not_exists(#t)", "ExpressionAttributeNames": {"#t": name}}
+    wire.play(lambda: wire.add(**condition))
+    assert (wire.count, _code(wire.heard)) == (count, heard)
+    assert wire.told == [Fault.DOUBLED if count == 2 else None]
 
 
 def test_a_time_out_takes_its_time() -> None:

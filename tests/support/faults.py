@@ -6,6 +6,7 @@ those made earlier, while one of these is open:
 
     with lost_responses("UpdateItem"):                     # applied, but the caller never hears of it
     with lost_requests("PutItem", times=2):                # never reaches the engine
+    with doubled("UpdateItem"):                            # applied twice; the caller hears of the second only
     with count_requests() as counted: ...; counted.total
 """
 
@@ -130,6 +131,25 @@ def lost_requests(
         if not faults.takes(endpoint, request, operation):
             return forward()
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with _tapped(tap):
+        yield faults
+
+
+@contextmanager
+def doubled(
+    operation: str, *, times: int = 1, between: Callable[[], object] = lambda: None, where: Callable[[Body], bool]
+) -> Iterator[Faults]:
+    """Something on the way sends the next ``times`` requests of this operation a second time, and passes the second
+    answer on. botocore does not hear of it. ``between`` is called between the two.
+    """
+    faults = Faults(operation, times, None, where)
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if faults.takes(endpoint, request, operation):
+            forward()
+            between()
+        return forward()
 
     with _tapped(tap):
         yield faults

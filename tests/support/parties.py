@@ -23,8 +23,8 @@ class ShiftedRuntime(runtime.Runtime):
         real = self.monotonic
         self.monotonic = lambda: real() + self.shift
 
-    def time_ms(self) -> int:
-        return super().time_ms() + int(self.shift * 1000)
+    def time_us(self) -> int:
+        return super().time_us() + int(self.shift * 1_000_000)
 
 
 @contextmanager

@@ -59,6 +59,7 @@ class Fault(Enum):
     RESET_BEFORE = "connection reset before it was forwarded"
     RESET_AFTER = "served, and connection reset"
     DUPLICATED = "served and answered, and a second copy arrives later"
+    REPEATED = "served twice, and answered by the second answer"
     LATE = "closed, and the request arrives later"
     THROTTLED = "not forwarded: 400 ThrottlingException"
     FAILED_BEFORE = "not forwarded: 500 InternalServerError"
@@ -347,6 +348,8 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self._server.proxy
         try:
             request, fault = proxy.arrived(self.path, dict(self.headers.items()), body)
+            if fault is Fault.REPEATED:
+                proxy.forward(request)
             answer = None if fault in _NOT_FORWARDED else proxy.forward(request)
             if fault is not None and fault.arrives_later:
                 proxy.hold(request)
@@ -395,4 +398,4 @@ _REPLACEMENTS: Final[dict[Fault | None, Answer]] = {
     Fault.UNAVAILABLE_AFTER: _GATEWAY,
 }
 #: Whose client gets a whole answer, and keeps the connection.
-_ANSWERED: Final = frozenset({None, Fault.DUPLICATED, *_REPLACEMENTS})
+_ANSWERED: Final = frozenset({None, Fault.DUPLICATED, Fault.REPEATED, *_REPLACEMENTS})

@@ -174,7 +174,7 @@ def test_the_younger_of_two_in_one_slot_is_remembered():
     """Of the older one nobody knows then, which is the truth."""
     readers = [entry(ticket, claim=SHARE) for ticket in (1, 9)]
     assert traces(readers, {}) == {1: 9}
-    state = queue(since=1, evicted=traces(readers, {}))
+    state = queue(entry(20), since=1, evicted=traces(readers, {}))
     assert (state.was_evicted(9), state.was_evicted(1)) == (True, None)
     assert traces(readers[:1], {1: 9, 2: 10}) == {}
     assert traces(readers[1:], {1: 1}) == {1: 9}

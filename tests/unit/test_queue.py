@@ -106,7 +106,19 @@ def test_was_evicted(since, slot, expected):
     """The trace of a ticket, in the slot that it shares with every eighth other."""
     evicted = {} if slot is None else {103 % EVICTION_SLOTS: slot}
 
-    assert queue(since=since, evicted=evicted).was_evicted(103) is expected
+    assert queue(entry(200), since=since, evicted=evicted).was_evicted(103) is expected
+
+
+@pytest.mark.parametrize(("since", "expected"), [(100, False), (99, None), (101, None), (0, None)])
+def test_a_document_tells_of_its_own_tickets_only(since, expected):
+    """One that was made anew by a clock that is behind may have come to larger tickets, and never had the holder."""
+    assert queue(entry(200), since=100).was_evicted(103, since) is expected
+
+
+@pytest.mark.parametrize("since", [None, 100])
+def test_a_ticket_that_is_still_to_come_was_not_released(since):
+    """An old copy of the document, written over it by code that checks nothing, does not know the holder yet."""
+    assert queue(entry(102), since=100).was_evicted(103, since) is None
 
 
 def test_was_evicted_without_a_document():
@@ -119,7 +131,7 @@ def test_was_evicted_without_a_document():
 def test_evictions_are_never_confused(tickets):
     """Whatever was evicted, in order: a ticket that was is never called released, nor the other way round."""
     evicted = {ticket % EVICTION_SLOTS: ticket for ticket in tickets}
-    state = queue(since=1, evicted=evicted)
+    state = queue(entry(300), since=1, evicted=evicted)
 
     for ticket in range(1, 210):
         assert state.was_evicted(ticket) in ({True, None} if ticket in tickets else {False, None})

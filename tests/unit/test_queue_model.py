@@ -1,8 +1,8 @@
 """The decisions of `_core` against a hostile world: one document, actors with clocks and old images of their own.
 
-Every request may be lost before or after it was applied, sent twice, or arrive late; actors crash and pause; their
-clocks differ in rate and by hours; reads may be old. Only the decisions are real: who is first (`ahead_of`), who is
-dead (`observe`, `dead_among`), what became of a write (`judge`).
+Every request may be lost before or after it was applied, sent twice, by its sender or unseen on the way, or arrive
+late; actors crash and pause; their clocks differ in rate and by hours; reads may be old. Only the decisions are real:
+who is first (`ahead_of`), who is dead (`observe`, `dead_among`), what became of a write (`judge`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Actor:
                 repeated = True
             except Refused as refused:
                 state, was_resent = refused.args
-                outcome = judge(state, me.id, me.ticket, number, kind=kind, repeated=repeated or was_resent)
+                outcome = judge(state, me.id, me.ticket, number, since=100, kind=kind, repeated=repeated or was_resent)
                 is_applied = (me.id, number) in self.world.document.applied
                 assert outcome is Outcome.UNKNOWN or (outcome is Outcome.APPLIED) == is_applied, outcome
                 self.world.judged.add(outcome)
@@ -220,7 +220,7 @@ class World:
             self.apply(request)
             if luck < 0.12:
                 raise NoAnswer
-            if luck < 0.20:
+            if luck < 0.26:
                 self.apply(request)
         except Refused:
             raise Refused(self.document.state, 0.12 <= luck < 0.20) from None
@@ -293,7 +293,7 @@ def everybody(self: LockState, it: Entry) -> tuple[Entry, ...]:
         (core, "dead_among", impatient),
         (core, "observe", without_news),
         (LockState, "ahead_of", everybody),
-        (LockState, "was_evicted", lambda self, ticket: False),
+        (LockState, "was_evicted", lambda self, ticket, since: False),
     ],
     ids=["impatient", "renewals unseen", "everybody is first", "evictions unseen"],
 )

@@ -92,8 +92,8 @@ class World(runtime.Runtime):
 
     # For the code under test
 
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
+    def time_us(self) -> int:
+        return int(self.now * 1_000_000)
 
     def jitter(self) -> float:
         return 0.5

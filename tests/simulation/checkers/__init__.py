@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.simulation.checkers.base import Checker, Violation, content_of, log_of, queue_of
-from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss
+from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss, TrueLoss
 from tests.simulation.checkers.intervals import Disjoint, Limited
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
 from tests.simulation.checkers.lives import Lives
@@ -43,6 +43,7 @@ __all__ = [
     "Steady",
     "Together",
     "ToldLoss",
+    "TrueLoss",
     "Truth",
     "Unhindered",
     "Versions",
@@ -66,6 +67,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Silence,
     KeptPlace,
     ToldLoss,
+    TrueLoss,
     Breaking,
     Truth,
     NothingLost,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pynamo_locking import LockLost
 from tests.simulation.checkers.base import Checker, queue_of
+from tests.simulation.checkers.items import READS
 from tests.simulation.engine.faults import TIMEOUTS, Fault
 from tests.simulation.engine.scheduler import START_S
 from tests.simulation.history import Told
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking._core.queue import Entry
+    from pynamo_locking._io.own import OwnEntry
     from tests.simulation.engine.network import Change, Place, Request
     from tests.simulation.engine.scheduler import Actor
     from tests.simulation.history import Operation
@@ -134,6 +137,62 @@ class ToldLoss(Checker):
             self.require(
                 evicted_at is None or evicted_at > (done.returned if is_answered else done.called),
                 f"{done} of ticket {done.ticket} went well, but that ticket was evicted before",
+            )
+
+
+class TrueLoss(Checker):
+    """A lock counts as lost only if others have taken its entry away; and who is told so by a write has it noted.
+
+    Others evict the entry, or delete the item that carries it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._taken_away: set[tuple[Place, int]] = set()
+        self._owns: dict[tuple[Place, int], OwnEntry] = {}
+        self._looked_at = 0
+        self._open: list[Operation] = []
+        self._begun = 0
+
+    def on_changes(self, request: Request, changes: list[Change]) -> None:
+        """Note whose entries are taken away by others."""
+        done: Operation | None = request.purpose
+        for change in changes:
+            is_deleted = queue_of(change.after).since != queue_of(change.before).since
+            for entry in _gone(change) if is_deleted or request.step == _EVICT else ():
+                if request.step == _EVICT or done is None or done.ticket != entry.ticket:
+                    self._taken_away.add((change.place, entry.ticket))
+
+    def on_step(self) -> None:
+        """Keep the entries that were granted, and look at the writes that have come back."""
+        history = self.run.history
+        for grant in history.grants[self._looked_at :]:
+            if grant.lock._own is not None and grant.lock._own.entry.ticket == grant.ticket:
+                self._owns[grant.place, grant.ticket] = grant.lock._own
+        self._looked_at = len(history.grants)
+        self._open += history.operations[self._begun :]
+        self._begun = len(history.operations)
+        still_open = [done for done in self._open if done.returned is None]
+        for done in self._open if len(still_open) < len(self._open) else ():
+            if done.returned is not None and isinstance(done.error, LockLost) and done.kind not in READS:
+                self._require_note(done)
+        self._open = still_open
+
+    def _require_note(self, done: Operation) -> None:
+        for place in done.places:
+            row = self.run.workload.row_of(place)
+            own = None if row is None or done.ticket is None else self._owns.get((row, done.ticket))
+            self.require(
+                own is None or own.lost.is_set() or own.ended or own.may_be_gone,
+                f"{done} was told that ticket {done.ticket} is lost, and its lock does not know",
+            )
+
+    def at_end(self) -> None:
+        """Compare what the locks believe with what has become of their entries."""
+        for (place, ticket), own in self._owns.items():
+            self.require(
+                not own.lost.is_set() or own.lost_reason == "forked" or (place, ticket) in self._taken_away,
+                f"ticket {ticket} of {place} counts as lost ({own.lost_reason}), and nobody has taken it away",
             )
 
 

@@ -28,6 +28,7 @@ class Fault(Enum):
     CRASH_AFTER = "crash after"  # the process dies, applied
     PAUSE_BEFORE = "pause before"  # the process stands still for more than a lease, then sends the request
     PAUSE_AFTER = "pause after"  # the request is applied, then the process stands still
+    DOUBLED = "doubled"  # sent on twice by something on the way, which passes the second answer on: nobody knows
 
 
 READS: Final = frozenset({"GetItem", "TransactGetItems", "Query", "Scan", "BatchGetItem"})
@@ -50,13 +51,17 @@ class Faults:
         self.last_at = 0.0
         self.are_over = False
 
-    def at(self, operation: str, *, is_consistent: bool, may_conflict: bool, now: float) -> Fault | None:
+    def at(
+        self, operation: str, *, is_consistent: bool, may_conflict: bool, now: float, knows_itself: bool = False
+    ) -> Fault | None:
         """Choose what happens to a request; None: nothing."""
         if self.are_over:
             return None
         options = [fault for fault in self._left if self._left[fault] and _fits(fault, operation, is_consistent)]
         if not may_conflict and Fault.CONFLICT in options:
             options.remove(Fault.CONFLICT)
+        if not knows_itself and Fault.DOUBLED in options:
+            options.remove(Fault.DOUBLED)
         choice = self._choices.pick(len(options) + 1, "fault")
         if choice == 0:
             return None

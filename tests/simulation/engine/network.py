@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
+from pynamo_locking._io import records
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.simulation.engine.answers import NOT_APPLIED, failed, too_old
 from tests.simulation.engine.client import FaultyClient
@@ -121,6 +123,7 @@ class Network(MemoryDynamoDB):
             operation,
             is_consistent=bool(kwargs.get("ConsistentRead")),
             may_conflict=operation not in READS,
+            knows_itself=_knows_itself(request),
             now=self._scheduler.now,
         )
         if fault in _BEFORE:
@@ -172,6 +175,9 @@ class Network(MemoryDynamoDB):
         if fault is Fault.STALE:
             return self._stale(request)
         answer: dict[str, Any] = {}
+        if fault is Fault.DOUBLED:
+            with contextlib.suppress(ClientError):
+                self.apply(request)
         if fault is Fault.LATE:
             copied = request._replace(kwargs=copy.deepcopy(request.kwargs))
             land = partial(self._land, copied, self._scheduler.now)
@@ -185,7 +191,8 @@ class Network(MemoryDynamoDB):
                 return transaction.answer()
             self._steps.leave(transaction)
         else:
-            answer = self.apply(request)
+            with contextlib.suppress(*[ClientError] if fault in _UNHEARD else []):  # a refusal gets lost as well
+                answer = self.apply(request)
         if fault is Fault.FAILED_AFTER:
             raise failed(request)
         if fault in TIMEOUTS:
@@ -293,6 +300,15 @@ class Network(MemoryDynamoDB):
         """Return an item as it is stored."""
         record = self._record(place)
         return None if record is None else record.item
+
+
+def _knows_itself(request: Request) -> bool:
+    """Tell whether an update is made under a lock, or to take one: it then knows a copy that its sender does not.
+
+    A delete does not, nor what checks nothing of the past.
+    """
+    names = request.kwargs.get("ExpressionAttributeNames", {}).values()
+    return request.operation == "UpdateItem" and (bool(request.step) or records.TICKETS in names)
 
 
 def _is_transaction(request: Request) -> bool:

@@ -60,9 +60,9 @@ class World(runtime.Runtime):
         """Return the time on the clock of the running process."""
         return self.process.clock.monotonic()
 
-    def time_ms(self) -> int:
+    def time_us(self) -> int:
         """Return the wall clock of the running process."""
-        return self.process.clock.time_ms()
+        return self.process.clock.time_ms() * 1000
 
     def jitter(self) -> float:
         """Return a chosen number below 1."""

@@ -7,8 +7,9 @@ from typing import Any
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Outcome, judge, judge_by_id
-from pynamo_locking._io import expiry, guards, locked, runtime, unlocked, writes
+from pynamo_locking._io import expiry, guards, locked, runtime, transport, unlocked, writes
 from pynamo_locking._io.commit import Commit
+from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.exceptions import OutcomeUnknown
@@ -33,6 +34,41 @@ def unknown_guarded_write_told_as_lost() -> Patches:
         return Outcome.LOST if outcome is Outcome.UNKNOWN else outcome
 
     return [(locked, "judge", told)]
+
+
+@plants(
+    Plan("embedded", faults={Fault.LOST_RESPONSE: 2, Fault.PAUSE_BEFORE: 1}, preemptions=0),
+    "Truth",
+    exhaustive=True,
+    limit=250,
+)
+def own_repetition_forgotten() -> Patches:
+    """A guarded write knows that botocore has sent it again, and not that it has done so itself."""
+    settle = locked._settle
+
+    def forget(check: Any, write: Any, image: Any, error: Any, repeated: bool) -> None:
+        settle(check, write, image, error, transport.was_repeated(error))
+
+    return [(locked, "_settle", forget)]
+
+
+@plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
+def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
+    """The last write of an edit that something on the way has repeated is reported as not done."""
+
+    def told(state: Any, *arguments: Any, repeated: bool, **options: Any) -> Outcome:
+        outcome = judge(state, *arguments, repeated=repeated, **options)
+        is_gone = state.find(*arguments[:2]) is None
+        return Outcome.LOST if is_gone and not repeated else outcome
+
+    return [(locked, "judge", told)]
+
+
+@plants(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss")
+def unseen_copy_of_a_release_told_as_lost() -> Patches:
+    """A release that something on the way has repeated takes its own doing for an eviction."""
+    was_evicted = OwnEntry.was_evicted
+    return [(OwnEntry, "was_evicted", lambda self, state: was_evicted(self, state) or None)]
 
 
 @plants(Plan("modify", faults={Fault.LOST_RESPONSE: 1}), "Truth")

@@ -57,7 +57,7 @@ def eviction_without_ticket() -> Patches:
 @plants(Plan("edit", faults={Fault.LOST_REQUEST: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True)
 def eviction_without_trace() -> Patches:
     """An eviction leaves no trace, so that its victim takes it for its own release."""
-    return [(LockState, "was_evicted", lambda self, ticket: None if self.since > ticket else False)]
+    return [(LockState, "was_evicted", lambda self, ticket, since: None if self.since != since else False)]
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "ToldLoss")

@@ -1,0 +1,335 @@
+"""A doubt and a second event: nobody knows what became of a request, and then something else happens.
+
+Each of these tests fails by a mistake of one line that no other test of the real engines had found.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pynamodb.transactions
+import pytest
+from botocore.exceptions import ConnectionClosedError
+
+from pynamo_locking import ConfigurationError, Conflict, LockLost, LockTimeout, OutcomeUnknown, TransactWrite
+from pynamo_locking._io import requests, runtime
+from tests.support import faults
+from tests.support.faults import lost_responses
+from tests.support.models import Account, Device, Locks
+from tests.support.parties import in_thread, shifted_clock
+
+#: So often a request goes out before its outcome is unknown: botocore's attempts, twice.
+ALL_ATTEMPTS = 8
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses_between_attempts(monkeypatch):
+    """Back-off without the waiting: the order of events stays what it is."""
+    monkeypatch.setattr(runtime.current, "jitter", lambda: 0.0)
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+
+
+@pytest.fixture
+def account(engine):
+    """An account with 100 in it, and a lock document."""
+    engine.bind(Account, Locks, Device)
+    Account("a", balance=100).save()
+    Device("d", total=100).save()
+    for lock in (Account.lock("a"), Device.lock("d")):
+        with lock:
+            pass
+    return Account
+
+
+@contextmanager
+def unanswered(operation, *, then, where=lambda body: True, attempts=4, is_applied=True):
+    """All attempts that botocore makes of a request stay unanswered; then something happens, and the next one comes."""
+    sent = []
+
+    def tap(endpoint, request, name, forward):
+        if name != operation or not where(faults._body(request)):
+            return forward()
+        sent.append(name)
+        if len(sent) > attempts:
+            if len(sent) == attempts + 1:
+                then()
+            return forward()
+        if is_applied:
+            forward()
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with faults._tapped(tap):
+        yield sent
+
+
+# Entering
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+@pytest.mark.parametrize("way", ["broken", "evicted"])
+def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, heartbeat):
+    """Between the look that shows us first and the renewal before we hold the lock, another one takes our place."""
+    enter, renew = requests.enter, requests.renew
+    others = []
+
+    def enter_slowly(*arguments):
+        image = enter(*arguments)
+        if not others:
+            clock.shift += 17  # its lease has ended, and is renewed before it counts
+        return image
+
+    def renew_too_late(row, entry, *arguments, **options):
+        if not others:
+            others.append(account.lock("a", heartbeat=False))
+            if way == "broken":
+                assert account.break_lock("a", ticket=entry.ticket)
+            in_thread(others[0].acquire)
+        return renew(row, entry, *arguments, **options)
+
+    with shifted_clock() as clock:
+        monkeypatch.setattr(clock, "jitter", lambda: 0.0)
+        monkeypatch.setattr(requests, "enter", enter_slowly)
+        monkeypatch.setattr(requests, "renew", renew_too_late)
+        with pytest.raises(LockTimeout):
+            account.lock("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
+        assert [entry.ticket for entry in account.lock_state("a").entries] == [others[0].ticket]
+
+
+def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
+    """The first request to enter is on its way, the next one is refused since the queue is full; then it arrives."""
+    other, kept = account.lock("a", heartbeat=False), []
+
+    def tap(endpoint, request, operation, forward):
+        if ":entry" not in faults._body(request).get("ExpressionAttributeValues", {}) or len(kept) > 1:
+            return forward()
+        kept.append(forward)
+        if len(kept) == 1:
+            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+        in_thread(other.acquire)
+        answer = forward()
+        in_thread(other.release)
+        kept[0]()
+        return answer
+
+    with faults._tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
+        account.lock("a", wait=0).acquire()
+    assert account.lock_state("a").entries == ()
+
+
+def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account):
+    """The answer to the request to enter gets lost, and most of the lease passes before the next copy finds us in."""
+    enters = lambda body: ":entry" in body.get("ExpressionAttributeValues", {})  # noqa: E731
+    with shifted_clock() as clock:
+
+        def wait():
+            clock.shift += 5
+
+        with unanswered("UpdateItem", then=wait, where=enters, attempts=1) as sent:
+            lock = account.lock("a", lease=6).acquire()
+        assert len(sent) == 2
+        assert 0 < lock.remaining <= 1
+        lock.release()
+
+
+# Writing
+
+
+WRITES = {
+    "save": lambda item: item.save(),
+    "update": lambda item: item.update([type(item).note.set("written")]),
+    "delete": lambda item: item.delete(),
+}
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize("way", ["save", "update"])
+def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lost(account, way, is_applied):
+    """Nobody hears of botocore's attempts, the lock is broken, and ours is refused: nobody knows, and it says so."""
+    broken = []
+    lock = account.lock("a", heartbeat=False).acquire()
+    item = lock.item
+    item.note = "written"
+    with (
+        unanswered(
+            "UpdateItem",
+            then=lambda: broken.append(account.break_lock("a", ticket=lock.ticket)),
+            where=lambda body: "#e0" not in body["UpdateExpression"],
+            is_applied=is_applied,
+        ) as sent,
+        pytest.raises(OutcomeUnknown),
+    ):
+        WRITES[way](item)
+    assert (len(sent), broken) == (5, [True])
+    assert (account.get("a").note == "written") is is_applied
+    assert lock.lost.is_set()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
+    """The transaction has a token, by which its own copy is known for a while: it is never told as refused."""
+    lock = Device.lock("d", heartbeat=False).acquire()
+    lock.item.state = "written"
+    with unanswered(
+        "TransactWriteItems", then=lambda: Device.break_lock("d", ticket=lock.ticket), is_applied=is_applied
+    ) as sent:
+        try:
+            lock.item.save()
+        except OutcomeUnknown:
+            assert lock.lost.is_set()
+        else:
+            assert is_applied
+    assert len(sent) == 5
+    assert (Device.get("d").state == "written") is is_applied
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 4], ids=["sent once", "repeated by botocore", "sent again by us"])
+@pytest.mark.parametrize("way", [*WRITES, "edit"])
+def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
+    """Whatever the write was, `lost` is set, and the caller called back, before any heartbeat.
+
+    But for a delete in doubt, which may have taken our entry with it.
+    """
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    lock = edit.lock if way == "edit" else edit
+    operation = "DeleteItem" if way == "delete" else "UpdateItem"
+
+    def break_it():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(faults, "_taps", [()])
+            assert account.break_lock("a", ticket=lock.ticket)
+
+    def write(given):
+        with unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
+            if way == "edit":
+                edit.__exit__(None, None, None)
+            else:
+                WRITES[way](given.item)
+
+    given = edit.__enter__()
+    with pytest.raises((LockLost, OutcomeUnknown)) as caught:
+        write(given)
+    is_known = attempts == 0 or way == "edit"
+    assert isinstance(caught.value, LockLost) is is_known
+    assert lock.lost.is_set() is (is_known or way != "delete")
+    if way != "edit":
+        with pytest.raises(LockLost):
+            lock.release()
+        assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+
+
+# Deleting
+
+
+@contextmanager
+def late(operation):
+    """Keep the first request of this operation, and lose all the others; it arrives when `land` is called."""
+    kept = []
+
+    def tap(endpoint, request, sent, forward):
+        if sent != operation:
+            return forward()
+        kept.append(forward)
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with faults._tapped(tap):
+        yield kept
+
+
+def test_a_delete_in_doubt_stays_so_when_the_next_one_is_refused(account):
+    """The first delete is on its way, the second one is refused, then the first one arrives: that is no loss."""
+    with account.locked("a", heartbeat=False) as lock:
+        with late("DeleteItem") as kept, pytest.raises(OutcomeUnknown):
+            lock.item.delete()
+        assert len(kept) == ALL_ATTEMPTS
+        with pytest.raises(Conflict):
+            lock.item.delete(account.balance == 999)
+        kept[0]()
+        with pytest.raises(account.DoesNotExist):
+            account.get("a")
+        with pytest.raises(LockLost):  # the entry is gone, so nothing can be renewed
+            lock.renew()
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
+@pytest.mark.parametrize("way", ["release", "renew"])
+def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
+    """The document remembers who was thrown out, whatever else may have removed the entry."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    with late("DeleteItem"), pytest.raises(OutcomeUnknown):
+        lock.item.delete()
+    account.break_lock("a", ticket=lock.ticket)
+    with pytest.raises(LockLost) as caught:
+        getattr(lock, way)()
+    assert caught.value.reason == "evicted"
+    assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
+    """The release was applied and its answer lost; then the item is deleted, and the document forgets with it."""
+
+    def delete():
+        account.get("a").delete()
+        if is_made_anew:
+            account("a").save()
+            with account.locked("a"):
+                pass
+
+    releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
+    with (
+        unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
+        account.locked("a", heartbeat=False) as lock,
+    ):
+        pass
+    assert len(sent) >= 2
+    assert not lock.lost.is_set()
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_anew):
+    """Nobody hears of the transaction, the item is gone, perhaps another one is in its place: the entry was ours."""
+
+    def make_anew():
+        account("a").save()
+        with account.locked("a"):
+            pass
+
+    with account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        with (
+            lost_responses("TransactWriteItems", times=ALL_ATTEMPTS * 2),
+            pytest.raises(OutcomeUnknown),
+            TransactWrite(connection=account._get_connection().connection) as transaction,
+        ):
+            transaction.delete(item)
+        if is_made_anew:
+            in_thread(make_anew)
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
+def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
+    """After a delete of which nobody knows, a copy without our entry is refused, and that is no loss."""
+    with account.locked("a", heartbeat=False) as lock:
+        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+            lock.item.delete()
+        in_thread(lambda: account("a").save())
+        in_thread(lambda: account.lock("a").acquire().release())
+        copy = in_thread(lambda: account.get("a"))
+        with pytest.raises((LockLost, ConfigurationError)), _stock(account) as transaction:
+            transaction.save(copy)
+        assert not lock.lost.is_set()
+
+
+def _stock(model):
+    """PynamoDB's own TransactWrite."""
+    return pynamodb.transactions.TransactWrite(connection=model._get_connection().connection)
