@@ -83,6 +83,7 @@ def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> No
     )
     assert blocks
     assert done.returncode == 0, done.stderr
+    assert name != "README.md" or done.stdout.startswith("11\n90\n"), "what its comments say"
 
 
 def test_nothing_is_installed_from_the_index() -> None:
