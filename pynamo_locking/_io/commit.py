@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamodb.connection import Connection
-    from pynamodb.exceptions import VerboseClientError
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.own import OwnEntry
@@ -154,9 +153,10 @@ class Commit:
                         self.token = runtime.current.token()
                     continue
                 reasons = self._reasons(error)
-                if reasons and self._resolve(reasons, error, in_doubt=in_doubt):
-                    continue
                 if reasons:
+                    transport.set_reasons(error, reasons[: len(self.actions)])
+                    if self._resolve(reasons, error, in_doubt=in_doubt):
+                        continue
                     return self._settle(reasons, error, in_doubt=in_doubt)
                 if not in_doubt:
                     raise _failed(error) from error
@@ -198,25 +198,22 @@ class Commit:
         ]
         if in_doubt and any(action.is_ours(image) for action, image, is_refused in images if is_refused):
             return {}
-        tables = ",".join(kwargs["TableName"] for action in self.actions for kwargs in action.request.values())
-        cause = transport.condition_failed(
-            TransactWriteError, transport.message_of(error), tables, reasons[: len(self.actions)], request=error
-        )
-        explained = [action.explain(image, cause) if is_refused else None for action, image, is_refused in images]
+        explained = [action.explain(image, error) if is_refused else None for action, image, is_refused in images]
         self.refusals = explained[: len(self.actions)]
         if any(explained) and (not in_doubt or any(map(_is_final, self.all, explained))):
             raise _gravest(explained) from error
-        raise (self._unknown(error) if in_doubt else self._hopeless(cause, error)) from error
+        raise (self._unknown(error) if in_doubt else self._hopeless(reasons, error)) from error
 
-    def _hopeless(self, cause: VerboseClientError, error: Exception) -> Exception:
-        codes = tuple(None if reason is None else reason.code for reason in cause.cancellation_reasons)
-        if not transport.is_conflict(transport.reasons_of(error)):
-            return _failed(cause)
+    def _hopeless(self, reasons: Reasons, error: Exception) -> Exception:
+        if not transport.is_conflict(reasons):
+            return _failed(error)
+        shown = transport.shown(reasons[: len(self.actions)])
+        codes = tuple(None if reason is None else reason.code for reason in shown)
         return also(TransactionConflict, TransactWriteError)(
             f"other transactions kept the items of this one busy; nothing was written, and it can be tried again: "
-            f"{cause}",
+            f"{error}",
             reasons=codes,
-            cause=cause,
+            cause=error,
         )
 
     def _unknown(self, error: Exception) -> OutcomeUnknown:

@@ -153,35 +153,37 @@ def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) ->
     return code_of(error) in CONFLICTS or is_conflict(reasons_of(error))
 
 
+def shown(reasons: Reasons) -> list[CancellationReason | None]:
+    """Return reasons as PynamoDB's errors have them."""
+    return [
+        None
+        if reason.get("Code", "None") == "None"
+        else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
+        for reason in reasons
+    ]
+
+
+def set_reasons(error: Exception, reasons: Reasons) -> None:
+    """Make the error of a cancelled transaction show these reasons."""
+    if isinstance(error, VerboseClientError):
+        error.cancellation_reasons = shown(reasons)
+
+
 def condition_failed(
-    error: type[Exception],
-    message: str,
-    table: str,
-    reasons: Reasons | None = None,
-    *,
-    request: BaseException | None = None,
+    error: type[Exception], message: str, table: str, *, request: BaseException | None = None
 ) -> VerboseClientError:
     """Return a cause as PynamoDB's errors have it, for a refusal that callers find by its code.
 
     Args:
         error: PynamoDB's error that it will be the cause of.
         message: what failed.
-        table: of the item; of several items their tables, with commas between.
-        reasons: of a transaction; one failed condition unless given.
+        table: of the item.
         request: what a refused request raised; None if none was sent.
     """
     if error is not TransactWriteError:
         return _cause(CONDITION_FAILED, message, table, request)
-    given: list[dict[str, Any]] = (
-        [{"Code": "ConditionalCheckFailed", "Message": message}] if reasons is None else reasons
-    )
-    shown = [
-        None
-        if reason.get("Code", "None") == "None"
-        else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
-        for reason in given
-    ]
-    return _cause("TransactionCanceledException", message, table, request, shown)
+    reasons = shown([{"Code": "ConditionalCheckFailed", "Message": message}])
+    return _cause("TransactionCanceledException", message, table, request, reasons)
 
 
 def invalid(message: str, table: str) -> VerboseClientError:

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from pynamodb.attributes import DiscriminatorAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.connection import Connection
-from pynamodb.exceptions import TransactWriteError, VerboseClientError
+from pynamodb.exceptions import CancellationReason, TransactWriteError, VerboseClientError
 from pynamodb.models import Model
 
 from pynamo_locking import (
@@ -207,11 +207,23 @@ def test_a_refusal_that_a_test_makes_up(replaced):
     with pytest.raises(Conflict) as refused:
         write(replaced)
     assert isinstance(refused.value, TransactWriteError)
-    assert "request (R-1) on table (accounts,accounts,offices,offices) when" in str(refused.value.cause)
+    assert refused.value.cause is cause
     assert [reason and reason.code for reason in refused.value.cancellation_reasons] == [
         *(None, "ConditionalCheckFailed"),
         *(None, None),
     ]
+
+
+def test_a_refusal_with_reasons_and_no_answer_that_a_test_makes_up(replaced):
+    """What PynamoDB shows of the answer is all that a test needs to make up; it is passed on."""
+    reasons = [CancellationReason(code="ConditionalCheckFailed", message="no"), None, None, None]
+    response = {"Error": {"Code": "TransactionCanceledException", "Message": "refused"}}
+    cause = VerboseClientError(response, "TransactWriteItems", cancellation_reasons=reasons)
+    replaced.transact_write_items.side_effect = TransactWriteError("Failed", cause)
+    with pytest.raises(TransactWriteError) as refused:
+        write(replaced)
+    assert refused.value.cause_response_code == "TransactionCanceledException"
+    assert refused.value.cancellation_reasons == reasons
 
 
 def test_an_error_without_a_cause_that_a_test_makes_up(replaced):
