@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from typing_extensions import Self, TypeVar, override
 
@@ -18,6 +18,7 @@ from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
     from threading import Event
     from types import TracebackType
 
@@ -298,6 +299,14 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
         await self.lock._exit(partial(self._edit.__exit__, kind, error, traceback), error)
 
 
+@overload
+def alocked_all(
+    *locks: AsyncLock[M], wait: Duration | None = None
+) -> AbstractAsyncContextManager[tuple[AsyncLock[M], ...]]: ...
+@overload
+def alocked_all(
+    *locks: AsyncLock[Any], wait: Duration | None = None
+) -> AbstractAsyncContextManager[tuple[AsyncLock[Any], ...]]: ...
 @contextlib.asynccontextmanager
 async def alocked_all(
     *locks: AsyncLock[Any], wait: Duration | None = None

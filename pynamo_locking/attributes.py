@@ -10,7 +10,7 @@ from pynamodb.attributes import Attribute
 from pynamodb.attributes import TTLAttribute as PynamoTTLAttribute
 from pynamodb.attributes import VersionAttribute as PynamoVersionAttribute
 from pynamodb.constants import MAP
-from typing_extensions import Self, overload, override
+from typing_extensions import Self, Unpack, overload, override
 
 from pynamo_locking._core.queue import FREE, LockState
 from pynamo_locking._io import runtime
@@ -20,6 +20,7 @@ from pynamo_locking.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pynamo_locking.awaitable import LockOptions
     from pynamo_locking.locks import Lock
     from pynamo_locking.models import LockableMixin
 
@@ -81,7 +82,7 @@ class LockAttribute(Attribute[LockState]):
     def deserialize(self, value: Mapping[str, Any]) -> LockState:
         return state_of(value)
 
-    def __call__(self, hash_key: Any, range_key: Any = None, **options: Any) -> Lock[Any]:
+    def __call__(self, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Lock[Any]:
         """Return ``Model.lock(hash_key, range_key, **options)``, for models whose attribute hides it."""
         model: type[LockableMixin] | None = self._model
         if model is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from typing_extensions import TypeVar, override
 
@@ -19,6 +19,7 @@ from pynamo_locking.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from pynamo_locking.guarded import GuardedMixin
@@ -90,6 +91,10 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
                 raise
 
 
+@overload
+def locked_all(*locks: Lock[M], wait: Duration | None = None) -> AbstractContextManager[tuple[Lock[M], ...]]: ...
+@overload
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> AbstractContextManager[tuple[Lock[Any], ...]]: ...
 @contextlib.contextmanager
 def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tuple[Lock[Any], ...]]:
     """Take several locks, all or none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.models import Model
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from pynamo_locking._io import inspection, rows
 from pynamo_locking._io.wish import check_on_lost, make_claim, make_wish
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.target import Target
     from pynamo_locking.attributes import LockAttribute
+    from pynamo_locking.awaitable import LockOptions
 
 
 class LockableMixin(AwaitableMixin):
@@ -168,7 +169,7 @@ class LockableMixin(AwaitableMixin):
 
     @classmethod
     def try_locked(
-        cls, hash_key: Any, range_key: Any = None, **options: Any
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]
     ) -> AbstractContextManager[Lock[Self] | None]:
         """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
 
@@ -187,10 +188,13 @@ class LockableMixin(AwaitableMixin):
 
         Cost: that of the lock; 1 refused write if somebody holds it.
         """
-        return first_of([cls.locked(hash_key, range_key, **{"wait": 0, **options})], (LockTimeout,))
+        chosen: dict[str, Any] = {"wait": 0, **options}
+        return first_of([cls.locked(hash_key, range_key, **chosen)], (LockTimeout,))
 
     @classmethod
-    def locked_first(cls, keys: Iterable[Any], **options: Any) -> AbstractContextManager[Lock[Self] | None]:
+    def locked_first(
+        cls, keys: Iterable[Any], **options: Unpack[LockOptions]
+    ) -> AbstractContextManager[Lock[Self] | None]:
         """Take the first of several locks that is free, skipping those that are not: for work queues.
 
         Like SQL's ``SKIP LOCKED``: workers that are given the same list take different items. With a
@@ -230,12 +234,12 @@ class LockableMixin(AwaitableMixin):
     else:
 
         @classmethod
-        def lock(cls, hash_key: Any, range_key: Any = None, **options: Any) -> Lock[Self]:
+        def lock(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Lock[Self]:
             """Return the lock of one item, to be passed on or acquired by hand. The same as `locked`."""
             return cls.locked(hash_key, range_key, **options)
 
     @classmethod
-    def edit(cls, hash_key: Any, range_key: Any = None, **options: Any) -> Edit[Self]:
+    def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Edit[Self]:
         """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``.
 
         The item is read by the request that takes the lock, and saved by the one that gives it back.

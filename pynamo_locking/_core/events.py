@@ -112,12 +112,14 @@ class Renewed(LockEvent):
         took_ms: how long the request took, in ms.
         margin_ms: what was left of the lease when the answer came, in ms; negative if it was over already.
         consumed_units: as in `Attempt`.
+        failed_ms: if the renewal before it failed: the time since the last one that succeeded, in ms.
     """
 
     lease_ms: int
     took_ms: float
     margin_ms: float
     consumed_units: float | None
+    failed_ms: float | None = None
 
     @property
     def is_late(self) -> bool:
@@ -133,11 +135,16 @@ class RenewalFailed(LockEvent):
         lease_ms: the length of the lease, in ms.
         remaining_ms: what is left of it, in ms.
         error: the class of the error that came instead.
+        failing_ms: the time since the last renewal that succeeded, in ms.
+        is_news: whether it is worth a line in a log: the first failure, the first after the lease has ended, and
+            then one after a minute, two, four, and so on, at least once an hour.
     """
 
     lease_ms: int
     remaining_ms: float
     error: str
+    failing_ms: float = 0.0
+    is_news: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,7 @@ __all__ = [
     "clocks",
     "current_scope",
     "emit",
+    "is_logged",
     "listeners",
     "requesting",
     "scope",
@@ -60,6 +61,8 @@ _guard = runtime.current.mutex()
 class Subscription:
     """What `subscribe` returns. Ends with `cancel`, or with the ``with`` block that it is used in."""
 
+    is_log = False  # makes a record of each event, in the place of the lines that this package writes by itself
+
     def __init__(self, subscriber: Callable[[Any], object], of: tuple[type[Event], ...]) -> None:
         self._subscriber = subscriber
         self._of = of
@@ -68,6 +71,10 @@ class Subscription:
     def cancel(self) -> None:
         """Call the subscriber no more, except for what is being told already. May be called twice."""
         _replace(lambda before: tuple(each for each in before if each is not self))
+
+    def hears(self, kind: type[Event]) -> bool:
+        """Tell whether it is called for such events."""
+        return issubclass(kind, self._of)
 
     def hear(self, event: Event) -> None:
         """Call the subscriber. What it does itself is not told to it; the first error it raises is logged."""
@@ -119,7 +126,7 @@ def subscribe(
 
     Cost: no request.
     """
-    base = importlib.import_module("pynamo_locking._io.telling").kinds.Event
+    base = _kinds().Event
     classes: tuple[Any, ...] = of if isinstance(of, tuple) else (base if of is None else of,)
     if inspect.iscoroutinefunction(subscriber) or not callable(subscriber):
         raise ConfigurationError(f"a subscriber is a plain function of one argument, not {subscriber!r}.")
@@ -149,6 +156,15 @@ def emit(event: Event) -> None:
             listener.hear(event)
     finally:
         _scope.reset(reset)
+
+
+def is_logged(kind: str) -> bool:
+    """Tell whether `telemetry.logs` makes records of the events with this name: a line of ours would double them."""
+    return any(each.is_log and each.hears(getattr(_kinds(), kind)) for each in listeners)
+
+
+def _kinds() -> Any:
+    return importlib.import_module("pynamo_locking._io.telling").kinds
 
 
 class Scope:

@@ -22,7 +22,9 @@ def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | N
     None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.
     """
     dead = dead[:EVICT_AT_ONCE]
-    logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(entry.owner for entry in dead))
+    if not events.is_logged("Evicted"):
+        named = ", ".join(f"ticket {entry.ticket} of {entry.owner} (lease {entry.lease:g} s)" for entry in dead)
+        logger.warning("evicting from the lock %s, as not renewed for a whole lease: %s", row.label, named)
     try:
         image = requests.evict(row, dead, state.evicted)
     except Refused:

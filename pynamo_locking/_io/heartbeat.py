@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.lease import next_renewal, retry_delay
-from pynamo_locking._io import events, runtime
+from pynamo_locking._io import runtime
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import LockLost
 
@@ -129,13 +129,11 @@ class Heart:
             own.renew()
         except LockLost:
             return None
-        except Unavailable as error:
-            logger.warning("renewal of %s not answered, %.1f s left: %s", own, own.remaining, error)
-        except Exception as error:
-            # Loss is not proven, whatever this was; giving up silently would be the one wrong answer.
-            logger.exception("renewal of %s failed, %.1f s left", own, own.remaining)
-            if events.listeners:
-                events.tell.renewal_failed(own, error)
+        except Unavailable:
+            pass  # `renew` has told of it
+        except Exception as error:  # noqa: BLE001
+            # Loss is not proven, whatever this was; giving up would be the one wrong answer.
+            own.outage.failed(own, error, is_odd=True)
         else:
             return next_renewal(started, lease)
         return self._soon(own)

@@ -12,6 +12,7 @@ from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import events, local, losses, requests, runtime
 from pynamo_locking._io.copies import Copies
+from pynamo_locking._io.outages import Outage
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 
@@ -66,6 +67,7 @@ class OwnEntry:
         self.lost = runtime.current.event()
         self.lost_reason = ""
         self.on_lost: list[Callable[[str], object]] = []
+        self.outage = Outage()
         self.deadline = started + entry.lease
         self._beat = beat
         self._writes = entry.writes
@@ -114,8 +116,7 @@ class OwnEntry:
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
             except Unavailable as error:
-                if events.listeners:
-                    events.tell.renewal_failed(self, error)
+                self.outage.failed(self, error)
                 raise
             except ConfigurationError as error:
                 if error.cause_response_code != "ResourceNotFoundException":
@@ -123,8 +124,9 @@ class OwnEntry:
                 self.lose("deleted")
                 raise self.loss() from error
             self.deadline = started + self.entry.lease
+            failed_s = self.outage.ended(self)
             if events.listeners:
-                events.tell.renewed(self, started, before)
+                events.tell.renewed(self, started, before, failed_s)
 
     def downgrade(self) -> None:
         """Share the lock from now on.
@@ -296,7 +298,8 @@ class OwnEntry:
                 return
             self.lost_reason = reason
             self.lost.set()
-        logger.warning("lost %s: %s", self, reason)
+        if not events.is_logged("Lost"):
+            logger.warning("lost %s (holder %s): %s", self, self.entry.owner, reason)
         for callback in self.on_lost:
             _call_back(callback, reason)
         if events.listeners:

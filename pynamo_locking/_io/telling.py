@@ -159,8 +159,8 @@ def _units() -> float | None:
 
 
 @_harmless
-def renewed(own: OwnEntry, began_s: float, deadline_s: float) -> None:
-    """Tell that a lease was renewed, which would have been over at `deadline_s`."""
+def renewed(own: OwnEntry, began_s: float, deadline_s: float, failed_s: float | None) -> None:
+    """Tell that a lease was renewed, which would have been over at `deadline_s`; after a failure, for how long."""
     emit(
         kinds.Renewed(
             **_about_own(own),
@@ -168,12 +168,13 @@ def renewed(own: OwnEntry, began_s: float, deadline_s: float) -> None:
             took_ms=_ms_since(began_s),
             margin_ms=-_ms_since(deadline_s),
             consumed_units=_units(),
+            failed_ms=None if failed_s is None else failed_s * 1000,
         )
     )
 
 
 @_harmless
-def renewal_failed(own: OwnEntry, error: BaseException) -> None:
+def renewal_failed(own: OwnEntry, error: BaseException, *, failing_s: float, is_news: bool) -> None:
     """Tell that a renewal got no usable answer."""
     cause = getattr(error, "cause", None) or error
     emit(
@@ -182,6 +183,8 @@ def renewal_failed(own: OwnEntry, error: BaseException) -> None:
             lease_ms=own.entry.lease_ms,
             remaining_ms=own.remaining * 1000,
             error=type(cause).__name__,
+            failing_ms=failing_s * 1000,
+            is_news=is_news,
         )
     )
 

@@ -25,6 +25,9 @@ NOTABLE: Final = (
     events.WriteInDoubt,
 )
 
+#: Besides durations.
+_SAID: Final = frozenset({"by", "error", "holder", "holder_ticket", "outcome", "owner", "reason", "ticket"})
+
 
 def install(
     logger: logging.Logger | str = "pynamo_locking.events",
@@ -34,15 +37,19 @@ def install(
 ) -> Subscription:
     """Log every event from now on, as one record.
 
-    The message is the kind of the event and what it is about. The facts are attributes of the record, for formatters
-    that write JSON: ``lock_event`` is the kind, and each fact of the event is there under its own name after
-    ``lock_``, such as ``lock_waited_ms``; the model as its name. The warnings of the logger ``pynamo_locking`` stay
-    as they are.
+    The message is the kind of the event, what it is about, and who, the ticket and the durations. The facts are
+    attributes of the record as well, for formatters that write JSON: ``lock_event`` is the kind, and each fact of the
+    event is there under its own name after ``lock_``, such as ``lock_waited_ms``; the model as its name.
+
+    The lines in which the logger ``pynamo_locking`` tells the same (renewals that fail, a loss, an eviction) are left
+    out for as long. Its other warnings stay as they are.
 
     Args:
         logger: where to, or its name.
         level: of the records, INFO unless given. What is notable (an eviction, a loss, a time-out, a renewal without
-            an answer, a recovered transaction, a write in doubt) is logged as a WARNING, if that is more.
+            an answer, the first one after that, a recovered transaction, a write in doubt) is logged as a WARNING,
+            if that is more. Of the renewals without an answer in one outage only the first is, the first one after
+            the lease has ended, and then one after a minute, two, four and so on; the others are DEBUG.
         of: which events; all unless given.
 
     Returns:
@@ -56,16 +63,41 @@ def install(
     target = logging.getLogger(logger) if isinstance(logger, str) else logger
 
     def log(event: Event) -> None:
-        used = max(level, logging.WARNING) if isinstance(event, NOTABLE) else level
+        used = _level_of(event, level)
         if target.isEnabledFor(used):
-            target.log(used, "%s %s", type(event).__name__, subject(event), extra=facts(event))
+            target.log(used, "%s %s%s", type(event).__name__, subject(event), details(event), extra=facts(event))
 
-    return events.subscribe(log, of)
+    subscription = events.subscribe(log, of)
+    subscription.is_log = True
+    return subscription
+
+
+def _level_of(event: Event, level: int) -> int:
+    if isinstance(event, events.RenewalFailed) and not event.is_news:
+        return min(level, logging.DEBUG)
+    is_notable = isinstance(event, events.Renewed) and event.failed_ms is not None
+    return max(level, logging.WARNING) if is_notable or isinstance(event, NOTABLE) else level
 
 
 def subject(event: Event) -> str:
     """Return what an event is about, for people: the name of a lock or item, or the id of a transaction."""
     return str(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
+
+
+def details(event: Event) -> str:
+    """Return the facts that people look for first, in words: `` (ticket 7, owner web-1, waited 12 ms)``."""
+    said = []
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if field.name.endswith("_ms") and field.name != "time_ms" and value is not None:
+            said.append(f"{_words(field.name[:-3])} {value:.0f} ms")
+        elif field.name in _SAID and value not in (None, ""):
+            said.append(f"{_words(field.name)} {value}")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def facts(event: Event) -> dict[str, Any]:

@@ -401,6 +401,14 @@ def test_permits_that_cannot_be(options):
         Locks.locked("s", **options)
 
 
+@pytest.mark.parametrize("way", ["locked", "lock", "edit", "try_locked", "locked_first", "alocked", "aedit"])
+def test_an_option_that_there_is_not(way):
+    """A slip of the pen is refused before any request, in whatever way it is handed on."""
+    with count_requests() as counted, pytest.raises(TypeError, match="unexpected keyword argument 'wayt'"):
+        getattr(Device, way)(["a"] if way == "locked_first" else "a", wayt=3)
+    assert counted.total == 0
+
+
 @pytest.mark.parametrize("options", [{"shared": True}, {"permits": 2}])
 def test_an_edit_is_alone(options):
     """It writes."""

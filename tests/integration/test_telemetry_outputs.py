@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,9 @@ def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, "pynamo_locking.events"), logs.install(), lock:
         clock.sleep(2)
     acquired, released = caplog.records
-    assert acquired.getMessage() == f"Acquired {lock.name}"
+    about = f"{lock.name} (owner me, ticket {lock.ticket}"
+    assert acquired.getMessage() == f"Acquired {about}, waited 0 ms, lease 60000 ms)"
+    assert released.getMessage() == f"Released {about}, held 2000 ms)"
     assert (released.levelno, released.name) == (logging.INFO, "pynamo_locking.events")
     facts = facts_in(released)
     assert json.loads(json.dumps(facts)) == facts
@@ -110,7 +113,71 @@ def test_only_some_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
             pass
         with transaction() as tx:
             tx.save(Purse("p"))
-    assert [record.getMessage() for record in caplog.records] == [f"TransactionCommitted {tx.id}"]
+    [message] = caplog.messages
+    assert message.startswith(f"TransactionCommitted {tx.id} (owner ")
+
+
+def outage(clock: VirtualClock, owner: str) -> Any:
+    """Hold a lock while no request arrives for ten minutes, until it is renewed again; return it."""
+    with Account.locked("a", lease=30, owner=owner) as lock:
+        with lost_requests("UpdateItem", 1_000_000) as lost:
+            clock.sleep(600)
+        clock.sleep(10)
+    assert lost.hits > 300
+    return lock
+
+
+LINES = [
+    "{} could not be renewed for 10.0 s: 20.0 s of its lease of 30 s are left. Without",
+    "{} could not be renewed for 3#.# s: its lease has ended, so another party may take it, and its guarded",
+    *["{} could not be renewed for ###.# s: its lease has ended"] * 2,
+    "{} is renewed again after 60#.# s; its lease had ended, and no other party took it",
+]
+
+
+def test_an_outage_is_logged_seldom(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """When it begins, when the lease has ended, then after two minutes, four, and when it is over."""
+    lock = outage(clock, "me")
+    about = f"lock {lock.name} ticket {lock.ticket} (holder me)"
+    patterns = [re.escape(line.format(about)).replace(r"\#", r"\d") for line in LINES]
+    assert len(caplog.messages) == len(patterns), caplog.messages
+    for message, pattern in zip(caplog.messages, patterns, strict=True):
+        assert re.match(pattern, message)
+
+
+def test_an_outage_is_not_logged_twice(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Records of events take the place of those lines; the attempts between them are for who debugs."""
+    with caplog.at_level(logging.INFO, "pynamo_locking"), logs.install():
+        outage(clock, "me")
+    warnings_told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [message.split()[0] for message in warnings_told] == ["RenewalFailed"] * (len(LINES) - 1) + ["Renewed"]
+    assert {record.name for record in caplog.records} == {"pynamo_locking.events"}
+    first, *_, over = warnings_told
+    assert "remaining 20000 ms, error ConnectionClosedError, failing 10000 ms" in first
+    assert ", failed 60" in over
+
+
+def test_a_loss_and_an_eviction_are_not_logged_twice(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Without `install` the library says it itself, with whose ticket it was."""
+
+    def rob() -> list[str]:
+        caplog.clear()
+        robbed = Account.lock("a", owner="late", lease=10, heartbeat=False)
+        in_thread(robbed.acquire)
+        clock.sleep(11)
+        with Account.locked("a", owner="heir", wait=60, heartbeat=False), pytest.raises(LockLost):
+            robbed.release()
+        return [message for message in caplog.messages if f"ticket {robbed.ticket}" in message]
+
+    evicting, lost = rob()
+    assert evicting.startswith("evicting from the lock ")
+    assert " of late (lease 10 s)" in evicting
+    assert re.match(r"lost lock .* ticket \d+ \(holder late\): evicted", lost)
+    with logs.install(level=logging.DEBUG), caplog.at_level(logging.WARNING):
+        evicted, lost = (message.split()[0] for message in rob())
+    assert (evicted, lost) == ("Evicted", "Lost")
+    with logs.install(of=events.TransactionEvent):
+        assert [message.split()[0] for message in rob()] == ["evicting", "lost"]
 
 
 def test_a_level_is_a_number() -> None:

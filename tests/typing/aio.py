@@ -66,6 +66,11 @@ async def other_ways() -> None:
         assert_type(first, AsyncLock[Account] | None)
     async with alocked_all(Account.alocked("a-1"), Locks.alocked("x"), wait=timedelta(seconds=3)) as both:
         assert_type(both, tuple[AsyncLock[Any], ...])
+    async with alocked_all(Account.alocked("a-1"), Account.alocked("a-2")) as locks:
+        assert_type(locks, tuple[AsyncLock[Account], ...])
+    Account.aedit("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.atry_locked("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.alocked_first(["a-1"], wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def use(editing: AbstractAsyncContextManager[Account]) -> None: ...

@@ -428,3 +428,28 @@ def use_transactions(account: Account) -> None:
         move("a-1", 10)
     except TransactionAborted as error:
         assert_type(error.by, str)
+
+
+def options() -> None:
+    """Those of `locked` are known wherever they are handed on: a slip is an error before the program runs."""
+    Account.edit("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.edit("k", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Mixed.lock("k", 1, wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.lock("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.try_locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.locked_first(["k"], leese=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat=True, owner="me", on_lost=print) as account:
+        assert_type(account, Account)
+    with Account.edit("k", settings=LockSettings(), shared=False, permits=1) as account:
+        assert_type(account, Account)
+
+
+def locked_together(keys: list[str]) -> None:
+    """Of one model they stay locks of that model; of several ones they are locks of any."""
+    with locked_all(Account.locked("a-1"), Account.locked("a-2"), wait=3) as locks:
+        assert_type(locks, tuple[Lock[Account], ...])
+        assert_type(locks[0].item, Account)
+    with locked_all(*[Account.locked(key) for key in keys]) as locks:
+        assert_type(locks, tuple[Lock[Account], ...])
+    with locked_all(Account.locked("a-1"), Locks.locked("x")) as mixed:
+        assert_type(mixed, tuple[Lock[Any], ...])

@@ -315,4 +315,7 @@ def test_settings_of_a_model_are_its_own():
 def test_connections_are_left_to_the_parent_after_a_fork():
     """Also of models that have only read: a server may load the application before it forks its workers."""
     _places.configure([Versioned], {})
-    assert Versioned._get_connection().connection in transport._lock_connections
+    connection = Versioned._get_connection().connection
+    connection._client = object()
+    transport._forget_after_fork()
+    assert connection._client is None

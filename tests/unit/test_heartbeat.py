@@ -9,6 +9,7 @@ import pytest
 
 from pynamo_locking._io import heartbeat
 from pynamo_locking._io.heartbeat import MAX_THREADS, Heart
+from pynamo_locking._io.outages import Outage
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import LockLost
 from tests.unit.helpers import entry
@@ -25,21 +26,28 @@ class Own:
         self.deadline = world.now + lease
         self.ended = False
         self.lost = threading.Event()
-        self.remaining = 0.0
         self.log = log
         self.gate = None
+        self.outage = Outage()
         self.errors = []
 
     def __str__(self):
         return self.name
+
+    @property
+    def remaining(self):
+        return max(0.0, self.deadline - self.world.now)
 
     def renew(self):
         self.log.append((self.name, round(self.world.now - 1000, 6)))
         if self.gate is not None:
             self.gate.pass_through()
         if self.errors:
+            if isinstance(self.errors[0], Unavailable):
+                self.outage.failed(self, self.errors[0])
             raise self.errors.pop(0)
         self.deadline = self.world.now + self.entry.lease
+        self.outage.ended(self)
 
 
 class Ward:
@@ -255,7 +263,10 @@ def test_a_failed_renewal_is_tried_again(ward, error, caplog):
     # retry_delay: a twentieth of the lease, times three quarters with the jitter of this world
     check_renewals(ward.log, [("a", pytest.approx(3 + due)) for due in (0.0, 0.3375, 0.675, 1.0125, 4.0125)])
     assert not own.errors
-    assert [record.name for record in caplog.records] == ["pynamo_locking"] * 3
+    first, last = caplog.messages
+    assert first.startswith("a (holder owner1) could not be renewed for 3.0 s: 6.0 s of its lease of 9 s are left.")
+    assert last == "a (holder owner1) is renewed again after 4.0 s"
+    assert (caplog.records[0].exc_info is None) is isinstance(error, Unavailable)
     assert ward.world.killed_by == []
 
 

@@ -136,9 +136,11 @@ def test_connections_can_be_keys():
     connection = Connection(region="us-east-1")
     transport.lock_connection(connection, 0.7)
     before = len(transport._lock_connections)
+    known = len(transport._connections)
     del connection
 
     assert len(transport._lock_connections) == before - 1
+    assert len(transport._connections) == known - 1
 
 
 def test_pynamodb_keeps_botocores_exception():
