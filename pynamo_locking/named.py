@@ -24,6 +24,9 @@ class NamedLock(OwnTable, LockableModel):
         with Locks.locked("nightly-report", wait=0):
             ...
 
+    Nothing else should be stored in that table. A name whose row is an item of another program cannot be locked
+    (`ConfigurationError`); that item stays as it is.
+
     The class can carry the locks of other models as well: name it in their ``Meta.lock_table``.
     A subclass may declare attributes of its own; they are read and saved under the lock like those of
     any lockable model.
