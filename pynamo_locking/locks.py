@@ -77,7 +77,8 @@ class Lock(Generic[M]):
             LockLost: this thread or task holds it already, or so it believed: it has lost it.
             OutcomeUnknown: it holds it already, and no answer came when the lease, which is over, was renewed.
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
-            ConfigurationError: a table is missing, the item is full, or the key is wrong.
+            ConfigurationError: a table is missing or has other keys, the item is full, the key is wrong, or another
+                program has stored an item where the lock would be kept, which stays as it is.
         """
         wish = self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
         if not self._acquiring.acquire(blocking=False):

@@ -27,6 +27,9 @@ class NamedLock(OwnTable, LockableModel):
     It keeps two holders of a name from overlapping. It does not keep a job from being done twice, by one holder
     after the other: note what is done in an attribute of the row, and look at it under the lock.
 
+    Nothing else should be stored in that table. A name whose row is an item of another program cannot be locked
+    (`ConfigurationError`); that item stays as it is.
+
     The class can carry the locks of other models as well: name it in their ``Meta.lock_table``.
     A subclass may declare attributes of its own; they are read and saved under the lock like those of
     any lockable model.

@@ -80,7 +80,7 @@ def refuse_foreign(row: Row, image: Image) -> None:
             table whose rows all have it.
     """
     stored = image.get(row.attribute)
-    if (stored is None and row.may_create) or stored not in (None, records.EMPTY):
+    if (stored is None and row.may_create) or stored not in (None, records.EMPTY, records.NULL):
         what = "no attribute" if stored is None else "something that is no lock in its attribute"
         raise foreign(f"cannot lock {row.label}", row.table, f"{what} {row.attribute!r}")
 

@@ -188,8 +188,8 @@ class EmbeddedItem(FreeItem):
         if document is not None:
             vars(self.item)[_PUT_DOCUMENT] = document
             write.attributes[self.lock.attr_name] = {"M": document}
-        elif self.row.may_create:
-            write.attributes.setdefault(self.lock.attr_name, records.EMPTY)
+        elif self.row.may_create and not state.raw:
+            write.attributes[self.lock.attr_name] = records.EMPTY
         return write, write.kwargs(guards.unchanged(self.row, state.raw))
 
     def _next_document(self, state: LockState) -> dict[str, Any] | None:

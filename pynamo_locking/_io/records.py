@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import WHOLE, Bound, Claim
 from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
@@ -37,7 +37,10 @@ REMOVE = "remove"
 SPILL = "spill"
 
 #: The attribute of a lock before it was ever taken, in a row that is there for locks alone.
-EMPTY = {"M": dict[str, Any]()}
+EMPTY: Final[dict[str, Any]] = {"M": {}}
+
+#: The same, stored by who says that an attribute has no value.
+NULL: Final[dict[str, Any]] = {"NULL": True}
 
 
 def number(value: int) -> dict[str, str]:

@@ -144,9 +144,13 @@ def enter_first(row: Row, entry: NewEntry) -> Image:
     return _update(
         row,
         set_="#l = :map",
-        condition=f"{place} OR #l = :empty",
+        condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",
         names={"#h": row.hash_name},
-        values={":map": records.new_document(entry.id, entry.stored(now_us // 1000), now_us), ":empty": records.EMPTY},
+        values={
+            ":map": records.new_document(entry.id, entry.stored(now_us // 1000), now_us),
+            ":empty": records.EMPTY,
+            ":null": {"S": "NULL"},
+        },
         expiry=_expiry(row, entry.lease),
         used=("#l",),
     )

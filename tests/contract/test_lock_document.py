@@ -23,11 +23,13 @@ from tests.contract.lock_requests import (
     renew,
 )
 
-NO_MAP_YET = "attribute_not_exists(#lock.#next) AND attribute_exists(pk)"
+EMPTY = "#lock = :empty OR attribute_type(#lock, :null)"
+NO_MAP_YET = f"attribute_exists(pk) AND attribute_not_exists(#lock) OR {EMPTY}"
+NO_ROW_YET = f"attribute_not_exists(pk) OR {EMPTY}"
 
 
-def create(table: Table) -> dict[str, Any]:
-    return table.update(CREATE, NO_MAP_YET, names=names(), values={":map": lock_map(7)})
+def create(table: Table, condition: str = NO_MAP_YET) -> dict[str, Any]:
+    return table.update(CREATE, condition, names=names(), values={":map": lock_map(7), ":empty": {}, ":null": "NULL"})
 
 
 def test_enter_takes_the_old_counter_as_ticket(table: Table) -> None:
@@ -97,9 +99,23 @@ def test_create_the_map_of_a_missing_item_or_twice_is_refused(table: Table) -> N
     with refused() as refusal:
         create(table)
     assert "Item" not in refusal.response
-    table.put(lock=lock_map(9))
-    with refused():
-        create(table)
+    for there in (lock_map(9), "padlock", {"by": "them"}):
+        table.put(lock=there)
+        with refused():
+            create(table)
+
+
+def test_create_the_row_of_a_name(table: Table) -> None:
+    """A lock without an item creates its row, goes into one that has an empty lock, and into no other."""
+    assert create(table, NO_ROW_YET) == {"pk": "a", "lock": lock_map(7)}
+    for there in ({}, None):
+        table.put(balance=5, lock=there)
+        assert create(table, NO_ROW_YET) == {"pk": "a", "balance": 5, "lock": lock_map(7)}
+    for others in ({"balance": 5}, {"lock": "padlock"}, {"lock": lock_map(9)}):
+        table.put(**others)
+        with refused():
+            create(table, NO_ROW_YET)
+        assert table.get() == {"pk": "a", **others}
 
 
 def test_renew(table: Table) -> None:

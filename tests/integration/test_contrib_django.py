@@ -589,6 +589,15 @@ def test_the_commands_for_tables(shop, stock):
     assert run("dynamodb_tables", "create") == "All tables are there.\n"
 
 
+def test_the_commands_for_tables_compare_keys(stock, dynoxide, monkeypatch):
+    """A table of others is no table of the model, and nothing is made."""
+    table = dynoxide.create_table("S", "S")
+    monkeypatch.setattr(stock.Meta, "table_name", table)
+    for action in ("check", "create"):
+        with pytest.raises(management.CommandError, match=rf"{table}.*its keys are pk \(S\), sk \(S\)"):
+            run("dynamodb_tables", action)
+
+
 def test_health(client, shop, caplog):
     """200 while the tables answer, then 503; one read for each."""
     with faults.count_requests() as requests:
