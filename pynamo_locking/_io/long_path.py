@@ -267,7 +267,12 @@ class LongCommit:
         try:
             self._run([partial(marks.drop, one.row, one.mark) for one in self._marked], lambda _: None)
             self._remove_rows()
-            headers.clean(self._book, self._header.id)
+            if any(one.underway for one in self._marked):
+                logger.info(
+                    "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
+                )
+            else:
+                headers.clean(self._book, self._header.id, is_certain=True)
         except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
             logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
 

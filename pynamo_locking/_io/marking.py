@@ -56,6 +56,7 @@ class Marked:
         has_document: whether the item has a lock document, empty or not, as far as is known.
         number: of the write in our entry of the lock's queue, if we hold the lock.
         waits_until: until when to wait for the lock, by the monotonic clock; 0 if nobody was met yet.
+        underway: how many copies of the mark may still arrive.
     """
 
     entry: Entry
@@ -64,6 +65,7 @@ class Marked:
     has_document: bool
     number: int = 0
     waits_until: float = 0.0
+    underway: int = 0
 
     @property
     def is_staged(self) -> bool:
@@ -189,12 +191,15 @@ class Marker:
         resolver, attempt = self.resolver(), 0
         while not self._is_over():
             self._pulse()
+            one.underway += 1
             try:
                 self._send(one)
             except Refused as refused:
+                one.underway -= 1
                 if self._is_mine_or_settle(one, refused.image, resolver):
                     return
             except Unavailable as error:
+                one.underway -= not transport.is_ambiguous(error.cause)
                 attempt += 1
                 if attempt >= _ATTEMPTS:
                     raise also(TransactionConflict, TransactWriteError)(
@@ -202,12 +207,14 @@ class Marker:
                     ) from error
                 runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
             else:
+                one.underway = 0 if one.mark.is_ghost else one.underway - 1  # copies of a placeholder have one token
                 return
 
     def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
         """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
         state = one.row.state(image)
         if state.mark is not None and state.mark.id == self._header.id:
+            one.underway -= 1  # the copy that was not answered, and was applied
             return True
         if state.mark is not None:
             try:
