@@ -281,6 +281,7 @@ def _member(entry: Entry, *, is_long: bool) -> Member:
         is_absent=entry.is_absent,
         can_be_marked=can_be_marked(entry),
         wants_direct=after > rules.LARGE_BYTES,
+        needs_token=entry.write is not None and entry.write.is_sent_once,
         size=after if entry.write is not None else item_size(entry),
         before_size=before,
         intent_size=_intent_size(entry) if is_long and entry.write is not None else 0,

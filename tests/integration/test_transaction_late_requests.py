@@ -1,4 +1,4 @@
-"""Marks that arrive after their transaction was aborted and cleaned up: a sweep finds them; and what a sweep may do."""
+"""Requests of a transaction that arrive late or twice: marks that only a sweep finds, and changes that count once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamodb.connection import Connection
 
-from pynamo_locking import Conflict, LockSettings, Transaction, outcome, recover, sweep
+from pynamo_locking import Conflict, LockSettings, Transaction, outcome, recover, sweep, transaction
 from pynamo_locking._io import headers
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transaction_table import book_of
 from tests.support.parties import in_thread
-from tests.support.proxy import Fault, Proxy
+from tests.support.proxy import Fault, Proxy, nth
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -91,6 +91,22 @@ def assert_swept() -> None:
 # The process lives
 
 
+@contextmanager
+def through_proxy(engine: Engine) -> Iterator[Proxy]:
+    """Send all requests from here on to a proxy before the engine; the engine's fixture puts all of it back."""
+    if engine.host is None:
+        pytest.skip("AWS is not reached through the proxy")
+    with Proxy(engine.host) as proxy:
+        for model in (Purse, Transactions):
+            model.Meta.host = proxy.url
+            model._connection = None
+            model._get_connection().connection._local.session = engine._session
+        yield proxy
+        for model in (Purse, Transactions):
+            model._connection.connection.client.close()
+    assert proxy.errors == []
+
+
 class _Slow:
     """The first copy of the mark arrives when it is asked for, and no other one until the transaction is aborted."""
 
@@ -108,16 +124,10 @@ class _Slow:
 
 def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is not answered in time, a transaction that is aborted meanwhile, and then the mark arrives."""
-    if real_engine.host is None:
-        pytest.skip("AWS is not reached through the proxy")
     monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=6, request_timeout=1, max_clock_skew=0.5))
     real_engine.bind(Purse, Transactions)
     tx = doomed(late, workers=2)
-    with Proxy(real_engine.host) as proxy:
-        for model in (Purse, Transactions):
-            model.Meta.host = proxy.url
-            model._connection = None
-            model._get_connection().connection._local.session = real_engine._session
+    with through_proxy(real_engine) as proxy:
         proxy.plan = _Slow()
         with pytest.raises(Conflict):
             tx.commit()
@@ -125,9 +135,6 @@ def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, mo
         assert marked_rows(Purse) == []
         assert proxy.release() == [200]
         assert_swept()
-        for model in (Purse, Transactions):
-            model._connection.connection.client.close()
-    assert proxy.errors == []
 
 
 @contextmanager
@@ -200,6 +207,28 @@ def _throttled(operation: str) -> ClientError:
         "ResponseMetadata": {"HTTPStatusCode": 400},
     }
     return ClientError(error, operation)  # type: ignore[arg-type]
+
+
+# A second copy of a whole transaction
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["at once", "after another write"])
+@pytest.mark.parametrize("action", [Purse.balance.add(5), Purse.balance.set(Purse.balance + 5)], ids=["add", "set"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_second_copy_of_an_addition_is_not_applied(real_engine: Engine, count: int, action: Any, others: int) -> None:
+    """What a proxy repeats unseen by the process counts once, also where one item is all of the transaction."""
+    real_engine.bind(Purse, Transactions)
+    items = purses(count)
+    with through_proxy(real_engine) as proxy:
+        with transaction() as tx:
+            for item in items:
+                tx.update(item, [action], add_version_condition=False)
+            proxy.plan = nth(0, Fault.DUPLICATED)
+        for _ in range(others):
+            Purse("p0").update([Purse.note.set("another")], add_version_condition=False)
+        proxy.release()
+        assert proxy.injected[Fault.DUPLICATED] == 1
+        assert [Purse.get(item.purse_id).balance for item in items] == [105] * count
 
 
 # The process is dead
