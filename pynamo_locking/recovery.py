@@ -86,7 +86,7 @@ class SweepReport:
     Attributes:
         examined: headers of transactions that had something left to do.
         aborted: of those, how many were aborted, or would be since their process shows no sign of life, and left
-            marks to be dropped.
+            marks to be dropped. A dry run also counts those of the last day whose late marks a sweep would look for.
         finished: how many were committed, and were, or would be, finished.
         pending: how many are alive.
         failed: ids of those that could not be completed now, and why.
@@ -123,7 +123,8 @@ def sweep(
     Raises:
         LockingError: the table could not be scanned.
 
-    Cost: a scan of the table, and that of `recover` for each transaction that needs it.
+    Cost: a scan of the table, and that of `recover` for each transaction that needs it. One that was aborted, and whose
+    process did not hear what became of all its marks, is looked at by every sweep for a day: a late mark may arrive.
     """
     book, report, mutex = book_of(check_table(table)), SweepReport(), runtime.current.mutex()
     if not is_count(segments):
@@ -132,6 +133,8 @@ def sweep(
     def of_segment(segment: int) -> None:
         for header in headers.open_headers(book, segment, segments):
             verdict = _sweep_one(book, header, dry_run=dry_run)
+            if not verdict:
+                continue
             with mutex:
                 report.examined += 1
                 _count(report, header.id, verdict)
@@ -153,7 +156,8 @@ def sweep(
 
 
 def _sweep_one(book: Book, header: Header, *, dry_run: bool) -> str:
-    """Complete one transaction if it is decided or dead; return what it is."""
+    """Complete one transaction if it is decided or dead; return what it is, nothing if it was complete."""
+    was_aborted = header.state is State.ABORTED
     try:
         if header.state is State.PENDING and not is_dead(book, header):
             return "pending"
@@ -163,13 +167,15 @@ def _sweep_one(book: Book, header: Header, *, dry_run: bool) -> str:
             header = headers.abort(book, header.id, "expired", beat=header.beat)
             if header.state is State.PENDING:
                 return "pending"
-        completed = complete(book, header).state.value
+        completed = complete(book, header)
+        if was_aborted and not completed.marked:
+            return ""
         if events.listeners:
-            events.tell.recovered(book, header, header.id, outcome=completed, by="sweep")
+            events.tell.recovered(book, header, header.id, outcome=completed.state.value, by="sweep")
     except Exception as error:  # noqa: BLE001 - the others are swept all the same
         logger.warning("transaction %s could not be completed: %s", header.id, error)
         return f"failed: {error}"
-    return completed
+    return completed.state.value
 
 
 def _count(report: SweepReport, header_id: str, verdict: str) -> None:

@@ -49,6 +49,7 @@ class Member:
         is_absent: whether it did not exist when it was read.
         can_be_marked: whether its model has a lock attribute.
         wants_direct: whether it is better written by the deciding transaction itself.
+        needs_token: whether a second copy of its write alone would be applied as well, and is not the same done twice.
         size: of the item as it will be stored, in bytes; an estimate.
         before_size: of the item as it was, in bytes; an estimate.
         intent_size: what its mark will have to say, in bytes; an estimate.
@@ -59,6 +60,7 @@ class Member:
     is_absent: bool = False
     can_be_marked: bool = True
     wants_direct: bool = False
+    needs_token: bool = False
     size: int = 0
     before_size: int = 0
     intent_size: int = 0
@@ -115,7 +117,7 @@ def choose(members: Sequence[Member], *, extra: int = 0) -> Plan:
     reads = [i for i, member in enumerate(members) if not member.is_write]
     if not writes and not extra:
         return _read_path(members, reads)
-    if len(writes) == 1 and not reads and not extra:
+    if len(writes) == 1 and not reads and not extra and not members[writes[0]].needs_token:
         return Plan(Path.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
     fits = sum(member.size for member in members) <= MOST_BYTES
     if len(members) + extra <= MOST_ACTIONS and fits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -15,6 +15,7 @@ from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import GuardedItem
 from pynamo_locking._io.long_path import LongCommit, key_size
+from pynamo_locking._io.marking import can_be_marked
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unit import Unread
@@ -96,12 +97,7 @@ class Committing:
             is_long = len(self._entries) + extra > rules.MOST_ACTIONS
             plan = choose([_member(entry, is_long=is_long) for entry in self._entries], extra=extra)
         except CannotBeStaged as error:
-            raise ConfigurationError(
-                f"this transaction is too large for one native transaction, and {error}: declare "
-                f"`lock = LockAttribute()` on their models, name the table in their Meta.transaction_table (for new "
-                f"items), read items that expire in the transaction (a mark needs a day), or write at most 99 such "
-                f"items in it."
-            ) from error
+            raise _too_large(error) from error
         self._check_places()
         if self._terms.book is None and (plan.path is Path.LONG or self._terms.idempotency_key is not None):
             raise ConfigurationError(
@@ -237,7 +233,10 @@ class Committing:
             extra=self._key_action(),
             on_progress=terms.on_progress,
         )
-        self._long.run()
+        try:
+            self._long.run()
+        except CannotBeStaged as error:
+            raise _too_large(error) from error
 
     # Idempotency keys
 
@@ -260,6 +259,14 @@ class Committing:
         return None if content is None else str(content["id"]["S"])
 
 
+def _too_large(error: CannotBeStaged) -> ConfigurationError:
+    return ConfigurationError(
+        f"this transaction is too large for one native transaction, and {error}: declare `lock = LockAttribute()` on "
+        f"their models, name the table in their Meta.transaction_table (for new items), read items that expire in the "
+        f"transaction (a mark needs a day), or write at most 99 such items in it."
+    )
+
+
 def _row_of_key(key: str) -> str:
     return f"key#{key}"
 
@@ -272,29 +279,14 @@ def _member(entry: Entry, *, is_long: bool) -> Member:
     return Member(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
-        can_be_marked=row is not None and (_hides_ghosts(entry) if entry.is_absent else not _may_expire(entry)),
+        can_be_marked=can_be_marked(entry),
         wants_direct=after > rules.LARGE_BYTES,
+        needs_token=entry.write is not None and entry.write.is_sent_once,
         size=after if entry.write is not None else item_size(entry),
         before_size=before,
         intent_size=_intent_size(entry) if is_long and entry.write is not None else 0,
         key_size=0 if row is None else key_size(row),
     )
-
-
-def _may_expire(entry: Entry) -> bool:
-    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
-    ttl: Any = entry.model._ttl_attribute()  # type: ignore[no-untyped-call]
-    if ttl is None:
-        return False
-    if not isinstance(entry.base, dict):
-        return True
-    value = entry.base.get(ttl.attr_name, {}).get("N")
-    return value is not None and float(value) < runtime.current.time_ms() / 1000 + KEY_TTL_S
-
-
-def _hides_ghosts(entry: Entry) -> bool:
-    """Tell whether readers of the model leave out the placeholder that the mark of a new item is in."""
-    return getattr(entry.model.Meta, "transaction_table", None) is not None
 
 
 def _intent_size(entry: Entry) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
 from pynamo_locking._io import headers, marks, requests, runtime
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 #: Between two looks at a header that is waited for.
 _LOOK_AGAIN_S: Final = 0.5
+
+
+class Completed(NamedTuple):
+    """What became of a transaction, and how many marks of it were found."""
+
+    state: State
+    marked: int
 
 
 def decided(book: Book, header_id: str, *, force: bool) -> Header | None:
@@ -37,20 +44,24 @@ def decided(book: Book, header_id: str, *, force: bool) -> Header | None:
         runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
 
 
-def complete(book: Book, header: Header) -> Header:
+def complete(book: Book, header: Header) -> Completed:
     """Take all marks of a decided transaction off their items."""
-    spilled = list[str]()
+    spilled, marked = list[str](), 0
     for row, spill in _participants(book, header):
         image = persistently(lambda row=row: requests.look(row, consistent=True))  # type: ignore[misc]
         mark = row.state(image).mark
         if mark is not None and mark.id == header.id:
+            marked += 1
             (marks.finish if fate(header) is Fate.FINISH else marks.drop)(row, mark)
         if spill:
             spilled.append(spill)
-    header = (headers.finish if header.state is State.COMMITTED else headers.clean)(book, header.id)
+    if header.state is State.COMMITTED:
+        header = headers.finish(book, header.id)
+    else:
+        header = headers.clean(book, header.id, is_certain=False)
     for spill in spilled:
         headers.delete_row(book, spill)
-    return header
+    return Completed(header.state, marked)
 
 
 def _participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:

@@ -208,10 +208,21 @@ def finish(book: Book, header_id: str) -> Header:
     return _change(book, header_id, changes, from_=State.COMMITTED)
 
 
-def clean(book: Book, header_id: str) -> Header:
-    """Note that an aborted transaction has left no mark; only when that is known."""
+def clean(book: Book, header_id: str, *, is_certain: bool) -> Header:
+    """Note that no mark of an aborted transaction is left, so that no sweep looks for any.
+
+    Args:
+        book: where it is.
+        header_id: which one.
+        is_certain: whether all its marks were answered, as only the process knows that has sent them. Without that
+            one may still arrive, for a day after the abort: nothing changes until then.
+    """
     changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
-    return _change(book, header_id, changes, from_=State.ABORTED)
+    if is_certain:
+        return _change(book, header_id, changes, from_=State.ABORTED)
+    aborted_s = runtime.current.time_ms() // 1000 - IDLE_TTL_S
+    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": number(aborted_s + _ROW_TTL_S)}}
+    return _change(book, header_id, changes, from_=State.ABORTED, **long_ago)
 
 
 def decision(book: Book, header_id: str, to: State) -> dict[str, Any]:

@@ -30,8 +30,6 @@ def intent_of(entry: Entry) -> tuple[str, Image, list[str]]:
         StaleVersion: the stored item, which has to be known for it, is another one.
     """
     assert entry.write is not None  # noqa: S101 - only writes are marked
-    if not entry.is_checked:
-        entry.pin()
     write = entry.final()
     if write.operation is DELETE:
         return "delete", {}, []

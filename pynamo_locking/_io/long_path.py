@@ -21,7 +21,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.paths import keys_in_rows
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import headers, images, locked, marks, records, runtime
+from pynamo_locking._io import headers, images, locked, marks, reading, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.marking import Marked, Marker, plan_mark
@@ -129,10 +129,11 @@ class LongCommit:
     def _plan_marks(self) -> list[Marked]:
         """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
         header_id, staged = self._header.id, set(self._plan.staged)
-        return [
-            plan_mark(self._entries[i], header_id, self._book, f"{header_id}!{i:05}", is_staged=i in staged)
-            for i in self._plan.marked
-        ]
+        with reading.for_commit():
+            return [
+                plan_mark(self._entries[i], header_id, self._book, f"{header_id}!{i:05}", is_staged=i in staged)
+                for i in self._plan.marked
+            ]
 
     def _write_rows(self) -> None:
         """Keep what is needed to find the marks, and what did not fit into them, before the first mark."""
@@ -267,7 +268,12 @@ class LongCommit:
         try:
             self._run([partial(marks.drop, one.row, one.mark) for one in self._marked], lambda _: None)
             self._remove_rows()
-            headers.clean(self._book, self._header.id)
+            if any(one.underway for one in self._marked):
+                logger.info(
+                    "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
+                )
+            else:
+                headers.clean(self._book, self._header.id, is_certain=True)
         except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
             logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
 

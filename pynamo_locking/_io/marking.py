@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._core.lease import backoff
-from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES
+from pynamo_locking._core.lease import IDLE_TTL_S, backoff
+from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import Action
@@ -19,6 +19,7 @@ from pynamo_locking._io.items import EmbeddedItem
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
+from pynamo_locking._io.unit import Unread
 from pynamo_locking._io.writes import DELETE, Operation
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
@@ -55,6 +56,7 @@ class Marked:
         has_document: whether the item has a lock document, empty or not, as far as is known.
         number: of the write in our entry of the lock's queue, if we hold the lock.
         waits_until: until when to wait for the lock, by the monotonic clock; 0 if nobody was met yet.
+        underway: how many copies of the mark may still arrive.
     """
 
     entry: Entry
@@ -63,6 +65,7 @@ class Marked:
     has_document: bool
     number: int = 0
     waits_until: float = 0.0
+    underway: int = 0
 
     @property
     def is_staged(self) -> bool:
@@ -94,7 +97,15 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
         book: where its header is.
         name: of the row for what does not fit into the mark.
         is_staged: False for an item that is only kept, for the decision to write it.
+
+    Raises:
+        CannotBeStaged: the item turns out to be one that must not carry a mark.
+        StaleVersion, TransactWriteError, ConfigurationError: as `intent_of`.
     """
+    if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
+        entry.pin()
+        if not can_be_marked(entry):
+            raise CannotBeStaged(f"{entry.final().label} has no place for a mark")
     op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
     row = entry.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
@@ -107,6 +118,27 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
                 f"99 items, or make it smaller. Nothing was written."
             )
     return Marked(entry, row, mark, has_document=_has_document(entry))
+
+
+def can_be_marked(entry: Entry) -> bool:
+    """Tell whether an item has a place for a mark, in which the mark stays and that its readers know of."""
+    return entry.row is not None and (_hides_ghosts(entry) if entry.is_absent else not _may_expire(entry))
+
+
+def _may_expire(entry: Entry) -> bool:
+    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
+    ttl: Any = entry.model._ttl_attribute()  # type: ignore[no-untyped-call]
+    if ttl is None:
+        return False
+    if not isinstance(entry.base, dict):
+        return True
+    value = entry.base.get(ttl.attr_name, {}).get("N")
+    return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
+
+
+def _hides_ghosts(entry: Entry) -> bool:
+    """Tell whether readers of the model leave out the placeholder that the mark of a new item is in."""
+    return getattr(entry.model.Meta, "transaction_table", None) is not None
 
 
 def _must_spill(entry: Entry, mark: Mark) -> bool:
@@ -159,12 +191,15 @@ class Marker:
         resolver, attempt = self.resolver(), 0
         while not self._is_over():
             self._pulse()
+            one.underway += 1
             try:
                 self._send(one)
             except Refused as refused:
+                one.underway -= 1
                 if self._is_mine_or_settle(one, refused.image, resolver):
                     return
             except Unavailable as error:
+                one.underway -= not transport.is_ambiguous(error.cause)
                 attempt += 1
                 if attempt >= _ATTEMPTS:
                     raise also(TransactionConflict, TransactWriteError)(
@@ -172,12 +207,14 @@ class Marker:
                     ) from error
                 runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
             else:
+                one.underway = 0 if one.mark.is_ghost else one.underway - 1  # copies of a placeholder have one token
                 return
 
     def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
         """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
         state = one.row.state(image)
         if state.mark is not None and state.mark.id == self._header.id:
+            one.underway -= 1  # the copy that was not answered, and was applied
             return True
         if state.mark is not None:
             try:
@@ -186,6 +223,9 @@ class Marker:
                 raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
         elif one.mark.is_ghost and expiry.is_expired(one.entry.model, image):
             self._clear_expired(one, image or {})
+        elif one.mark.is_ghost and isinstance(one.entry.base, Unread) and image is not None and _is_as_read(one, image):
+            # It is there, without a version, which was not known: the copy that has none was not read here.
+            one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
         elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and _is_as_read(one, image):
             one.has_document = state.raw is not None
         elif state.entries and one.own is None and _is_as_read(one, image):
@@ -250,8 +290,8 @@ class Marker:
         if one.mark.is_ghost:
             condition = guards.both(one.entry.condition, Path([one.row.hash_name]).does_not_exist())
         else:
-            there = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
-            guard = guards.unlocked(one.row) & there
+            has_document = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
+            guard = Path([one.row.hash_name]).exists() & guards.unlocked(one.row) & has_document
         if own is not None:
             one.number = one.number or own.next_write()
             guard = guards.standing(own, one.number)

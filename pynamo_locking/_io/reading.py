@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.exceptions import GetError
+from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.lease import LockSettings
@@ -16,6 +17,8 @@ from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking.guarded import GuardedMixin
@@ -97,6 +100,26 @@ def _get(model: type[GuardedMixin], key: Image) -> Image | None:
     except transport.BOTOCORE_EXCEPTIONS as error:
         raise GetError(f"Error getting item: {error}", transport.readable(error)) from error
     return image
+
+
+@contextlib.contextmanager
+def for_commit() -> Iterator[None]:
+    """Turn the errors of reads that are made before anything of a commit is written into those of the commit.
+
+    Raises:
+        TransactionConflict: the read may succeed later.
+        TransactWriteError: DynamoDB refused it.
+    """
+    try:
+        yield
+    except GetError as error:
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(error, TransactionConflict) or transport.is_transient(cause):
+            raise also(TransactionConflict, TransactWriteError)(
+                f"an item could not be read for the commit, and nothing was written: {error}. Trying again is safe.",
+                cause=cause,
+            ) from error
+        raise TransactWriteError("Failed to read an item for the commit", transport.readable(cause)) from error
 
 
 def row_of(model: type[GuardedMixin], key: Image) -> Row | None:

@@ -8,7 +8,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ClientError
 from pynamodb.connection import Connection
+from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking import (
     Conflict,
@@ -17,6 +19,7 @@ from pynamo_locking import (
     StaleVersion,
     Transaction,
     TransactionAborted,
+    TransactionConflict,
     TransactWrite,
     transaction,
     transactional,
@@ -30,10 +33,13 @@ from tests.support.transaction_models import (
     Robot,
     RowLocks,
     Transactions,
+    dying_after,
     make_long_from,
     marked_rows,
     purses,
+    rows_of,
     stored,
+    survive,
 )
 
 if TYPE_CHECKING:
@@ -575,3 +581,59 @@ def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pyt
         ]
     )
     assert set(totals) == {600}
+
+
+# Reads that a commit makes
+
+
+@pytest.mark.parametrize("operation", ["GetItem", "TransactGetItems"])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("ProvisionedThroughputExceededException", TransactionConflict), ("AccessDeniedException", TransactWriteError)],
+)
+def test_a_read_of_a_commit_fails_as_the_commit_does(
+    memory: Engine, operation: str, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttled reads make it a TransactionConflict, which can be tried again; a forbidden one a TransactWriteError."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(3)
+    tx, original = Transaction(workers=1), Connection.dispatch
+    for i in range(3):
+        tx.get(Purse, f"p{i}")  # validated before the decision
+    for i in range(5):
+        tx.save(Purse(f"n{i}"), add_version_condition=False)  # read, to be marked
+
+    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if asked == operation:
+            raise ClientError({"Error": {"Code": code, "Message": "not now"}}, asked)
+        return original(connection, asked, kwargs, *args)
+
+    with monkeypatch.context() as patch, VirtualClock(), pytest.raises(kind) as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        tx.commit()
+    assert isinstance(caught.value, TransactWriteError)
+    assert not isinstance(caught.value, GetError)
+    assert caught.value.cause_response_code == code
+    assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["p0", "p1", "p2"]
+
+
+def test_an_item_that_a_commit_has_to_read_is_kept_by_another(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for; then the commit is a TransactionConflict, as everywhere."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(6)
+    with VirtualClock():
+        holder = Transaction(workers=1, lease=100)
+        for i in range(6):
+            holder.touch(holder.get(Purse, f"p{i}"))
+        with dying_after(monkeypatch, 5):
+            in_thread(lambda: survive(holder.commit))
+        [key] = [row["purse_id"]["S"] for row in marked_rows(Purse)][:1]
+        tx = Transaction(wait=1, workers=1)
+        tx.touch(Purse(key), add_version_condition=False)
+        for i in range(5):
+            tx.save(Purse(f"n{i}", note="larger"))
+        with pytest.raises(TransactionConflict, match="safe") as caught:
+            tx.commit()
+    assert isinstance(caught.value, TransactWriteError)

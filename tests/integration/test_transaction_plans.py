@@ -46,6 +46,24 @@ def test_a_plan_costs_what_it_says(dynoxide: Engine, kind: str, count: int, monk
     assert plan.write_units == written
 
 
+def test_a_plan_of_one_addition_costs_what_it_says(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a version check it needs a token, for twice the units; a value that is set, or a check, needs none."""
+    dynoxide.bind(Purse, Transactions)
+    [item] = purses(1)
+    for action, is_blind, path in (
+        (Purse.balance.add(1), True, "native"),
+        (Purse.balance.set(1), True, "single"),
+        (Purse.balance.add(1), False, "single"),
+    ):
+        item.refresh()
+        tx = Transaction()
+        tx.update(item, [action], add_version_condition=not is_blind)
+        plan = tx.plan()
+        assert plan.path == path
+        requests, written, _ = units(monkeypatch, tx.commit)
+        assert (plan.requests, plan.write_units) == (requests, written) == (1, 2 if path == "native" else 1)
+
+
 def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for reads alone, and for many reads beside many writes."""
     dynoxide.bind(Purse, Transactions)

@@ -1,4 +1,4 @@
-"""Bugs in transactions of many items: one for each rule of the protocol, R1 to R12."""
+"""Bugs in transactions of many items: one for each rule of the protocol, and in what is left for a sweep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pynamo_locking._io import attempts, guards, headers, marks, requests, resol
 from pynamo_locking._io.commit import Commit
 from pynamo_locking._io.headers import Book, persistently
 from pynamo_locking._io.long_path import LongCommit
-from pynamo_locking._io.marking import Marker
+from pynamo_locking._io.marking import Marked, Marker
 from pynamo_locking._io.resolving import Resolver
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
@@ -231,6 +231,27 @@ def r12_placeholders_are_left_as_items() -> Patches:
         marks._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
 
     return [(marks, "drop", drop)]
+
+
+_GIVEN_UP = {"parties": 1, "processes": 1, "preemptions": 0}
+
+
+@plants(Plan("sweepers", faults={Fault.LATE: 1}, **_GIVEN_UP), "NothingLeft", limit=100, exhaustive=True)
+def clean_while_a_mark_is_underway() -> Patches:
+    """An aborted transaction is noted as clean although one of its marks was not answered, and arrives later."""
+    return [(Marked, "underway", property(lambda self: 0, lambda self, value: None))]
+
+
+@plants(Plan("sweepers", faults={Fault.CRASH_BEFORE: 1}, **_GIVEN_UP), "NothingLeft", limit=100, exhaustive=True)
+def clean_before_the_marks_are_dropped() -> Patches:
+    """An aborted transaction is noted as clean first: a process that dies then leaves marks that no sweep sees."""
+    drop = LongCommit._drop_marks
+
+    def early(self: Any) -> None:
+        headers.clean(self._book, self._header.id, is_certain=True)
+        drop(self)
+
+    return [(LongCommit, "_drop_marks", early)]
 
 
 @plants(Plan("plain readers"), "PlainReads", limit=100)

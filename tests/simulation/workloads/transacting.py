@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
-from pynamo_locking import Transaction, sweep
+from pynamo_locking import LockingError, Transaction, sweep
 from pynamo_locking._io import runtime
+from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.history import Told
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
@@ -24,12 +25,14 @@ class Transacting(Workload):
     is_contended = True
 
     def clean_up(self) -> None:
-        """Sweep, and meet each coin: a late mark of a transaction that is over is an orphan until then."""
+        """Sweep once, after all late requests have arrived: no mark is left, before anybody meets it."""
         report = sweep(Headers)
         assert not report.failed, report
-        for key in "abcxyz":
-            with contextlib.suppress(DoesNotExist):
-                Coin.get(key, isolation="read_committed")
+        connection = Coin._get_connection()
+        kwargs = {"TableName": connection.table_name, "ConsistentRead": True}
+        left = [image for image in connection.connection.dispatch("Scan", kwargs)["Items"] if queue_of(image).mark]
+        if left:
+            raise Violation(f"NothingLeft: a sweep has missed marks: {left}")
 
     def begin(self, **options: Any) -> Transaction:
         """Return a transaction."""
@@ -219,6 +222,30 @@ class Either(Transacting):
                 count = len(tx.get(Coin, "a").log)
                 tx.get(Coin, "b")
             done.value = [is_there, count % 2 == 1]
+
+
+class Sweepers(Transacting):
+    """Long transactions that are all given up, since each has read an item that was changed since; and sweeps."""
+
+    name = "sweepers"
+    most_actions = 2
+
+    def prepare(self) -> None:
+        """Let a coin have a lock document, without which the first mark leaves one: a late copy is refused then."""
+        super().prepare()
+        Coin.lock("a").acquire().release()
+
+    def party(self, index: int, turn: int) -> None:
+        """Leave some marks and take them off again; or sweep."""
+        if index % 2:
+            with contextlib.suppress(LockingError):
+                sweep(Headers)
+            return
+        with self.history.operation("given up"), self.begin() as tx:
+            tx.touch(tx.get(Coin, "a"))
+            tx.touch(tx.get(Coin, "b"))
+            tx.save(Coin("x"))
+            Coin.get("b", consistent_read=True).touch()
 
 
 class PlainReaders(Transacting):
