@@ -135,7 +135,7 @@ class Members:
         return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
 
     def counter(self, model: type[Any], name: str) -> Entry:
-        """Return a row of ours that counts who writes under a hash key. Its write has to name `is_counter`.
+        """Return a row of ours that counts who writes under a hash key.
 
         Raises:
             ConfigurationError: another program has stored what is there.
@@ -159,7 +159,7 @@ class Members:
         """Tell those who query the hash key of an item that it is created or deleted."""
         hash_key = getattr(entry.item, str(entry.model._hash_keyname))
         guard = self.guard(entry.model, hash_key)
-        guard.touch(is_counter(guard) if guard.write is None else None, checks=False, creates=True)
+        guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         counted = Counted(entry.model, _hash_key(entry.model, hash_key))
         keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
         keys[_identity(entry.model, entry.key)] = entry.key
@@ -238,7 +238,7 @@ class Members:
             yield entry.model
 
 
-def is_counter(entry: Entry) -> Condition:
+def _is_counter(entry: Entry) -> Condition:
     """Return the condition that a row counts, or is not there: another program may have stored it since it was read."""
     version = versions.shape_of(entry.model).version
     assert version is not None  # noqa: S101 - it counts

@@ -39,7 +39,6 @@ from pynamo_locking.exceptions import (
     also,
     as_model,
 )
-from pynamo_locking.members import is_counter
 from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -216,7 +215,7 @@ class Disjoint:
             self._clear(begun)
             newest = {repr(each.key(self._axis)): each for each in touched}  # of one row, the last write counts
             note_touched(item, list(newest.values()))
-            guard.save(is_counter(guard), checks=True)
+            guard.save(None, checks=True)
         return bool(placings)
 
     def _clear(self, begun: Transaction) -> None:

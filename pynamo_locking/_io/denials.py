@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import records, transport
@@ -39,7 +40,8 @@ def final(row: Row, error: Exception) -> LockingError:
 
 def is_about_keys(error: Exception) -> bool:
     """Tell whether a request was refused since its table has other keys: each engine has words of its own for that."""
-    return transport.code_of(error) == "ValidationException" and "key" in transport.message_of(error).lower()
+    says = re.search(r"\bkeys?\b", transport.message_of(error), re.IGNORECASE)
+    return transport.code_of(error) == "ValidationException" and says is not None
 
 
 def other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.attributes import UnicodeAttribute
+from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
 from pynamo_locking import (
@@ -59,7 +60,7 @@ class Way:
         key: of the row.
         act: goes the way.
         models: others that it needs.
-        error: what is raised where the row is an item of another program; any, by PynamoDB's own TransactWrite.
+        error: what is raised where the row is an item of another program.
     """
 
     table: type[Model]
@@ -189,10 +190,14 @@ ROWS: Final[dict[str, Way]] = {
         Memo, NAME, lambda: batched(transactions=True), (Transactions,), BatchError
     ),
     "PynamoDB's `TransactWrite.save` of a `NamedLock`": Way(
-        Memo, NAME, lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n"))), (Transactions,), Exception
+        Memo, NAME, lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n"))), (Transactions,), TransactWriteError
     ),
     "PynamoDB's `TransactWrite.update` of a `NamedLock`": Way(
-        Memo, NAME, lambda: pynamodb(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")])), (Transactions,), Exception
+        Memo,
+        NAME,
+        lambda: pynamodb(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")])),
+        (Transactions,),
+        TransactWriteError,
     ),
     "`TransactWrite.save` of a `NamedLock`": Way(
         Memo, NAME, lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n")), TransactWrite), (Transactions,)
