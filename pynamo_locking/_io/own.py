@@ -111,7 +111,7 @@ class OwnEntry:
             except Refused as refused:
                 state = self.row.state(refused.image)
                 if state.find(self.entry.id, self.entry.ticket) is None:
-                    if not self.may_be_gone or self.was_evicted(state):
+                    if not self.may_be_gone or state.was_evicted(self.entry.ticket, self.since):
                         self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
@@ -245,8 +245,8 @@ class OwnEntry:
             return False
         except Refused as refused:
             state = self.row.state(refused.image)
-            evicted = self.was_evicted(state)
-            # If the document does not forget, it knows of copies that something on the way has made, too.
+            # A document that has not forgotten also knows of copies that something on the way has made.
+            evicted = state.was_evicted(self.entry.ticket, self.since)
             if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
                 self.lose_to(state)
             if self.lost.is_set():
@@ -278,10 +278,6 @@ class OwnEntry:
             self.ended = True
         if is_news:
             events.tell.released(self, is_confirmed=is_confirmed)
-
-    def was_evicted(self, state: LockState) -> bool | None:
-        """Tell whether our entry, which a document lacks, was evicted; False: our own request. None: it forgot."""
-        return state.was_evicted(self.entry.ticket, self.since)
 
     def lose_to(self, state: LockState) -> None:
         """Note a loss, given the document that proves it; it is none if the item was ours to delete."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pynamo_locking import LockLost
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.engine.faults import Fault
 from tests.simulation.history import Told
@@ -188,6 +189,62 @@ def test_told_loss_needs_the_document() -> None:
     history.wrote(checker, None, after={LOCKED: None})
     history.did("release", LOCKED, at=(200, 300), ticket=1)
     checker.at_end()
+
+
+def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
+    """Report a lock with ticket 1, and what its holder's entry believes."""
+    grant(history, 1).lock = SimpleNamespace(
+        _own=SimpleNamespace(
+            entry=SimpleNamespace(ticket=1),
+            lost=SimpleNamespace(is_set=lambda: is_lost),
+            lost_reason=reason if is_lost else "",
+            ended=False,
+            may_be_gone=False,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "request_name", "by", "reason", "is_right"),
+    [
+        (locked(), "evict", None, "evicted", True),
+        (locked(), "release", None, "evicted", False),
+        (None, "", 2, "deleted", True),
+        (None, "", 1, "deleted", False),
+        (locked(since=7), "", 2, "deleted", True),
+        (locked(1), "renew", None, "evicted", False),
+        (locked(1), "renew", None, "forked", True),
+    ],
+    ids=["evicted", "released", "deleted by another", "deleted by itself", "made anew", "nothing happened", "forked"],
+)
+def test_true_loss(after: Any, request_name: str, by: int | None, reason: str, is_right: bool) -> None:
+    """What counts as lost was taken away by others."""
+    history = History()
+    checker = history.checked_by("TrueLoss")
+    history.images[LOCKED] = locked(1)
+    _own(history, is_lost=True, reason=reason)
+    checker.on_step()
+    done = None if by is None else history.did("delete", LOCKED, at=(0, 1), ticket=by)
+    history.wrote(checker, done, after={LOCKED: after}, request=request_name)
+    checker.on_step()
+    with contextlib.nullcontext() if is_right else refused("TrueLoss"):
+        checker.at_end()
+
+
+@pytest.mark.parametrize("kind", ["save", "delete", "read"])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_true_loss_is_noted(is_lost: bool, kind: str) -> None:
+    """Who is told by a write that the lock is lost has a lock that knows."""
+    history = History()
+    checker = history.checked_by("TrueLoss")
+    _own(history, is_lost=is_lost)
+    error = LockLost("gone", reason="evicted", ticket=1)
+    done = history.did(kind, LOCKED, at=(0, 1), ticket=1, told=Told.REFUSED, error=error)
+    done.returned = None
+    checker.on_step()
+    done.returned = 2
+    with contextlib.nullcontext() if is_lost or kind == "read" else refused("TrueLoss"):
+        checker.on_step()
 
 
 @pytest.mark.parametrize(("ticket", "first", "is_right"), [(1, [1], True), (1, [2], False), (1, [], False)])

@@ -7,9 +7,9 @@ from typing import Any
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Outcome, judge, judge_by_id
+from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import expiry, guards, locked, runtime, transport, unlocked, writes
 from pynamo_locking._io.commit import Commit
-from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.versions import VersionPart
 from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking.exceptions import OutcomeUnknown
@@ -67,8 +67,8 @@ def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
 @plants(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss")
 def unseen_copy_of_a_release_told_as_lost() -> Patches:
     """A release that something on the way has repeated takes its own doing for an eviction."""
-    was_evicted = OwnEntry.was_evicted
-    return [(OwnEntry, "was_evicted", lambda self, state: was_evicted(self, state) or None)]
+    was_evicted = LockState.was_evicted
+    return [(LockState, "was_evicted", lambda self, ticket, since: was_evicted(self, ticket, since) or None)]
 
 
 @plants(Plan("modify", faults={Fault.LOST_RESPONSE: 1}), "Truth")

@@ -160,7 +160,7 @@ def id_used_twice() -> Patches:
     return [(Acquisition, "_name_entry", name_entry)]
 
 
-@plants(Plan("embedded", processes=1), "Progress", "Fence")
+@plants(Plan("embedded", processes=1), "Progress", "Fence", "TrueLoss")
 def id_of_the_process() -> Patches:
     """All attempts of a process enter under one id, so that one party takes the entry of another for its own."""
 
