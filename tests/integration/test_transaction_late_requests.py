@@ -348,3 +348,45 @@ def test_who_renews_between_look_and_abort_lives(
         act(tx.id)
     assert states == ["pending"] * aborts
     assert outcome(Transactions, tx.id) == ("pending" if act is _swept else "aborted")
+
+
+# The mark of another transaction
+
+
+def _of_all(balance: int) -> Transaction:
+    tx = Transaction(workers=1, lease=1000)
+    for i in range(6):
+        item = tx.get(Purse, f"p{i}")
+        item.balance = balance
+        tx.save(item)
+    return tx
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_recovery_leaves_the_marks_of_others_alone(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    """The items of a dead transaction carry the marks of a later one, which is alive, when somebody completes it."""
+    purses(6)
+    for i in range(3):
+        Purse(f"p{i}").update(
+            [Purse.note.set("x" * 99)], add_version_condition=False
+        )  # larger: the same three are direct
+    dead = _of_all(200)
+    with dying_after(monkeypatch, 9 if is_committed else 5):
+        in_thread(lambda: survive(dead.commit))
+    if not is_committed:
+        headers.abort(book_of(Transactions), dead.id, "asked")
+        assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
+    assert marked_rows(Purse) == []
+    assert outcome(Transactions, dead.id) == ("committed" if is_committed else "aborted")
+    alive = _of_all(300)
+    with dying_after(monkeypatch, 5):
+        in_thread(lambda: survive(alive.commit))
+    marked = marked_rows(Purse)
+    assert sorted(row["purse_id"]["S"] for row in marked) == ["p3", "p4", "p5"]
+    assert recover(Transactions, dead.id) == ("finished" if is_committed else "aborted")
+    assert marked_rows(Purse) == marked
+    assert outcome(Transactions, alive.id) == "pending"
+    assert recover(Transactions, alive.id, force=True) == "aborted"
+    assert {row["balance"]["N"] for row in rows_of(Purse)} == {"200" if is_committed else "100"}

@@ -6,12 +6,14 @@ read in the decision or before it. Each way to know an item meets each of these 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.connection import Connection
 
-from pynamo_locking import ConfigurationError, Transaction
+from pynamo_locking import ConfigurationError, LockLost, Transaction, recover
 from pynamo_locking._core import paths
 from tests.support.transaction_models import (
     Plain,
@@ -292,3 +294,40 @@ def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, monkeypatch: pyt
     with pytest.raises(ConfigurationError, match="read items that expire"):
         tx.commit()
     assert stored(Session, KEY)["user"] == {"S": "u"}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
+    memory: Engine, place: _Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locked item is deleted, and its lock with it: a renewal after the decision finds none, and that is no loss."""
+    memory.bind(Purse, Transactions)
+    purses(3, prefix="r")
+    Purse(KEY).save()
+    place.force(monkeypatch)
+    tx = Transaction(workers=1)
+    tx.delete(tx.get(Purse, KEY, for_update=True))
+    for i in range(place.reads):
+        tx.get(Purse, f"r{i}")
+    for i in range(5):
+        tx.save(Purse(f"n{i}"))
+    own, original, missing = tx._members.locks[0]._own, Connection.dispatch, list[int]()
+    assert own is not None
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        answer = original(connection, operation, kwargs, *args)
+        with monkeypatch.context() as undo:
+            undo.setattr(Connection, "dispatch", original)
+            if operation == "TransactWriteItems" and "committed" in str(kwargs):
+                recover(Transactions, tx.id)  # somebody else is faster
+            if stored(Purse, KEY) is None and not own.ended:
+                missing.append(len(missing))
+            with suppress(LockLost):
+                own.renew()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        tx.commit()
+    assert missing
+    assert not own.lost.is_set()
