@@ -94,13 +94,14 @@ class Committing:
         try:
             extra = self._extra_actions()
             is_long = len(self._entries) + extra > rules.MOST_ACTIONS
-            plan = choose([_member(entry, is_long=is_long) for entry in self._entries], extra=extra)
+            table = None if self._terms.book is None else self._terms.book.table
+            plan = choose([_member(entry, table, is_long=is_long) for entry in self._entries], extra=extra)
         except CannotBeStaged as error:
             raise ConfigurationError(
                 f"this transaction is too large for one native transaction, and {error}: declare "
-                f"`lock = LockAttribute()` on their models, name the table in their Meta.transaction_table (for new "
-                f"items), read items that expire in the transaction (a mark needs a day), or write at most 99 such "
-                f"items in it."
+                f"`lock = LockAttribute()` on their models, name the transaction's table in their "
+                f"Meta.transaction_table, read items that expire in the transaction (a mark needs a day), or write at "
+                f"most 99 such items in it."
             ) from error
         self._check_places()
         if self._terms.book is None and (plan.path is Path.LONG or self._terms.idempotency_key is not None):
@@ -264,7 +265,7 @@ def _row_of_key(key: str) -> str:
     return f"key#{key}"
 
 
-def _member(entry: Entry, *, is_long: bool) -> Member:
+def _member(entry: Entry, table: str | None, *, is_long: bool) -> Member:
     row = entry.row
     is_delete = entry.write is not None and entry.write.operation is DELETE
     before = images.size_of(entry.base) if isinstance(entry.base, dict) else 0
@@ -272,7 +273,7 @@ def _member(entry: Entry, *, is_long: bool) -> Member:
     return Member(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
-        can_be_marked=row is not None and (_hides_ghosts(entry) if entry.is_absent else not _may_expire(entry)),
+        can_be_marked=row is not None and row.transactions == table and (entry.is_absent or not _may_expire(entry)),
         wants_direct=after > rules.LARGE_BYTES,
         size=after if entry.write is not None else item_size(entry),
         before_size=before,
@@ -290,11 +291,6 @@ def _may_expire(entry: Entry) -> bool:
         return True
     value = entry.base.get(ttl.attr_name, {}).get("N")
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + KEY_TTL_S
-
-
-def _hides_ghosts(entry: Entry) -> bool:
-    """Tell whether readers of the model leave out the placeholder that the mark of a new item is in."""
-    return getattr(entry.model.Meta, "transaction_table", None) is not None
 
 
 def _intent_size(entry: Entry) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import headers, marks, requests, runtime
+from pynamo_locking._io import headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Row
 from pynamo_locking._io.resolving import reason_now
@@ -41,10 +41,13 @@ def complete(book: Book, header: Header) -> Header:
     """Take all marks of a decided transaction off their items."""
     spilled = list[str]()
     for row, spill in _participants(book, header):
-        image = persistently(lambda row=row: requests.look(row, consistent=True))  # type: ignore[misc]
-        mark = row.state(image).mark
-        if mark is not None and mark.id == header.id:
-            (marks.finish if fate(header) is Fate.FINISH else marks.drop)(row, mark)
+        # The row is named by this table alone. So no more than its lock document is read, and only our mark is written.
+        mark = persistently(lambda row=row: requests.look_at_document(row)).mark  # type: ignore[misc]
+        if mark is not None and (mark.id, mark.table) == (header.id, book.table):
+            if fate(header) is Fate.FINISH:
+                marks.finish(book, row, mark)
+            else:
+                marks.drop(row, mark)
         if spill:
             spilled.append(spill)
     header = (headers.finish if header.state is State.COMMITTED else headers.clean)(book, header.id)
@@ -55,19 +58,37 @@ def complete(book: Book, header: Header) -> Header:
 
 def _participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
     """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it."""
+    count = 0
+    for each in participants(book, header):
+        count += 1
+        yield _row(book, header, each)
+    if header.state is State.COMMITTED and count < max(1, header.items):
+        raise LockingError(
+            f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
+            f"days), or name {count} items of {header.items}, so it is not known whether all are finished: each is, "
+            f"by its next reader or writer."
+        )
+
+
+def participants(book: Book, header: Header) -> Iterator[dict[str, Any]]:
+    """Yield what is stored of each item that may carry a mark of a transaction, up to the first row that is gone.
+
+    The rows were written one after the other, before any mark. If some have expired, marks of an aborted transaction
+    may be left; they are dropped by their next reader or writer, also when the header has expired.
+    """
     for number in range(header.rows):
         content = headers.get_row(book, headers.row_of_participants(header.id, number))
-        if content is None and header.state is State.COMMITTED:
-            raise LockingError(
-                f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for "
-                f"30 days), so nobody knows whether all are finished: each is, by whoever reads or writes it."
-            )
-        for each in [] if content is None else content["items"]["L"]:
-            yield _row(book, each["M"])
+        if content is None:
+            return
+        for each in content["items"]["L"]:
+            yield each["M"]
 
 
-def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
-    key, table = stored["key"]["M"], stored["table"]["S"]
+def _row(book: Book, header: Header, stored: dict[str, Any]) -> tuple[Row, str]:
+    key, table, spill = stored["key"]["M"], stored["table"]["S"], stored.get("spill", {}).get("S", "")
+    if spill:
+        trust.check_row_of_changes(header.id, spill)
+    trust.check_place(book, header.id, table)
     row = Row(
         connection=book.connection,
         table=table,
@@ -78,7 +99,7 @@ def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
         may_create=False,
         label=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
     )
-    return row, stored.get("spill", {}).get("S", "")
+    return row, spill
 
 
 def is_dead(book: Book, header: Header) -> bool:

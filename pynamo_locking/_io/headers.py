@@ -320,3 +320,8 @@ def delete_row(book: Book, row_id: str) -> None:
 def row_of_participants(header_id: str, index: int) -> str:
     """Return the name of a participant row."""
     return f"{header_id}#{index:04}"
+
+
+def row_of_changes(header_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into a mark."""
+    return f"{header_id}!{index:05}"

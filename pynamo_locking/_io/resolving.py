@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.lease import LockSettings, backoff
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
-from pynamo_locking._io import events, headers, marks, runtime
-from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io import events, headers, marks, runtime, trust
+from pynamo_locking._io.headers import persistently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.headers import Book
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
@@ -73,6 +74,7 @@ class Resolver:
         Raises:
             StillPending: the deadline has passed.
             Unavailable: no answer came.
+            LockingError: the mark cannot be resolved: what it says is not to be believed, or DynamoDB refused.
         """
         wait = self.begin(row, mark)
         if wait is not None:
@@ -80,14 +82,14 @@ class Resolver:
 
     def begin(self, row: Row, mark: Mark) -> float | None:
         """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
-        book = Book(row.connection, mark.table)
+        book = trust.book_of(row, mark)
         header = persistently(lambda: headers.read(book, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             assert header is not None  # noqa: S101 - it is pending
             return self._wait_or_abort(book, header)
         if what is Fate.FINISH:
-            marks.finish(row, mark)
+            marks.finish(book, row, mark)
         else:
             logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
             marks.drop(row, mark)

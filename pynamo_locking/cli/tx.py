@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from pynamo_locking._core.transaction import State
 from pynamo_locking._io import headers, listing, runtime
+from pynamo_locking._io.completion import participants
 from pynamo_locking.cli import output
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
@@ -252,14 +253,14 @@ def _cells(each: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _participants(table: type[TransactionTable], header: Header) -> list[dict[str, Any]]:
-    book, found = book_of(table), list[dict[str, Any]]()
-    for number in range(header.rows):
-        content = headers.get_row(book, headers.row_of_participants(header.id, number))
-        for stored in [] if content is None else content["items"]["L"]:
-            each = stored["M"]
-            key = {name: _text(value) for name, value in each["key"]["M"].items()}
-            found.append({"table": each["table"]["S"], "key": key, "lock_attribute": each["lock"]["S"]})
-    return found
+    return [
+        {
+            "table": each["table"]["S"],
+            "key": {name: _text(value) for name, value in each["key"]["M"].items()},
+            "lock_attribute": each["lock"]["S"],
+        }
+        for each in participants(book_of(table), header)
+    ]
 
 
 def _text(stored: dict[str, Any]) -> str:

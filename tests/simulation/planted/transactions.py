@@ -80,7 +80,7 @@ def r4_marks_dropped_while_pending() -> Patches:
                 return self._wait_or_abort(book, header)
             except _Dropped:
                 return marks.drop(row, mark)
-        return (marks.finish if what is Fate.FINISH else marks.drop)(row, mark)
+        return marks.finish(book, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
