@@ -33,8 +33,7 @@ def decided(book: Book, header_id: str, *, force: bool) -> Header | None:
             header = headers.abort(book, header_id, reason, beat=None if force else header.beat)
             if fate(header) is not Fate.WAIT:
                 return header
-            continue
-        runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
+        runtime.current.sleep(max(_LOOK_AGAIN_S / 10, min(_LOOK_AGAIN_S, header.lease / 4)))
 
 
 def complete(book: Book, header: Header) -> Header:

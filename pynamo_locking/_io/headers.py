@@ -129,7 +129,7 @@ def header_in(image: Mapping[str, Any] | None) -> Header | None:
         return next(iter(image.get(name, {"": ""}).values()))
 
     def whole(name: str) -> int:
-        return int(value(name) or 0)
+        return int(image.get(name, {}).get("N", 0))
 
     return Header(
         id=value(ID),
@@ -170,14 +170,19 @@ def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> He
         book: where it is.
         header_id: which one.
         by: why.
-        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is.
+        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is. One that is no
+            number cannot be renewed any more.
     """
     # Its marks are not dropped yet; so it stays for as long as what helps to find them.
     expires_s = runtime.current.time_ms() // 1000 + _ROW_TTL_S
     changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
     if beat is None:
         return _change(book, header_id, changes, from_=State.PENDING)
-    seen = {"condition": "#beat = :seen", "names": {"#beat": BEAT}, "values": {":seen": number(beat)}}
+    seen = {
+        "condition": "(#beat = :seen OR NOT attribute_type(#beat, :number))",
+        "names": {"#beat": BEAT},
+        "values": {":seen": number(beat), ":number": {"S": "N"}},
+    }
     return _change(book, header_id, changes, from_=State.PENDING, **seen)
 
 

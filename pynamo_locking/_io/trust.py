@@ -1,15 +1,15 @@
-"""What a stored row names is not followed before it is held against what the program declares: others write as well."""
+"""What a stored row says is not followed before it is held against what can be: others write rows as well."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import headers
+from pynamo_locking._io import headers, records
 from pynamo_locking._io.headers import Book
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.requests import Row
 
 #: So much of a stored name is shown in an error.
@@ -60,4 +60,19 @@ def check_place(book: Book, header_id: str, table: str) -> None:
             f"the transaction {header_id} is said to have items in the table {table[:_SHOWN]!r}, which is named as one "
             f"of another account or Region than {book.table!r}. That table was not asked. Find out who has written "
             f"this."
+        )
+
+
+def check_tickets(row: Row, state: LockState, entry_id: str) -> None:
+    """Refuse a lock document that was met on the way into its queue, if it gives out no tickets.
+
+    Raises:
+        LockingError: its next ticket is not above 0, or was not; or its queue is full of entries without tickets.
+    """
+    has_next = state.next_ticket > (0 if state.find(entry_id) is None else 1)
+    if records.NEXT in (state.raw or ()) and not (has_next and state.entries):
+        raise LockingError(
+            f"cannot lock {row.label}: the lock document in its attribute {row.attribute!r} is broken. Its next ticket "
+            f"is {state.next_ticket}, and {len(state.entries)} entries of its queue have a ticket. Nothing is held. "
+            f"Remove that attribute of the item when no process uses the lock; the next one makes it anew."
         )

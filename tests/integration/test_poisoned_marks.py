@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -9,6 +10,7 @@ from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import (
     ConfigurationError,
+    Conflict,
     LockingError,
     OutcomeUnknown,
     TransactionTable,
@@ -18,7 +20,9 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
+from pynamo_locking._io import headers
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transaction_table import book_of
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.transaction_models import (
     Entry,
@@ -537,3 +541,151 @@ def test_a_guard_that_names_items_of_another_hash_key(memory: Engine, monkeypatc
         assert [entry.number for entry in tx.query(Entry, "b")] == [1]
     asked = [kwargs for operation, kwargs in process.sent if operation == "TransactGetItems"]
     assert [action["Get"]["Key"]["book"] for action in asked[0]["TransactItems"]] == [{"S": "b"}]
+
+
+# What could go on for ever
+
+#: Those of `RESOLVING` that only read what is committed, or intended, at the moment.
+SHOWING: Final = [read_uncommitted]
+
+
+@pytest.mark.parametrize("beat", [None, {"S": "5"}, {"S": "x"}, {"NULL": True}, {"L": []}, {"M": {}}], ids=str)
+@pytest.mark.parametrize("operation", [*RESOLVING, sweep_all, recover_one])
+def test_a_pending_header_whose_beat_is_no_number(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], beat: dict[str, Any] | None
+) -> None:
+    """It cannot be renewed, so it is aborted when its lease is over, and all get through."""
+    put(Transactions, header("T", "pending", beat=beat))
+    put(Transactions, participants("T", participant()))
+    put_marked(mark("T", name_of(Transactions)))
+    began = clock.elapsed
+    with dying_after(monkeypatch, MOST_REQUESTS) as process:
+        if operation in (save, delete, edit, native_check):
+            with suppress(Conflict):  # of an instance that was read with the mark
+                operation()
+        else:
+            operation()
+    assert_bounded(process, clock, began)
+    if operation not in (*SHOWING, read_committed, tx_snapshot, tx_snapshot_of_a_mark_that_came_later, tx_query):
+        assert outcome(Transactions, "T") == "aborted"
+
+
+def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
+    """The condition of the abort is understood by other engines."""
+    real_engine.bind(Purse, Transactions)
+    for beat, state in ((None, "aborted"), ({"S": "0"}, "aborted"), ({"N": "0"}, "aborted"), ({"N": "7"}, "pending")):
+        put(Transactions, header("T", "pending", beat=beat))
+        book = book_of(Transactions)
+        assert headers.abort(book, "T", "expired", beat=0).state.value == state
+    put(Transactions, header("T", "pending", beat=None))
+    put(Transactions, participants("T"))
+    assert sweep(Transactions).aborted == 1
+
+
+@pytest.mark.parametrize("operation", [each for each in RESOLVING if each not in SHOWING])
+def test_a_committed_transaction_whose_changes_are_gone(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]
+) -> None:
+    """It is tried some times, with pauses, and not for longer than allowed; the error names all that it is about."""
+    put(Transactions, header("T", "committed"))
+    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    before, began = stored(Purse, "p0"), clock.elapsed
+    with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
+        operation()
+    assert_bounded(process, clock, began)
+    told = str(caught.value) if operation is not batch else str(caught.value.results)  # type: ignore[attr-defined]
+    for name in (f"{name_of(Purse)}/p0", "T!00000", "remove tx"):
+        assert name in told
+    assert _values(stored(Purse, "p0")) == _values(before)
+
+
+def _values(image: dict[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (image or {}).items() if name != "lock"}
+
+
+@pytest.mark.parametrize("wait", [0, 0.2, 60])
+def test_the_deadline_of_what_cannot_be_finished(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, wait: float
+) -> None:
+    """No operation passes its own, nor takes all of a long one."""
+    put(Transactions, header("T", "committed"))
+    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    for begin in (lambda: Purse.locked("p0", wait=wait).acquire(), lambda: transaction(wait=wait)):
+        began = clock.elapsed
+        with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(LockingError):
+            made = begin()
+            with made as tx:
+                tx.get(Purse, "p0")
+        assert clock.elapsed - began <= min(wait, 5) + 0.01
+
+
+def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The item was finished by another process between the two looks: nothing is wrong, and there is no pause."""
+    put(Transactions, header("T", "committed"))
+    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    image = stored(Purse, "p0")
+    assert image is not None
+    original = headers.get_row
+
+    def get_row(*arguments: Any) -> Any:
+        put(Purse, {**_values(image), "balance": {"N": "6"}})
+        return original(*arguments)
+
+    monkeypatch.setattr(headers, "get_row", get_row)
+    began = clock.elapsed
+    with transaction() as tx:
+        assert tx.get(Purse, "p0").balance == 6
+    assert clock.elapsed == began
+
+
+def _entries(count: int) -> dict[str, Any]:
+    entry = {"owner": {"S": "x"}, "mode": {"S": "exclusive"}, "until_ms": {"N": "9999999999999"}}
+    numbers = {name: {"N": "0"} for name in ("beat", "writes")} | {"lease_ms": {"N": "60000"}}
+    return {f"e{i}": {"M": entry | numbers} for i in range(count)}
+
+
+@pytest.mark.parametrize("next_ticket", [0, -5, -(10**37)])
+@pytest.mark.parametrize("entries", [0, 150])
+@pytest.mark.parametrize("has_tickets", [True, False])
+@pytest.mark.parametrize("operation", [locked, locked_at_once, edit, tx_for_update])
+def test_a_lock_that_gives_out_no_tickets(
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: Callable[[], None],
+    next_ticket: int,
+    entries: int,
+    *,
+    has_tickets: bool,
+) -> None:
+    """It is not taken, and the error says what to do. Nothing of the caller is left."""
+    queue = _entries(entries)
+    tickets = {name: {"N": str(i + 1)} for i, name in enumerate(queue) if has_tickets}
+    document = {"since": {"N": "1"}, "next": {"N": str(next_ticket)}, "evicted": {"M": {}}}
+    purses(1)
+    image = stored(Purse, "p0")
+    assert image is not None
+    document |= {"queue": {"M": queue}, "tickets": {"M": tickets}}
+    put(Purse, {**image, "lock": {"M": document}})
+    began = clock.elapsed
+    with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
+        operation()
+    assert_bounded(process, clock, began)
+    assert "broken" in str(caught.value)
+    assert "Remove that attribute" in str(caught.value)
+    after = stored(Purse, "p0")
+    assert after is not None
+    assert after["lock"]["M"]["queue"]["M"].keys() == queue.keys()
+
+
+def test_a_queue_of_entries_without_tickets(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is full, and none of them can be waited for."""
+    purses(1)
+    with Purse.locked("p0"):
+        pass
+    image = stored(Purse, "p0")
+    assert image is not None
+    image["lock"]["M"]["queue"]["M"] = _entries(150)
+    put(Purse, image)
+    for operation in (locked, locked_at_once):
+        with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(LockingError, match="0 entries"):
+            operation()
