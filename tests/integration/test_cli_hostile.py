@@ -439,14 +439,23 @@ def test_a_time_that_no_calendar_has(memory, shell):
 
 
 def test_a_row_that_is_no_transaction(memory, shell):
-    """Is left out, with a warning."""
+    """Is listed with what is wrong with it, after all others, and the exit code says so."""
     memory.bind(Transactions)
-    row = {"id": {"S": "odd"}, "state": {"S": "confused"}}
-    Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
-    code, out, err = shell.run("tx", "list", "--table", name_of(Transactions), "--json")
+    for row in (
+        {"id": {"S": "a"}, "state": {"S": "finished"}},
+        {"id": {"S": "odd"}, "state": {"S": "confused"}},
+        {"id": {"S": "\x1bz"}, "state": {"S": "pending"}, "beat": {"N": "1.5"}},
+    ):
+        Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
+    document = shell.answer("tx", "list", "--table", name_of(Transactions), code=1)
+    code, out, _ = shell.run("tx", "list", "--table", name_of(Transactions))
 
-    assert (code, json.loads(out)["transactions"]) == (0, [])
-    assert "odd" in json.loads(err)["log"]["message"]
+    assert [each["id"] for each in document["transactions"]] == ["a"]
+    assert list(document["unreadable"]) == ["\x1bz", "odd"]
+    assert "confused" in document["unreadable"]["odd"]
+    assert code == 1
+    assert "confused" in out
+    assert "\x1b" not in out
 
 
 @pytest.mark.parametrize("model", [Photo, Film])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -689,3 +691,98 @@ def test_a_queue_of_entries_without_tickets(clock: VirtualClock, monkeypatch: py
     for operation in (locked, locked_at_once):
         with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(LockingError, match="0 entries"):
             operation()
+
+
+# One bad row does not stop the operator
+
+#: Rows of a transaction that a sweep cannot read or believe, and a word of the reason.
+BAD: Final[dict[str, tuple[list[dict[str, Any]], str]]] = {
+    "a": ([header("a", "pending", beat={"N": "1.5"})], "1.5"),
+    "b": ([header("b", "committed", rows={"N": "0.5"})], "0.5"),
+    "c": ([header("c", "pending", lease_ms={"N": "1000000000000"}, until_ms={"N": "9999999999999"})], "too long"),
+    "d": ([header("d", "committed"), {"id": {"S": "d#0000"}, "content": {"S": "x"}}], "d#0000"),
+    "e": ([header("e", "aborted"), {"id": {"S": "e#0000"}}], "e#0000"),
+    "f": ([header("f", "aborted"), participants("f", {"table": {"S": "x"}})], "f#0000"),
+    "g": ([header("g", "aborted"), participants("g", participant(table="purses") | {"key": {"M": {}}})], "g#0000"),
+    "h": ([header("h", "committed", rows={"N": "100000000"}, items={"N": "5"})], "gone"),
+    "i": ([header("i", "aborted"), participants("i", participant(table="nowhere"))], "nowhere"),
+}
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_a_sweep_goes_on_past_bad_rows(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
+    """Each is in the report with a reason; all others are completed; nothing waits for a lease of years."""
+    for rows, _ in BAD.values():
+        for row in rows:
+            put(Transactions, row)
+    put(Transactions, header("T", "committed"))
+    put(Transactions, participants("T", participant()))
+    put_marked(mark("T", name_of(Transactions)))
+    with dying_after(monkeypatch, None) as process:
+        report = sweep(Transactions, segments=segments)
+    assert report.failed.keys() == BAD.keys()
+    for tx_id, (_, why) in BAD.items():
+        assert why in report.failed[tx_id]
+    assert (report.examined, report.finished) == (len(BAD) + 1, 1)
+    assert Purse.get("p0").balance == 6
+    assert clock.elapsed < 60
+    assert len(process.sent) <= 5 * len(BAD)
+
+
+@pytest.mark.parametrize("tx_id", sorted(BAD.keys() - {"c"}))
+def test_bad_rows_that_are_recovered(clock: VirtualClock, tx_id: str) -> None:
+    """The error names the row."""
+    rows, why = BAD[tx_id]
+    for row in rows:
+        put(Transactions, row)
+    with pytest.raises(LockingError, match=why.replace("+", r"\+")):
+        recover(Transactions, tx_id)
+
+
+def test_an_item_whose_lock_is_broken(clock: VirtualClock) -> None:
+    """Recovery says which it is."""
+    put(Transactions, header("T", "aborted"))
+    put(Transactions, participants("T", participant()))
+    put_marked(mark("T", name_of(Transactions)), next={"N": "5"})
+    with pytest.raises(LockingError, match=f"{name_of(Purse)}/p0 is broken"):
+        recover(Transactions, "T")
+    assert f"{name_of(Purse)}/p0 is broken" in sweep(Transactions).failed["T"]
+
+
+def test_an_interrupt_ends_a_sweep(memory: Engine) -> None:
+    """Although it watches a transaction that is alive, and has others before it."""
+    memory.bind(Transactions)
+    for i in range(5):
+        put(Transactions, header(f"T{i}", "pending", until_ms={"N": "9999999999999"}, lease_ms={"N": "30000"}))
+    looks = list[str]()
+
+    def tap(endpoint: object, request: Any, operation: str, forward: Forward) -> Answer:
+        if operation == "GetItem":
+            looks.append(operation)
+            if len(looks) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+        return forward()
+
+    with _tapped(tap), pytest.raises(KeyboardInterrupt):
+        sweep(Transactions)
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"state": {"S": "confused"}}, {"state": {"N": "5"}}, {"beat": {"N": "1.5"}}, {"rows": {"N": "1E-5"}}],
+    ids=str,
+)
+@pytest.mark.parametrize("operation", [each for each in RESOLVING if each not in SHOWING])
+def test_a_header_that_cannot_be_read(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], broken: dict[str, Any]
+) -> None:
+    """The error names the transaction, whatever meets its mark."""
+    put(Transactions, {**header("T", "pending"), **broken})
+    put_marked(mark("T", name_of(Transactions)))
+    before, began = rows_of(Transactions), clock.elapsed
+    with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
+        operation()
+    assert_bounded(process, clock, began)
+    assert "'T' is broken" in (str(caught.value) if operation is not batch else str(caught.value.results))  # type: ignore[attr-defined]
+    assert [row for row in rows_of(Transactions) if row["id"]["S"] == "T"] == before
