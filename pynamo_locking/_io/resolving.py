@@ -114,9 +114,8 @@ class Resolver:
         if times == 1:
             return None
         left = math.inf if self._deadline is None else self._deadline - runtime.current.monotonic()
-        if times > _MOST_TRIES or (
-            left <= 0 and what is not Fate.WAIT
-        ):  # one that lives may have been renewed just then
+        is_late = left <= 0 and what is not Fate.WAIT  # a transaction that lives may have been renewed just then
+        if is_late or times >= _MOST_TRIES:
             raise _stuck(row, mark, what)
         self._pulse()
         return max(0.0, min(left, backoff(times, runtime.current.jitter())))
@@ -149,6 +148,6 @@ def _stuck(row: Row, mark: Mark, what: Fate) -> LockingError:
         + (f": the row {mark.spill} of {mark.table}, which has the new values, is gone" if mark.spill else ""),
     }[what]
     return LockingError(
-        f"{row.label} carries the mark of the transaction {mark.id}, which {why}. Restore its rows in {mark.table}, or "
-        f"remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
+        f"{row.label} carries the mark of the transaction {mark.id!r}, which {why}. Restore its rows in "
+        f"{mark.table}, or remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
     )

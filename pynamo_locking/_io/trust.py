@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import headers, records
+from pynamo_locking._io import records
 from pynamo_locking._io.headers import Book
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.requests import Row
+
+#: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
+_INDEX: Final = re.compile("[0-9]{5,9}")
 
 #: So much of a stored name is shown in an error.
 _SHOWN: Final = 255
@@ -41,8 +45,7 @@ def check_row_of_changes(header_id: str, name: str) -> None:
     Raises:
         LockingError: it is not.
     """
-    index = name.removeprefix(f"{header_id}!")
-    if not (index.isdecimal() and index.isascii() and name == headers.row_of_changes(header_id, int(index))):
+    if not (name.startswith(f"{header_id}!") and _INDEX.fullmatch(name, len(header_id) + 1)):
         raise LockingError(
             f"the transaction {header_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, which "
             f"is no row of its own. That row was neither read nor deleted. Find out who has written this."
@@ -57,8 +60,8 @@ def check_place(book: Book, header_id: str, table: str) -> None:
     """
     if table.rpartition("/")[0] != book.table.rpartition("/")[0]:  # of an ARN all but the name; of a name nothing
         raise LockingError(
-            f"the transaction {header_id} is said to have items in the table {table[:_SHOWN]!r}, which is named as one "
-            f"of another account or Region than {book.table!r}. That table was not asked. Find out who has written "
+            f"the transaction {header_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named as "
+            f"one of another account or Region than {book.table!r}. That table was not asked. Find out who has written "
             f"this."
         )
 

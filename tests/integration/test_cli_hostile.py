@@ -458,6 +458,25 @@ def test_a_row_that_is_no_transaction(memory, shell):
     assert "\x1b" not in out
 
 
+def test_a_transaction_that_names_rows_of_others(memory, shell):
+    """It is shown, and not completed; the other one keeps its header, and is."""
+    memory.bind(Transactions)
+    table = ["--table", name_of(Transactions)]
+    forged = {"table": {"S": "x"}, "key": {"M": {"id": {"S": "k"}}}, "lock": {"S": "lock"}, "spill": {"S": "other"}}
+    for row in (
+        {"id": {"S": "other"}, "state": {"S": "aborted"}},
+        {"id": {"S": "forged"}, "state": {"S": "aborted"}, "rows": {"N": "1"}},
+        {"id": {"S": "forged#0000"}, "content": {"M": {"items": {"L": [{"M": forged}]}}}},
+    ):
+        Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
+
+    assert shell.answer("tx", "show", "forged", *table)["participants"][0]["table"] == "x"
+    assert "no row of its own" in shell.error("tx", "recover", "forged", *table)["message"]
+    swept = shell.answer("tx", "sweep", *table, code=1)
+    assert (swept["aborted"], list(swept["failed"])) == (1, ["forged"])
+    assert Transactions.get("other").state == "aborted"
+
+
 @pytest.mark.parametrize("model", [Photo, Film])
 def test_keys_that_are_stored_in_base_64(model, memory, shell):
     """What is listed as the key is what `show` takes, wherever the lock is."""

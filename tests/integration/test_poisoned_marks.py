@@ -398,9 +398,9 @@ def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> Non
         update() if operation == "UpdateItem" else native()
 
 
-def test_on_an_engine(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_an_engine(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where conditions are evaluated by others: the header of the other table stays pending."""
-    cheap.bind(Purse, Transactions, Foreign)
+    concurrent_engine.bind(Purse, Transactions, Foreign)
     make_long_from(monkeypatch)
     put(Foreign, header("T", "pending"))
     put_marked(mark("T", name_of(Foreign)))
@@ -421,7 +421,11 @@ def put_victim() -> None:
     put_marked(mark("V", name_of(Transactions)))
 
 
-@pytest.mark.parametrize("spill", ["V", "V#0000", "key#once", "V!00000", "T", "T!", "T!1", "T!00001x", "T!00000!00000"])
+@pytest.mark.parametrize(
+    "spill",
+    ["V", "V#0000", "key#once", "V!00000", "T", "T!", "T!1", "T!" + "1" * 5000, "T!00001x", "T!00000!00000"],
+    ids=range(10),
+)
 @pytest.mark.parametrize("state", ["pending", "committed", "aborted"])
 def test_participants_that_name_a_row_of_another_transaction(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, state: str, spill: str
