@@ -195,7 +195,7 @@ class Members:
         """Settle what a guard names, as it was when it was read, which is checked."""
         place = _identity(guard.model, guard.key)
         new = {name: keys for name, keys in named_in(guard.base).items() if (place, name) not in self._settled}
-        settle(model, [hash_key | key for keys in new.values() for key in keys])
+        settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
 
     def _image(self, model: type[Any], key: Image) -> Image | None:

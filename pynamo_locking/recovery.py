@@ -89,7 +89,8 @@ class SweepReport:
             marks to be dropped. A dry run also counts those of the last day whose late marks a sweep would look for.
         finished: how many were committed, and were, or would be, finished.
         pending: how many are alive.
-        failed: ids of those that could not be completed now, and why.
+        failed: ids of those that could not be completed now, and why: rows of theirs are broken, say, or their lease is
+            longer than a day.
     """
 
     examined: int = 0
@@ -109,7 +110,8 @@ def sweep(
     """Complete all transactions of many items whose process has died.
 
     Nothing depends on it: it only spares those who come later the work. Safe beside any number of others, and
-    of transactions that are alive, which it watches for one lease. For a nightly job, or a Lambda function.
+    of transactions that are alive, which it watches for one lease; one with a lease of more than a day is not watched,
+    and counts as failed. Goes on past rows that are broken. For a nightly job, or a Lambda function.
 
     Args:
         table: where they are.
@@ -131,13 +133,19 @@ def sweep(
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
-        for header in headers.open_headers(book, segment, segments):
-            verdict = _sweep_one(book, header, dry_run=dry_run)
+        for header_id, found in headers.open_headers(book, segment, segments):
+            verdict = (
+                _failed(header_id, found)
+                if isinstance(found, LockingError)
+                else _sweep_one(book, found, lambda: pool.is_over, dry_run=dry_run)
+            )
+            if pool.is_over:  # the caller was interrupted
+                return
             if not verdict:
                 continue
             with mutex:
                 report.examined += 1
-                _count(report, header.id, verdict)
+                _count(report, header_id, verdict)
                 if on_progress is not None:
                     on_progress(report)
 
@@ -149,17 +157,18 @@ def sweep(
         except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
             failures.append(error)
 
-    Pool([lambda i=i: job(i) for i in range(segments)], segments, lambda _: None).run()  # type: ignore[misc]
+    pool = Pool([lambda i=i: job(i) for i in range(segments)], segments, lambda _: None)  # type: ignore[misc]
+    pool.run()
     if failures:
         raise LockingError(f"the sweep of {book.table} was not completed: {failures[0]}") from failures[0]
     return report
 
 
-def _sweep_one(book: Book, header: Header, *, dry_run: bool) -> str:
+def _sweep_one(book: Book, header: Header, is_over: Callable[[], bool], *, dry_run: bool) -> str:
     """Complete one transaction if it is decided or dead; return what it is, nothing if it was complete."""
     was_aborted = header.state is State.ABORTED
     try:
-        if header.state is State.PENDING and not is_dead(book, header):
+        if header.state is State.PENDING and not is_dead(book, header, is_over):
             return "pending"
         if dry_run:
             return "finished" if header.state is State.COMMITTED else "aborted"
@@ -173,9 +182,13 @@ def _sweep_one(book: Book, header: Header, *, dry_run: bool) -> str:
         if events.listeners:
             events.tell.recovered(book, header, header.id, outcome=completed.state.value, by="sweep")
     except Exception as error:  # noqa: BLE001 - the others are swept all the same
-        logger.warning("transaction %s could not be completed: %s", header.id, error)
-        return f"failed: {error}"
+        return _failed(header.id, error)
     return completed.state.value
+
+
+def _failed(header_id: str, error: object) -> str:
+    logger.warning("transaction %r could not be completed: %s", header_id, error)
+    return f"failed: {error}"
 
 
 def _count(report: SweepReport, header_id: str, verdict: str) -> None:

@@ -57,6 +57,7 @@ class Transaction(QueryingMixin):
 
     Args:
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
+            More than 99 items can be written only of models that name it there.
         isolation: ``"serializable"``: everything that was read is checked at the commit. ``"snapshot"``: the same,
             nothing can be written, and nobody is waited for who is not decided. ``"read_committed"``: only items that
             are written as well are checked. ``"read_uncommitted"``: reads even show what other transactions have not

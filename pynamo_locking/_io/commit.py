@@ -16,6 +16,7 @@ from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
+    LockingError,
     LockLost,
     OutcomeUnknown,
     StaleVersion,
@@ -182,9 +183,11 @@ class Commit:
         try:
             for row, mark in marked:
                 self.resolver.resolve(row, mark)
-        except (StillPending, Unavailable) as pending:
+        except (StillPending, Unavailable, LockingError) as pending:
             if in_doubt:
                 raise self._unknown(error) from pending
+            if isinstance(pending, LockingError):
+                raise
             raise also(TransactionConflict, TransactWriteError)(f"{pending}. Trying again is safe.", cause=error) from (
                 pending
             )

@@ -95,7 +95,8 @@ class Committing:
         try:
             extra = self._extra_actions()
             is_long = len(self._entries) + extra > rules.MOST_ACTIONS
-            plan = choose([_member(entry, is_long=is_long) for entry in self._entries], extra=extra)
+            table = None if self._terms.book is None else self._terms.book.table
+            plan = choose([_member(entry, table, is_long=is_long) for entry in self._entries], extra=extra)
         except CannotBeStaged as error:
             raise _too_large(error) from error
         self._check_places()
@@ -262,7 +263,7 @@ class Committing:
 def _too_large(error: CannotBeStaged) -> ConfigurationError:
     return ConfigurationError(
         f"this transaction is too large for one native transaction, and {error}: declare `lock = LockAttribute()` on "
-        f"their models, name the table in their Meta.transaction_table (for new items), read items that expire in the "
+        f"their models, name the transaction's table in their Meta.transaction_table, read items that expire in the "
         f"transaction (a mark needs a day), or write at most 99 such items in it."
     )
 
@@ -271,7 +272,7 @@ def _row_of_key(key: str) -> str:
     return f"key#{key}"
 
 
-def _member(entry: Entry, *, is_long: bool) -> Member:
+def _member(entry: Entry, table: str | None, *, is_long: bool) -> Member:
     row = entry.row
     is_delete = entry.write is not None and entry.write.operation is DELETE
     before = images.size_of(entry.base) if isinstance(entry.base, dict) else 0
@@ -279,7 +280,7 @@ def _member(entry: Entry, *, is_long: bool) -> Member:
     return Member(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
-        can_be_marked=can_be_marked(entry),
+        can_be_marked=can_be_marked(entry, table),
         wants_direct=after > rules.LARGE_BYTES,
         needs_token=entry.write is not None and entry.write.is_sent_once,
         size=after if entry.write is not None else item_size(entry),

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import headers, marks, requests, runtime
+from pynamo_locking._io import headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
+from pynamo_locking._io.listing import UNREADABLE
 from pynamo_locking._io.requests import Row
 from pynamo_locking._io.resolving import reason_now
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.headers import Book
+
+#: For no longer than that a sweep watches a transaction, in seconds.
+_LONGEST_WATCH_S: Final = 24 * 3600
 
 #: Between two looks at a header that is waited for.
 _LOOK_AGAIN_S: Final = 0.5
@@ -40,21 +45,32 @@ def decided(book: Book, header_id: str, *, force: bool) -> Header | None:
             header = headers.abort(book, header_id, reason, beat=None if force else header.beat)
             if fate(header) is not Fate.WAIT:
                 return header
-            continue
-        runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
+        runtime.current.sleep(max(_LOOK_AGAIN_S / 10, min(_LOOK_AGAIN_S, header.lease / 4)))
 
 
 def complete(book: Book, header: Header) -> Completed:
     """Take all marks of a decided transaction off their items."""
-    spilled, marked = list[str](), 0
-    for row, spill in _participants(book, header):
-        image = persistently(lambda row=row: requests.look(row, consistent=True))  # type: ignore[misc]
-        mark = row.state(image).mark
-        if mark is not None and mark.id == header.id:
+    spilled, count, marked = list[str](), 0, 0
+    for row, spill in participants(book, header):
+        if spill:
+            trust.check_row_of_changes(header.id, spill)
+        trust.check_place(book, header.id, row.table)
+        count += 1
+        mark = _mark_in(row)
+        if mark is not None and (mark.id, mark.table) == (header.id, book.table):
             marked += 1
-            (marks.finish if fate(header) is Fate.FINISH else marks.drop)(row, mark)
+            if fate(header) is Fate.FINISH:
+                marks.finish(book, row, mark)
+            else:
+                marks.drop(row, mark)
         if spill:
             spilled.append(spill)
+    if header.state is State.COMMITTED and count < max(1, header.items):
+        raise LockingError(
+            f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
+            f"days), or name {count} items of {header.items}, so it is not known whether all are finished: each is, "
+            f"by its next reader or writer."
+        )
     if header.state is State.COMMITTED:
         header = headers.finish(book, header.id)
     else:
@@ -64,21 +80,44 @@ def complete(book: Book, header: Header) -> Completed:
     return Completed(header.state, marked)
 
 
-def _participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
-    """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it."""
+def _mark_in(row: Row) -> Mark | None:
+    """Return the mark in a row that only a table of transactions names: no more of it than the lock is read."""
+    try:
+        return persistently(lambda: requests.look_at_document(row)).mark
+    except UNREADABLE as error:
+        if isinstance(error, LockingError):
+            raise
+        raise LockingError(
+            f"the lock in the attribute {row.attribute!r} of {row.label} is broken: {error!r}"
+        ) from error
+
+
+def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
+    """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it.
+
+    The rows that name them were written one after the other, before any mark, so the first that is gone is the end. If
+    some have expired, marks of an aborted transaction may be left; they are dropped by their next reader or writer,
+    also when the header has expired.
+
+    Raises:
+        LockingError: such a row is broken.
+    """
     for number in range(header.rows):
-        content = headers.get_row(book, headers.row_of_participants(header.id, number))
-        if content is None and header.state is State.COMMITTED:
-            raise LockingError(
-                f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for "
-                f"30 days), so nobody knows whether all are finished: each is, by whoever reads or writes it."
-            )
-        for each in [] if content is None else content["items"]["L"]:
-            yield _row(book, each["M"])
+        name = headers.row_of_participants(header.id, number)
+        try:
+            content = headers.get_row(book, name)
+            found = [] if content is None else [_row(book, each["M"]) for each in content["items"]["L"]]
+        except UNREADABLE as error:
+            if isinstance(error, LockingError):
+                raise
+            raise LockingError(f"the row {name!r} of {book.table!r} is broken: {error!r}") from error
+        if content is None:
+            return
+        yield from found
 
 
 def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
-    key, table = stored["key"]["M"], stored["table"]["S"]
+    key, table, spill = stored["key"]["M"], stored["table"]["S"], stored.get("spill", {}).get("S", "")
     row = Row(
         connection=book.connection,
         table=table,
@@ -89,14 +128,25 @@ def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
         may_create=False,
         label=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
     )
-    return row, stored.get("spill", {}).get("S", "")
+    return row, spill
 
 
-def is_dead(book: Book, header: Header) -> bool:
-    """Watch a pending transaction for a sign of life, for a lease at most."""
+def is_dead(book: Book, header: Header, is_over: Callable[[], bool]) -> bool:
+    """Watch a pending transaction for a sign of life, for a lease at most; not any more when it is over.
+
+    Raises:
+        LockingError: its lease is longer than a day, which a sweep does not watch.
+    """
     meeting = meet(None, header, runtime.current.monotonic())
     while reason_now(header, meeting) is None:
+        if header.lease > _LONGEST_WATCH_S:
+            raise LockingError(
+                f"its lease of {header.lease:.0f} s is too long to watch it for so long (a day at most). To abort it "
+                f"without, use recover(force=True)"
+            )
         runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
+        if is_over():
+            return False
         now = persistently(lambda: headers.read(book, header.id))
         if now is None or now.state is not State.PENDING or now.beat != header.beat:
             return False

@@ -142,29 +142,39 @@ def read(book: Book, header_id: str) -> Header | None:
 
 
 def header_in(image: Mapping[str, Any] | None) -> Header | None:
-    """Return the header in the image of a row; None if there is none."""
+    """Return the header in the image of a row; None if there is none.
+
+    Raises:
+        LockingError: its state is none, or a number is no whole one. Whatever else has another type counts as missing.
+    """
     if image is None or STATE not in image:
         return None
 
-    def value(name: str) -> Any:
-        return next(iter(image.get(name, {"": ""}).values()))
+    def text(name: str) -> str:
+        return str(image.get(name, {}).get("S", ""))
 
     def whole(name: str) -> int:
-        return int(value(name) or 0)
+        return int(image.get(name, {}).get("N", 0))
 
-    return Header(
-        id=value(ID),
-        state=State(value(STATE)),
-        priority=value(PRIORITY),
-        owner=value(OWNER),
-        beat=whole(BEAT),
-        lease_ms=whole(LEASE),
-        until_ms=whole(UNTIL),
-        by=value(BY),
-        items=whole(ITEMS),
-        rows=whole(ROWS),
-        is_early=value(EARLY) is not False,  # who wrote it without may not have known
-    )
+    try:
+        return Header(
+            id=text(ID),
+            state=State(text(STATE)),
+            priority=text(PRIORITY),
+            owner=text(OWNER),
+            beat=whole(BEAT),
+            lease_ms=whole(LEASE),
+            until_ms=whole(UNTIL),
+            by=text(BY),
+            items=whole(ITEMS),
+            rows=whole(ROWS),
+            is_early=image.get(EARLY, {}).get("BOOL") is not False,  # who wrote it without may not have known
+        )
+    except ValueError as error:
+        raise LockingError(
+            f"the row of the transaction {text(ID)!r} is broken: {error}. Restore it, or delete it, which drops what "
+            f"the transaction has not put in place yet."
+        ) from error
 
 
 def renew(book: Book, header: Header, beat: int) -> Header:
@@ -191,14 +201,19 @@ def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> He
         book: where it is.
         header_id: which one.
         by: why.
-        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is.
+        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is. One that is no
+            number cannot be renewed any more.
     """
     # Its marks are not dropped yet; so it stays for as long as what helps to find them.
     expires_s = runtime.current.time_ms() // 1000 + _ROW_TTL_S
     changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
     if beat is None:
         return _change(book, header_id, changes, from_=State.PENDING)
-    seen = {"condition": "#beat = :seen", "names": {"#beat": BEAT}, "values": {":seen": number(beat)}}
+    seen = {
+        "condition": "(#beat = :seen OR NOT attribute_type(#beat, :number))",
+        "names": {"#beat": BEAT},
+        "values": {":seen": number(beat), ":number": {"S": "N"}},
+    }
     return _change(book, header_id, changes, from_=State.PENDING, **seen)
 
 
@@ -275,8 +290,8 @@ def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: St
     return persistently(send)
 
 
-def open_headers(book: Book, segment: int, segments: int) -> Iterator[Header]:
-    """Yield the headers of one segment of the table that something may be left to do about."""
+def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:
+    """Yield the headers of one segment of the table that something may be left to do about, by id, or what is wrong."""
     kwargs: dict[str, Any] = {
         "TableName": book.table,
         "ConsistentRead": True,
@@ -293,9 +308,13 @@ def open_headers(book: Book, segment: int, segments: int) -> Iterator[Header]:
     while True:
         answer = persistently(lambda: _ask(book, "Scan", kwargs))
         for image in answer["Items"]:
-            header = header_in(image)
-            if header is not None:
-                yield header
+            found: Header | LockingError | None
+            try:
+                found = header_in(image)
+            except LockingError as error:
+                found = error
+            if found is not None:
+                yield image[ID]["S"], found
         if "LastEvaluatedKey" not in answer:
             return
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
@@ -364,3 +383,8 @@ def delete_row(book: Book, row_id: str) -> None:
 def row_of_participants(header_id: str, index: int) -> str:
     """Return the name of a participant row."""
     return f"{header_id}#{index:04}"
+
+
+def row_of_changes(header_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into a mark."""
+    return f"{header_id}!{index:05}"

@@ -128,10 +128,10 @@ class LongCommit:
 
     def _plan_marks(self) -> list[Marked]:
         """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
-        header_id, staged = self._header.id, set(self._plan.staged)
+        id_, staged, name = self._header.id, set(self._plan.staged), headers.row_of_changes
         with reading.for_commit():
             return [
-                plan_mark(self._entries[i], header_id, self._book, f"{header_id}!{i:05}", is_staged=i in staged)
+                plan_mark(self._entries[i], id_, self._book, name(id_, i), is_staged=i in staged)
                 for i in self._plan.marked
             ]
 
@@ -286,7 +286,7 @@ class LongCommit:
             return
         self._failure = None
         try:
-            self._run([partial(marks.finish, one.row, one.mark) for one in staged])
+            self._run([partial(marks.finish, self._book, one.row, one.mark) for one in staged])
             headers.finish(self._book, self._header.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same

@@ -104,7 +104,7 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     """
     if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
         entry.pin()
-        if not can_be_marked(entry):
+        if not can_be_marked(entry, book.table):
             raise CannotBeStaged(f"{entry.final().label} has no place for a mark")
     op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
     row = entry.row
@@ -120,9 +120,10 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     return Marked(entry, row, mark, has_document=_has_document(entry))
 
 
-def can_be_marked(entry: Entry) -> bool:
-    """Tell whether an item has a place for a mark, in which the mark stays and that its readers know of."""
-    return entry.row is not None and (_hides_ghosts(entry) if entry.is_absent else not _may_expire(entry))
+def can_be_marked(entry: Entry, table: str | None) -> bool:
+    """Tell whether an item has a place for a mark of that table, in which the mark stays and that its readers trust."""
+    row = entry.row
+    return row is not None and row.transactions == table and (entry.is_absent or not _may_expire(entry))
 
 
 def _may_expire(entry: Entry) -> bool:
@@ -134,11 +135,6 @@ def _may_expire(entry: Entry) -> bool:
         return True
     value = entry.base.get(ttl.attr_name, {}).get("N")
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
-
-
-def _hides_ghosts(entry: Entry) -> bool:
-    """Tell whether readers of the model leave out the placeholder that the mark of a new item is in."""
-    return getattr(entry.model.Meta, "transaction_table", None) is not None
 
 
 def _must_spill(entry: Entry, mark: Mark) -> bool:

@@ -9,26 +9,27 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import headers, records, requests, transport
-from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io import headers, records, requests, transport, trust
+from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Refused
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.headers import Book
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
 
 
-def finish(row: Row, mark: Mark) -> None:
-    """Make an item what the mark of a committed transaction intends."""
+def finish(book: Book, row: Row, mark: Mark) -> None:
+    """Make an item what the mark of a transaction intends, which is committed in that table."""
     if mark.op == "keep":
         drop(row, mark)
     elif mark.op == "delete":
         _send(row, "DeleteItem", mark)
     else:
-        changes = _whole(row, mark)
+        changes = whole(book, mark)
         if changes is not None:
             _send(row, "UpdateItem", mark, changes)
 
@@ -44,14 +45,18 @@ def drop(row: Row, mark: Mark) -> None:
         _send(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
 
 
-def _whole(row: Row, mark: Mark) -> Mark | None:
+def whole(book: Book, mark: Mark) -> Mark | None:
     """Return a mark with its changes, which may be in a row of their own.
 
     None: that row is gone, as it is after all items of the transaction were finished, this one among them.
+
+    Raises:
+        LockingError: the mark names a row that is not its transaction's.
     """
     if not mark.spill:
         return mark
-    stored = headers.get_row(Book(row.connection, mark.table), mark.spill)
+    trust.check_row_of_changes(mark.id, mark.spill)
+    stored = headers.get_row(book, mark.spill)
     return None if stored is None else records.with_changes(mark, stored)
 
 

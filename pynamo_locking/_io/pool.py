@@ -25,6 +25,7 @@ class Pool:
 
     Attributes:
         begun: the indexes of the jobs that were begun.
+        is_over: whether those that run should end: the caller is interrupted, or all are done.
     """
 
     def __init__(self, jobs: Sequence[Callable[[], None]], workers: int, on_done: Callable[[int], None]) -> None:
@@ -35,6 +36,7 @@ class Pool:
         self._done: deque[int] = deque()
         self._running = 0
         self.begun: set[int] = set()
+        self.is_over = False
         self._changed = runtime.current.condition()
 
     def run(self) -> None:
@@ -100,6 +102,7 @@ class Pool:
 
     def _send_home(self) -> None:
         """Let no other job be begun, and threads that wait for the caller end."""
+        self.is_over = True
         with self._changed:
             self._waiting.clear()
             self._changed.notify_all()

@@ -10,8 +10,8 @@ from pynamodb.exceptions import GetError, TransactWriteError
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.transaction import Fate, fate, shows_committed
-from pynamo_locking._io import attempts, headers, records, transport
-from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io import attempts, headers, marks, transport, trust
+from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
@@ -54,6 +54,7 @@ class Reader:
         Raises:
             TransactionConflict: a transaction that is alive has it, and there is no time left to wait.
             GetError: DynamoDB refused the request.
+            LockingError: the item has a mark that cannot be resolved.
         """
         row, resolver = row_of(model, key), Resolver(deadline=self._deadline, priority=self.priority)
         while True:
@@ -72,7 +73,7 @@ class Reader:
 
     def _is_in_the_future(self, row: Row, mark: Mark) -> bool:
         """Tell whether the mark is of an undecided transaction that comes after whatever this one reads."""
-        book = Book(row.connection, mark.table)
+        book = trust.book_of(row, mark)
         header = persistently(lambda: headers.read(book, mark.id))
         if self._level == "snapshot":
             self._ghosts += mark.is_ghost  # they and their headers have to fit into the one read that checks them
@@ -83,12 +84,12 @@ class Reader:
 
 def _intended(row: Row, image: Image, mark: Mark) -> Image | None:
     """Return what an item will be if the transaction is committed that has it."""
+    book = trust.book_of(row, mark)
     if mark.op == "delete":
         return None
     if mark.op == "keep":
         return None if mark.is_ghost else image
-    if mark.spill:
-        mark = records.with_changes(mark, headers.get_row(Book(row.connection, mark.table), mark.spill) or {})
+    mark = marks.whole(book, mark) or mark
     return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
 
 

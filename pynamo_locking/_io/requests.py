@@ -65,6 +65,12 @@ class Row:
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
+    @property
+    def transactions(self) -> str | None:
+        """Name of the table of transactions that the item's model declares; None if it declares none."""
+        declared = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
+        return None if declared is None else str(declared.Meta.table_name)
+
     def state(self, image: Image | None) -> LockState:
         """Return the lock document in an image of this item."""
         return records.state_in(image, self.attribute)

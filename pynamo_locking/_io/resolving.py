@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.lease import LockSettings, backoff
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
-from pynamo_locking._io import events, headers, marks, runtime
-from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io import events, headers, marks, runtime, trust
+from pynamo_locking._io.headers import persistently
+from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.headers import Book
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
 
 #: How long a single write, which has no deadline of its own, waits for a transaction that is alive.
 PATIENCE_S: Final = 30.0
+
+
+#: So often one and the same thing is done about a mark that stays. For a sound one, once is enough.
+_MOST_TRIES: Final = 5
 
 
 class StillPending(Exception):  # noqa: N818 - an answer, not an error
@@ -66,6 +73,7 @@ class Resolver:
         self._pulse = pulse
         self._met: dict[str, Meeting] = {}
         self._waits = 0
+        self._tried: dict[tuple[Any, ...], int] = {}
 
     def resolve(self, row: Row, mark: Mark) -> None:
         """Do what can be done about a mark now, or wait a little; the caller then looks again.
@@ -73,6 +81,8 @@ class Resolver:
         Raises:
             StillPending: the deadline has passed.
             Unavailable: no answer came.
+            LockingError: the mark cannot be resolved: what it names is not to be believed, or it stays whatever is
+                done, or DynamoDB refused.
         """
         wait = self.begin(row, mark)
         if wait is not None:
@@ -80,21 +90,35 @@ class Resolver:
 
     def begin(self, row: Row, mark: Mark) -> float | None:
         """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
-        book = Book(row.connection, mark.table)
+        book = trust.book_of(row, mark)
         header = persistently(lambda: headers.read(book, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             assert header is not None  # noqa: S101 - it is pending
-            return self._wait_or_abort(book, header)
+            wait = self._wait_or_abort(book, header)
+            return self._try_again(row, mark, what) if wait is None else wait
         if what is Fate.FINISH:
-            marks.finish(row, mark)
+            marks.finish(book, row, mark)
         else:
             logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
             marks.drop(row, mark)
         if events.listeners:
             outcome = "finished" if what is Fate.FINISH else "aborted"
             events.tell.recovered(book, header, mark.id, outcome=outcome, by="reader")
-        return None
+        return self._try_again(row, mark, what)
+
+    def _try_again(self, row: Row, mark: Mark, what: Fate) -> float | None:
+        """Let the caller look what became of it: at once after the first time, later each time if it was in vain."""
+        done = (row.identity, mark.id, what)
+        times = self._tried[done] = self._tried.get(done, 0) + 1
+        if times == 1:
+            return None
+        left = math.inf if self._deadline is None else self._deadline - runtime.current.monotonic()
+        is_late = left <= 0 and what is not Fate.WAIT  # a transaction that lives may have been renewed just then
+        if is_late or times >= _MOST_TRIES:
+            raise _stuck(row, mark, what)
+        self._pulse()
+        return max(0.0, min(left, backoff(times, runtime.current.jitter())))
 
     def _wait_or_abort(self, book: Book, header: Header) -> float | None:
         now = runtime.current.monotonic()
@@ -114,3 +138,16 @@ class Resolver:
         self._pulse()
         self._waits += 1
         return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))
+
+
+def _stuck(row: Row, mark: Mark, what: Fate) -> LockingError:
+    why = {
+        Fate.WAIT: "is pending without a sign of life, and cannot be aborted",
+        Fate.DROP: "was aborted or is not known any more, and its mark cannot be taken off",
+        Fate.FINISH: "is committed, and cannot be put in place"
+        + (f": the row {mark.spill} of {mark.table}, which has the new values, is gone" if mark.spill else ""),
+    }[what]
+    return LockingError(
+        f"{row.label} carries the mark of the transaction {mark.id!r}, which {why}. Restore its rows in "
+        f"{mark.table}, or remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
+    )

@@ -14,7 +14,7 @@ from pynamo_locking._io import expiry, guards, requests, runtime, transport
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.writes import Patience
-from pynamo_locking.exceptions import ItemLocked, TransactionConflict, also
+from pynamo_locking.exceptions import ItemLocked, LockingError, TransactionConflict, also
 
 if TYPE_CHECKING:
     from pynamodb.exceptions import PynamoDBException
@@ -116,9 +116,11 @@ class _Sending:
         assert self.row is not None  # noqa: S101 - it has the mark
         try:
             self.resolver.resolve(self.row, mark)
-        except (StillPending, requests.Unavailable) as reason:
+        except (StillPending, requests.Unavailable, LockingError) as reason:
             if self.repeated and self.write.may_still_be_applied(image):
                 raise self.write.unknown(error) from reason
+            if isinstance(reason, LockingError):
+                raise
             raise also(TransactionConflict, self.write.operation.error)(
                 f"Failed to {self.write.operation.verb} item: {reason}. Trying again is safe.", cause=error
             ) from reason

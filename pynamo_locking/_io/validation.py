@@ -11,8 +11,7 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.transaction import shows_committed
-from pynamo_locking._io import headers, images, transport
-from pynamo_locking._io.headers import Book
+from pynamo_locking._io import headers, images, transport, trust
 from pynamo_locking._io.together import TooLarge, get_together
 from pynamo_locking._io.writes import refusal
 from pynamo_locking.exceptions import ConfigurationError
@@ -162,7 +161,10 @@ class _Part:
 
 def _mark_in(entry: Entry, image: Image | Unread | None) -> Mark | None:
     row = entry.row
-    return row.state(image).mark if row is not None and isinstance(image, dict) else None
+    mark = row.state(image).mark if row is not None and isinstance(image, dict) else None
+    if row is not None and mark is not None:
+        trust.book_of(row, mark)  # refuses what names another table, before that is read
+    return mark
 
 
 def _check(entry: Entry, image: Image | None) -> None:
@@ -188,5 +190,5 @@ def read_together(entries: Sequence[Entry], marks: Sequence[Mark] = ()) -> list[
     """
     gets = [{"Get": {"TableName": entry.table, "Key": entry.key}} for entry in entries]
     connection = entries[0].item._get_connection().connection
-    gets += [{"Get": {"TableName": mark.table, "Key": Book(connection, mark.table).key(mark.id)}} for mark in marks]
+    gets += [{"Get": {"TableName": mark.table, "Key": {headers.ID: {"S": mark.id}}}} for mark in marks]
     return get_together(connection, gets)

@@ -17,7 +17,7 @@ from pynamo_locking._core.queue import (
     observe,
     poll_delay,
 )
-from pynamo_locking._io import events, local, requests, runtime
+from pynamo_locking._io import events, local, requests, runtime, trust
 from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.own import OwnEntry
@@ -38,6 +38,9 @@ logger = logging.getLogger("pynamo_locking")
 
 #: Unanswered requests in a row before a lock that does not wait gives up.
 _ATTEMPTS_WITHOUT_WAIT: Final = 4
+
+#: Attempts to enter without a pause between, while others make room or make the document.
+_ATTEMPTS_AT_ONCE: Final = 4
 
 #: Attempts to remove our entry on the way out; after that its lease has to end by itself.
 _ATTEMPTS_TO_LEAVE: Final = 4
@@ -83,6 +86,8 @@ class Acquisition:
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
+                if self._wish.wait and runtime.current.monotonic() >= self._deadline:
+                    self._time_out("our entry was removed")
                 self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
             local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
@@ -111,26 +116,31 @@ class Acquisition:
             attempt += 1
 
     def _enter_once(self) -> Steps[Image | None]:
-        """Return the image with us in it, or None if the queue is full."""
-        image = self._attempt(lambda: requests.enter(self._row, self._new, self._wish.capacity))
-        state = self._row.state(image)
-        if state.find(self._new.id) is not None:
-            return image
-        if state.exists:
-            return (yield from self._make_room(state))
-        if image is None and not self._row.may_create:
-            self._no_such_item()
-        if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
-            yield from self._resolve(state.mark)
-            return None
-        if image is not None:
-            refuse_foreign(self._row, image)
-        image = self._attempt(lambda: requests.enter_first(self._row, self._new))
-        if image is None:
-            self._no_such_item()
-        is_in = self._row.state(image).find(self._new.id) is not None
-        # Somebody else made the document in between: join it.
-        return image if is_in else (yield from self._enter_once())
+        """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
+        for _ in range(_ATTEMPTS_AT_ONCE):
+            image = self._attempt(lambda: requests.enter(self._row, self._new, self._wish.capacity))
+            state = self._row.state(image)
+            trust.check_tickets(self._row, state, self._new.id)
+            if state.find(self._new.id) is not None:
+                return image
+            if state.exists:
+                if self._make_room(state):
+                    continue
+                return None
+            if image is None and not self._row.may_create:
+                self._no_such_item()
+            if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
+                yield from self._resolve(state.mark)
+                continue
+            if image is not None:
+                refuse_foreign(self._row, image)
+            image = self._attempt(lambda: requests.enter_first(self._row, self._new))
+            if image is None:
+                self._no_such_item()
+            if self._row.state(image).find(self._new.id) is not None:
+                return image
+            # Another newcomer made the document in between: join it.
+        return None
 
     def _attempt(self, request: Callable[[], Image]) -> Image | None:
         """Send a request to enter; return the image it made, or the one it was refused with.
@@ -148,18 +158,18 @@ class Acquisition:
                 self._may_be_in = was_in_doubt
             return refused.image
 
-    def _make_room(self, state: LockState) -> Steps[Image | None]:
-        """The queue is full. Evict the dead in it; whoever has no time to wait learns who is ahead."""
+    def _make_room(self, state: LockState) -> bool:
+        """The queue is full. Tell whether dead entries were evicted; a caller without time learns who is ahead."""
         self._state = state
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead, state) is not None:
-            return (yield from self._enter_once())
+            return True
         self._wish.must_fit(state.entries[0], self._row.label)
         if self._wish.wait == 0:
             self._time_out()
         if events.listeners:
             events.tell.waiting(self._row, self._wish, self._new.id, None, state, len(state.entries))
-        return None
+        return False
 
     # Waiting
 

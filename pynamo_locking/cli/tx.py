@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.expressions.operand import Path
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from pynamo_locking._core.transaction import State
+from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers, listing, runtime
+from pynamo_locking._io.completion import participants
 from pynamo_locking.cli import output
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
+from pynamo_locking.exceptions import LockingError
 from pynamo_locking.recovery import SweepReport, recover, sweep
 from pynamo_locking.transaction_table import book_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import typer
 
     from pynamo_locking import TransactionTable
-    from pynamo_locking._core.transaction import Header
     from pynamo_locking.cli.session import Session
 
 _Id = Annotated[str, argument("ID", "The transaction's id, from `tx list` or an OutcomeUnknown.")]
@@ -83,33 +82,32 @@ def list_(
 ) -> int:
     """List transactions, the oldest first. Those that ended a day ago are gone.
 
-    A consistent scan of the table.
+    A consistent scan of the table. The exit code is 1 if some rows cannot be read; they are listed as well.
     """
     if state is not None and state not in [each.value for each in State]:
         raise usage(f"--state is one of {', '.join(each.value for each in State)}, not {state!r}.")
     table = session.transactions(model)
     path = Path([headers.STATE])
     condition = path.exists() if state is None else path == state
-    found = list(_headers(table, condition))
-    found.sort(key=lambda header: (header.priority, header.id))
-    documents = [_document(header) for header in found]
-    document = {"table": table.Meta.table_name, "transactions": documents}
-    rows = [_cells(each) for each in documents]
-    made = output.table(table.Meta.table_name, _COLUMNS, rows)
-    session.show(document, lambda console: console.print(made if rows else f"{document['table']}: no transactions."))
-    return 0
-
-
-def _headers(table: type[TransactionTable], condition: Any) -> Iterator[Header]:
-    """Yield those that can be read; of all others there is a warning."""
+    found, unreadable = list[Header](), dict[str, str]()
     for image in listing.scan(table, condition):
         try:
-            header = headers.header_in(image)
-        except listing.UNREADABLE as error:
-            output.logger.warning("the row %s in %s is no transaction: %r", image["id"], table.Meta.table_name, error)
-        else:
-            if header is not None:
-                yield header
+            found += [header for header in [headers.header_in(image)] if header is not None]
+        except LockingError as error:
+            unreadable[image[headers.ID]["S"]] = str(error)
+    found.sort(key=lambda header: (header.priority, header.id))
+    documents, unreadable = [_document(header) for header in found], dict(sorted(unreadable.items()))
+    document = {"table": table.Meta.table_name, "transactions": documents, "unreadable": unreadable}
+    rows = [_cells(each) for each in documents]
+    made = output.table(table.Meta.table_name, _COLUMNS, rows)
+
+    def people(console: Any) -> None:
+        console.print(made if rows else f"{document['table']}: no transactions.")
+        for why in unreadable.values():
+            console.print(output.plain(why))
+
+    session.show(document, people)
+    return Exit.NO if unreadable else Exit.OK
 
 
 def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
@@ -252,14 +250,14 @@ def _cells(each: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _participants(table: type[TransactionTable], header: Header) -> list[dict[str, Any]]:
-    book, found = book_of(table), list[dict[str, Any]]()
-    for number in range(header.rows):
-        content = headers.get_row(book, headers.row_of_participants(header.id, number))
-        for stored in [] if content is None else content["items"]["L"]:
-            each = stored["M"]
-            key = {name: _text(value) for name, value in each["key"]["M"].items()}
-            found.append({"table": each["table"]["S"], "key": key, "lock_attribute": each["lock"]["S"]})
-    return found
+    return [
+        {
+            "table": row.table,
+            "key": {name: _text(value) for name, value in row.key.items()},
+            "lock_attribute": row.attribute,
+        }
+        for row, _ in participants(book_of(table), header)
+    ]
 
 
 def _text(stored: dict[str, Any]) -> str:

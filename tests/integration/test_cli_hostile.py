@@ -439,14 +439,42 @@ def test_a_time_that_no_calendar_has(memory, shell):
 
 
 def test_a_row_that_is_no_transaction(memory, shell):
-    """Is left out, with a warning."""
+    """Is listed with what is wrong with it, after all others, and the exit code says so."""
     memory.bind(Transactions)
-    row = {"id": {"S": "odd"}, "state": {"S": "confused"}}
-    Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
-    code, out, err = shell.run("tx", "list", "--table", name_of(Transactions), "--json")
+    for row in (
+        {"id": {"S": "a"}, "state": {"S": "finished"}},
+        {"id": {"S": "odd"}, "state": {"S": "confused"}},
+        {"id": {"S": "\x1bz"}, "state": {"S": "pending"}, "beat": {"N": "1.5"}},
+    ):
+        Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
+    document = shell.answer("tx", "list", "--table", name_of(Transactions), code=1)
+    code, out, _ = shell.run("tx", "list", "--table", name_of(Transactions))
 
-    assert (code, json.loads(out)["transactions"]) == (0, [])
-    assert "odd" in json.loads(err)["log"]["message"]
+    assert [each["id"] for each in document["transactions"]] == ["a"]
+    assert list(document["unreadable"]) == ["\x1bz", "odd"]
+    assert "confused" in document["unreadable"]["odd"]
+    assert code == 1
+    assert "confused" in out
+    assert "\x1b" not in out
+
+
+def test_a_transaction_that_names_rows_of_others(memory, shell):
+    """It is shown, and not completed; the other one keeps its header, and is."""
+    memory.bind(Transactions)
+    table = ["--table", name_of(Transactions)]
+    forged = {"table": {"S": "x"}, "key": {"M": {"id": {"S": "k"}}}, "lock": {"S": "lock"}, "spill": {"S": "other"}}
+    for row in (
+        {"id": {"S": "other"}, "state": {"S": "aborted"}},
+        {"id": {"S": "forged"}, "state": {"S": "aborted"}, "rows": {"N": "1"}},
+        {"id": {"S": "forged#0000"}, "content": {"M": {"items": {"L": [{"M": forged}]}}}},
+    ):
+        Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
+
+    assert shell.answer("tx", "show", "forged", *table)["participants"][0]["table"] == "x"
+    assert "no row of its own" in shell.error("tx", "recover", "forged", *table)["message"]
+    swept = shell.answer("tx", "sweep", *table, code=1)
+    assert (swept["aborted"], list(swept["failed"])) == (1, ["forged"])
+    assert Transactions.get("other").state == "aborted"
 
 
 @pytest.mark.parametrize("model", [Photo, Film])

@@ -80,7 +80,7 @@ def r4_marks_dropped_while_pending() -> Patches:
                 return self._wait_or_abort(book, header)
             except _Dropped:
                 return marks.drop(row, mark)
-        return (marks.finish if what is Fate.FINISH else marks.drop)(row, mark)
+        return marks.finish(book, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
@@ -233,7 +233,7 @@ def r12_placeholders_are_left_as_items() -> Patches:
     return [(marks, "drop", drop)]
 
 
-_GIVEN_UP = {"parties": 1, "processes": 1, "preemptions": 0}
+_GIVEN_UP: dict[str, Any] = {"parties": 1, "processes": 1, "preemptions": 0}
 
 
 @plants(Plan("sweepers", faults={Fault.LATE: 1}, **_GIVEN_UP), "NothingLeft", limit=100, exhaustive=True)

@@ -1,0 +1,81 @@
+"""What a stored row says is not followed before it is held against what can be: others write rows as well."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pynamo_locking._io import records
+from pynamo_locking._io.headers import Book
+from pynamo_locking.exceptions import LockingError
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import LockState, Mark
+    from pynamo_locking._io.requests import Row
+
+#: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
+_INDEX: Final = re.compile("[0-9]{5,9}")
+
+#: So much of a stored name is shown in an error.
+_SHOWN: Final = 255
+
+
+def book_of(row: Row, mark: Mark) -> Book:
+    """Return the table of transactions that a mark names, which has to be the one that the item's model declares.
+
+    Raises:
+        LockingError: it is another one. Whoever may write the item could have put that name there, so it is not asked.
+    """
+    declared = row.transactions
+    if mark.table != declared:
+        raise LockingError(
+            f"{row.label} carries the mark of the transaction {mark.id[:_SHOWN]!r} in the table "
+            f"{mark.table[:_SHOWN]!r}, and its model declares "
+            f"{'no table of transactions' if declared is None else repr(declared)} in Meta.transaction_table. That "
+            f"table was not asked, and the item was left as it is. If it is yours, declare it, or complete the "
+            f"transaction with recover(). If not, find out who has written the item, and remove tx from its attribute "
+            f"{row.attribute!r}."
+        )
+    return Book(row.connection, declared)
+
+
+def check_row_of_changes(header_id: str, name: str) -> None:
+    """Refuse a stored name that is not of a transaction's own row: it could be that of another one's header.
+
+    Raises:
+        LockingError: it is not.
+    """
+    if not (name.startswith(f"{header_id}!") and _INDEX.fullmatch(name, len(header_id) + 1)):
+        raise LockingError(
+            f"the transaction {header_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, which "
+            f"is no row of its own. That row was neither read nor deleted. Find out who has written this."
+        )
+
+
+def check_place(book: Book, header_id: str, table: str) -> None:
+    """Refuse a table of items that is named as one of another account or Region than the table of transactions.
+
+    Raises:
+        LockingError: it is.
+    """
+    if table.rpartition("/")[0] != book.table.rpartition("/")[0]:  # of an ARN all but the name; of a name nothing
+        raise LockingError(
+            f"the transaction {header_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named as "
+            f"one of another account or Region than {book.table!r}. That table was not asked. Find out who has written "
+            f"this."
+        )
+
+
+def check_tickets(row: Row, state: LockState, entry_id: str) -> None:
+    """Refuse a lock document that was met on the way into its queue, if it gives out no tickets.
+
+    Raises:
+        LockingError: its next ticket is not above 0, or was not; or its queue is full of entries without tickets.
+    """
+    has_next = state.next_ticket > (0 if state.find(entry_id) is None else 1)
+    if records.NEXT in (state.raw or ()) and not (has_next and state.entries):
+        raise LockingError(
+            f"cannot lock {row.label}: the lock document in its attribute {row.attribute!r} is broken. Its next ticket "
+            f"is {state.next_ticket}, and {len(state.entries)} entries of its queue have a ticket. Nothing is held. "
+            f"Remove that attribute of the item when no process uses the lock; the next one makes it anew."
+        )
