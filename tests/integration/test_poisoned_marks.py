@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import suppress
@@ -39,7 +40,7 @@ from tests.support.transaction_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from tests.engines.engine import Engine
     from tests.support.transaction_models import Process
@@ -790,3 +791,43 @@ def test_a_header_that_cannot_be_read(
     assert_bounded(process, clock, began)
     assert "'T' is broken" in (str(caught.value) if operation is not batch else str(caught.value.results))  # type: ignore[attr-defined]
     assert [row for row in rows_of(Transactions) if row["id"]["S"] == "T"] == before
+
+
+# The asynchronous forms
+
+
+async def take() -> None:
+    async with Purse.alocked("p0", wait=1):
+        pass
+
+
+async def change() -> None:
+    async with Purse.aedit("p0", wait=1) as purse:
+        purse.balance = 5
+
+
+@pytest.mark.parametrize("operation", [take, change])
+@pytest.mark.parametrize("poison", ["another table", "changes that are gone", "no tickets"])
+def test_asynchronous_locks(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], Coroutine[Any, Any, None]], poison: str
+) -> None:
+    """They take the same steps: an error, few requests, and no other table."""
+    memory.bind(Purse, Transactions, Foreign)
+    put(Transactions, header("T", "committed"))
+    put(Foreign, header("T", "pending"))
+    forged = mark("T", name_of(Foreign if poison == "another table" else Transactions), spill={"S": "T!00000"})
+    forged["M"]["intent"]["M"]["op"] = {"S": "save"}
+    put_marked(forged)
+    if poison == "no tickets":
+        document = {"since": {"N": "1"}, "next": {"N": "0"}, "evicted": {"M": {}}, "tickets": {"M": {}}}
+        image = stored(Purse, "p0")
+        assert image is not None
+        put(Purse, {**image, "lock": {"M": {**document, "queue": {"M": _entries(150)}}}})
+    with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
+        asyncio.run(operation())
+    assert f"{name_of(Purse)}/p0" in str(caught.value)
+    assert {table for _, kwargs in process.sent for table in tables_in(kwargs)} <= {
+        name_of(Purse),
+        name_of(Transactions),
+    }
+    assert len(process.sent) <= MOST_REQUESTS
