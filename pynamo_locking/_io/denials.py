@@ -32,19 +32,35 @@ def final(row: Row, error: Exception) -> LockingError:
             f"(Meta.lock_table instead of a LockAttribute). DynamoDB said: {message}",
             cause=error,
         )
-    if is_about_keys(error):
-        return other_keys(f"cannot lock {row.label}", row.table, row.key, error)
+    if _is_about_keys(error):
+        return _other_keys(f"cannot lock {row.label}", row.table, row.key, error)
     kind = ConfigurationError if code == "ValidationException" else LockingError
     return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
 
 
-def is_about_keys(error: Exception) -> bool:
+def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> LockingError:
+    """Return the error for a request to a table of transactions that DynamoDB refuses however often it is sent."""
+    code, message = transport.code_of(error), transport.message_of(error)
+    if code == "ResourceNotFoundException":
+        return ConfigurationError(
+            f"there is no table of transactions {table!r}: create it (its create_table()), or correct "
+            f"Meta.table_name, Meta.region or Meta.host of the TransactionTable.",
+            cause=error,
+        )
+    if _is_about_keys(error):
+        return _other_keys("no transaction can be kept", table, key, error)
+    return LockingError(
+        f"DynamoDB refused a request to the table of transactions {table!r}: {code}: {message}", cause=error
+    )
+
+
+def _is_about_keys(error: Exception) -> bool:
     """Tell whether a request was refused since its table has other keys: each engine has words of its own for that."""
     says = re.search(r"\bkeys?\b", transport.message_of(error), re.IGNORECASE)
     return transport.code_of(error) == "ValidationException" and says is not None
 
 
-def other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:
+def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:
     """Return the error for a request whose key does not fit its table."""
     keys = ", ".join(f"{name} ({next(iter(value))})" for name, value in key.items())
     return ConfigurationError(

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import requests, runtime, transport
-from pynamo_locking._io.denials import foreign, is_about_keys, other_keys
+from pynamo_locking._io.denials import foreign, of_transactions
 from pynamo_locking._io.records import number
 from pynamo_locking._io.requests import Refused
-from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -75,18 +74,7 @@ def _ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         return requests.ask(book.connection, operation, kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
-        code, message = transport.code_of(error), transport.message_of(error)
-        if code == "ResourceNotFoundException":
-            raise ConfigurationError(
-                f"there is no table of transactions {book.table!r}: create it (its create_table()), or correct "
-                f"Meta.table_name, Meta.region or Meta.host of the TransactionTable.",
-                cause=error,
-            ) from error
-        if is_about_keys(error):
-            raise other_keys("no transaction can be kept", book.table, book.key(""), error) from error
-        raise LockingError(
-            f"DynamoDB refused a request to the table of transactions {book.table!r}: {code}: {message}", cause=error
-        ) from error
+        raise of_transactions(book.table, book.key(""), error) from error
 
 
 def begin(book: Book, header: Header) -> None:
