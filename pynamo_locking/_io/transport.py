@@ -309,7 +309,7 @@ def _forget_after_fork() -> None:
     """Leave the parent's mutex and sockets alone in a child process, also in locks made before the fork."""
     global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _guard = runtime.current.mutex()
-    for connection in _connections:
+    for connection in [*_connections, *_lock_connections]:
         _begin_anew(connection)
 
 
