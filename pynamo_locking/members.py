@@ -197,7 +197,7 @@ class Members:
         if any(held._target.row.identity == lock._target.row.identity for held in self.locks):
             return
         try:
-            lock.acquire(wait=max(0.0, self._deadline - runtime.current.monotonic()))
+            lock._enter(max(0.0, self._deadline - runtime.current.monotonic()))
         except ItemNotFound:
             return  # that it is absent will be found, and checked at the commit
         self.locks.append(lock)

@@ -17,7 +17,7 @@ from pynamo_locking._core.queue import (
     observe,
     poll_delay,
 )
-from pynamo_locking._io import events, local, requests, runtime
+from pynamo_locking._io import events, leaving, local, requests, runtime
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.own import OwnEntry
 from pynamo_locking._io.pauses import Pause, walk
@@ -38,9 +38,6 @@ logger = logging.getLogger("pynamo_locking")
 #: Unanswered requests in a row before a lock that does not wait gives up.
 _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
-#: Attempts to remove our entry on the way out; after that its lease has to end by itself.
-_ATTEMPTS_TO_LEAVE: Final = 4
-
 
 class Acquisition:
     """One attempt to take a lock."""
@@ -59,6 +56,7 @@ class Acquisition:
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
+        self.own: OwnEntry | None = None  # once it is granted, for whoever does not come to hear of it
 
     def run(self) -> OwnEntry:
         """Take the lock, or leave nothing behind.
@@ -79,13 +77,16 @@ class Acquisition:
                 own = yield from self._wait_for_turn(image)
                 if own is not None:
                     local.close_mailbox(self._row, self._mailbox)
+                    self.own = own
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
                 self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
-            local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
-            self._leave()
+            try:
+                local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
+            finally:
+                self._leave()
             raise
 
     def _name_entry(self) -> NewEntry:
@@ -322,16 +323,5 @@ class Acquisition:
 
     def _leave(self) -> None:
         """Remove our entry, if it is there or may still arrive."""
-        if not self._may_be_in or self._forks != runtime.forks:  # a forked child has no place in the queue
-            return
-        for attempt in range(_ATTEMPTS_TO_LEAVE):
-            try:
-                image = requests.release(self._row, self._new.id, want_image=local.has_waiters(self._row))
-            except Unavailable as error:
-                logger.warning("removal from %s not answered: %s", self._row.label, error)
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            except Exception:  # noqa: BLE001 - on the way out with an error that says more
-                return
-            else:
-                local.tell_waiters(self._row, image or None)
-                return
+        if self._may_be_in and self._forks == runtime.forks:  # a forked child has no place in the queue
+            leaving.leave(self._row, self._new.id)
