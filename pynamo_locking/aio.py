@@ -172,8 +172,8 @@ class AsyncLock(Generic[M]):
         """
         if self._must_read:
             raise ConfigurationError(
-                f"the item of {self.name} has to be read first, which would block the event loop: use "
-                f"`await lock.aitem()`; after that, `lock.item` has it."
+                f"the item of {self._lock._target.row.label} has to be read first, which would block the event loop: "
+                f"use `await lock.aitem()`; after that, `lock.item` has it."
             )
         return self._lock.item
 

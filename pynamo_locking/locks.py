@@ -93,7 +93,7 @@ class Lock(Taker[M]):
     @property
     def name(self) -> str:
         """The lock's name: ``table/hash key/range key``, or the name of a `NamedLock`."""
-        return self._target.row.label
+        return self._target.row.name
 
     @property
     def owner(self) -> str:
@@ -127,7 +127,9 @@ class Lock(Taker[M]):
         """
         own = self._last()
         if self._wish.claim.is_ranged:
-            raise ConfigurationError(f"{self.name} is locked as a range, which has no item: query what is in it.")
+            raise ConfigurationError(
+                f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
+            )
         if self._given is None:
             self._given = handed.item_of(own, self._target)
         return self._given
@@ -225,10 +227,12 @@ class Lock(Taker[M]):
 
     def _last(self) -> OwnEntry:
         if self._own is None:
-            raise ConfigurationError(f"the lock {self.name} was never taken by this Lock object; acquire it first.")
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."
+            )
         return self._own
 
     def __repr__(self) -> str:
         if self._own is None or not self._takes:
-            return f"<Lock {self.name} not held>"
-        return f"<Lock {self.name} ticket {self.ticket}, {self.remaining:.1f} s left>"
+            return f"<Lock {self._target.row.label} not held>"
+        return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"

@@ -228,7 +228,7 @@ def give_back(lock: Lock[Any]) -> None:
     try:
         lock.release()
     except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock.name, error)
+        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock._target.row.label, error)
 
 
 def _hash_key(model: type[Any], hash_key: Any) -> Image:

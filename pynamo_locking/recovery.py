@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from pynamo_locking._core.lease import is_count
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import events, headers, runtime
 from pynamo_locking._io.completion import complete, decided, is_dead
@@ -167,7 +168,7 @@ def _sweep_one(book: Book, header: Header, *, dry_run: bool) -> str:
         if events.listeners:
             events.tell.recovered(book, header, header.id, outcome=completed, by="sweep")
     except Exception as error:  # noqa: BLE001 - the others are swept all the same
-        logger.warning("transaction %s could not be completed: %s", header.id, error)
+        logger.warning("transaction %s could not be completed: %s", plain(header.id), error)
         return f"failed: {error}"
     return completed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import EVICT_AT_ONCE
 from pynamo_locking._io import events, requests
 from pynamo_locking._io.requests import Refused
@@ -22,7 +23,7 @@ def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | N
     None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.
     """
     dead = dead[:EVICT_AT_ONCE]
-    logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(entry.owner for entry in dead))
+    logger.warning("evicting from %s, as dead: %s", row.label, ", ".join(plain(entry.owner) for entry in dead))
     try:
         image = requests.evict(row, dead, state.evicted)
     except Refused:

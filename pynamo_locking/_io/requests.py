@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import Entry, LockState, traces
 from pynamo_locking._io import attempts, events, records, runtime, transport
 from pynamo_locking._io.records import number
@@ -46,7 +47,7 @@ class Row:
         attribute: stored name of the lock attribute.
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
-        label: the lock's name, for people.
+        name: the lock's name, as it is.
         model: the model of the item, if it is known.
     """
 
@@ -57,7 +58,7 @@ class Row:
     attribute: str
     ttl_attribute: str | None
     may_create: bool
-    label: str
+    name: str
     model: type[Any] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -65,6 +66,11 @@ class Row:
         """What makes two rows the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
+
+    @cached_property
+    def label(self) -> str:
+        """The lock's name for logs and messages."""
+        return plain(self.name)
 
     def state(self, image: Image | None) -> LockState:
         """Return the lock document in an image of this item."""

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import (
     FREE,
     Entry,
@@ -305,7 +306,7 @@ class Acquisition:
             pass
         elif ahead:
             first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
-            reason = f"{len(ahead)} ahead; held by {first.owner} (ticket {first.ticket})"
+            reason = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
         else:
             reason = f"no answer from DynamoDB: {self._failure}"
         raise LockTimeout(
