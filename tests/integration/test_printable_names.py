@@ -46,9 +46,9 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
     """Of the holder that is evicted, and of the lock, whose `name` is as it is."""
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
-        dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False, lease=10).acquire()
+        dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
         own._alive.discard(dead._own)
-        with held_elsewhere(Locks.lock(EVIL)):
+        with held_elsewhere(Locks.lock(EVIL, wait=1000)):
             pass
         lock = Locks.lock(EVIL)
     messages = [record.getMessage() for record in caplog.records]
