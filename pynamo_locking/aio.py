@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -54,8 +53,6 @@ class AsyncLock(Generic[M]):
     Cost: that of `Lock`, and the start of a thread for each request, some 0.1 ms.
     """
 
-    _blocks = 0  # `async with` statements that we are in
-
     def __init__(self, lock: Lock[M]) -> None:
         self._lock = lock
 
@@ -75,18 +72,26 @@ class AsyncLock(Generic[M]):
             asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
         """
         lock = self._lock
-        wish = lock._wish if wait is None else replace(lock._wish, wait=seconds(wait, "wait"))
-        if not lock._acquiring.acquire(blocking=False):
-            raise lock._in_use()
+        wish, before = lock._wish_for(wait), None
         try:
-            own = lock._take_again()
-            if own is None:
-                own = await self._take(wish)
-            else:
-                await self._keep_again(own)
-            lock._note_take(own)
-        finally:
-            lock._acquiring.release()
+            lock._begin()
+            try:
+                before = lock._before()
+                own = lock._take_again(before)
+                if own is None:
+                    own = await self._take(wish)
+                else:
+                    await self._keep_again(own)
+                lock._note_take(own)
+            except BaseException:
+                lock._undo(before)
+                before = None
+                raise
+            finally:
+                lock._acquiring.release()
+        except BaseException:  # an interrupt that came after all that
+            lock._undo(before)
+            raise
         return self
 
     async def _keep_again(self, own: OwnEntry) -> None:
@@ -102,9 +107,9 @@ class AsyncLock(Generic[M]):
     async def _take(self, wish: Wish) -> OwnEntry:
         party = runtime.current.party()
         row = self._lock._target.row
-        steps = Acquisition(row, wish).steps()
+        attempt = self._lock._attempt = Acquisition(row, wish)
         with events.tell.attempt(row, wish) if events.listeners else contextlib.nullcontext():
-            own = await loops.take(steps, self._lock._hold)
+            own = await loops.take(attempt.steps(), self._lock._hold)
         own.party = party  # not the thread that made the last request
         local.remember(own)
         return own
@@ -126,9 +131,12 @@ class AsyncLock(Generic[M]):
         return await self._enter()
 
     async def _enter(self, wait: Duration | None = None) -> Self:
-        await self.aacquire(wait)
-        self._blocks += 1
-        return self
+        self._lock._blocks += 1
+        try:
+            return await self.aacquire(wait)
+        except BaseException:
+            self._lock._blocks -= 1
+            raise
 
     async def __aexit__(
         self,
@@ -136,19 +144,7 @@ class AsyncLock(Generic[M]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._exit(partial(self._lock.__exit__, kind, error, traceback), error)
-
-    async def _exit(self, leave: Callable[[], None], error: BaseException | None) -> None:
-        self._blocks -= 1
-        await _leaving(self._lock, leave, error)
-
-    def __del__(self) -> None:
-        """Give it back for a block that never came to its end: an async generator whose loop has gone is not closed."""
-        own = self._lock._own if self._blocks > 0 else None
-        if own is not None and not (own.ended or own.lost.is_set()):
-            end = GeneratorExit("its event loop has gone")
-            for _ in range(self._blocks):
-                loops.leave_behind(partial(self._lock.__exit__, type(end), end, None), own)
+        await _leaving(self._lock, partial(self._lock.__exit__, kind, error, traceback), error)
 
     # What is known of it
 
@@ -177,8 +173,8 @@ class AsyncLock(Generic[M]):
         """
         if self._must_read:
             raise ConfigurationError(
-                f"the item of {self.name} has to be read first, which would block the event loop: use "
-                f"`await lock.aitem()`; after that, `lock.item` has it."
+                f"the item of {self._lock._target.row.label} has to be read first, which would block the event loop: "
+                f"use `await lock.aitem()`; after that, `lock.item` has it."
             )
         return self._lock.item
 
@@ -296,7 +292,7 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.lock._exit(partial(self._edit.__exit__, kind, error, traceback), error)
+        await _leaving(self.lock._lock, partial(self._edit.__exit__, kind, error, traceback), error)
 
 
 @overload

@@ -36,12 +36,14 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
 
     @override
     def __enter__(self) -> M:
-        self.lock.acquire()
+        takes = self.lock._takes
         try:
+            self.lock._enter()
             item = self.lock.item
             self._note(item)
-        except BaseException:
-            self.lock.release()
+        except BaseException as error:
+            if self.lock._takes > takes:
+                self.lock._leave(error)
             raise
         return item
 
@@ -123,9 +125,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
-            left = max(0.0, deadline - runtime.current.monotonic())
-            lock.acquire(wait=left)
-            held.push(lock.__exit__)
+            _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
         yield locks
 
 
@@ -159,8 +159,18 @@ def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> 
 
 def _is_taken(lock: Lock[Any], skipped: tuple[type[Exception], ...], held: contextlib.ExitStack) -> bool:
     try:
-        lock.acquire()
+        _take(lock, None, held)
     except skipped:
         return False
-    held.push(lock.__exit__)
     return True
+
+
+def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) -> None:
+    takes = lock._takes
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if lock._takes > takes:
+            lock.__exit__(kind, error, traceback)
+
+    held.push(leave)  # before: an interrupt may come right after the grant
+    lock._enter(wait)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import events, guards, handed, local, runtime
-from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.locked import taken_here
+from pynamo_locking._io import guards, handed
+from pynamo_locking._io.taking import Taker
 from pynamo_locking._io.target import M
-from pynamo_locking._io.waiting import Acquisition
-from pynamo_locking.exceptions import ConfigurationError, LockLost
+from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from threading import Event
     from types import TracebackType
 
@@ -25,13 +20,9 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.target import Target
-    from pynamo_locking._io.wish import Wish
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
-class Lock(Generic[M]):
+class Lock(Taker[M]):
     """A first come, first served lock on one item or one name.
 
     Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` statement,
@@ -50,15 +41,6 @@ class Lock(Generic[M]):
     Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read
     a look, and one write each third of the lease.
     """
-
-    def __init__(self, target: Target[M], wish: Wish, on_lost: Callable[[str], object] | None) -> None:
-        self._target = target
-        self._wish = wish
-        self._on_lost = on_lost
-        self._own: OwnEntry | None = None
-        self._takes = 0
-        self._given: M | None = None  # the instance that `item` has returned since
-        self._acquiring = runtime.current.exclusive()
 
     # Taking and giving back
 
@@ -80,70 +62,8 @@ class Lock(Generic[M]):
             ConfigurationError: a table is missing or has other keys, the item is full, the key is wrong, or another
                 program has stored an item where the lock would be kept, which stays as it is.
         """
-        wish = self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
-        if not self._acquiring.acquire(blocking=False):
-            raise self._in_use()
-        try:
-            own = self._take_again()
-            if own is None:
-                own = self._take(wish)
-            else:
-                handed.keep(own, self._begin_heartbeat)
-            self._note_take(own)
-        finally:
-            self._acquiring.release()
+        self._acquire(wait)
         return self
-
-    def _take_again(self) -> OwnEntry | None:
-        """Take the lock that this thread or task holds already, or return None. Makes no request."""
-        own = taken_here(self._target.row, self._wish.claim, self._own)
-        if self._takes and (own is None or own is not self._own):
-            raise self._in_use()
-        if own is None or own.lost_reason == "forked":
-            return None
-        if own.lost.is_set():
-            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
-        if not own.take_again():
-            return None
-        if self._on_lost is not None and self._on_lost not in own.on_lost:
-            own.on_lost.append(self._on_lost)
-        return own
-
-    def _begin_heartbeat(self, own: OwnEntry) -> None:
-        if self._wish.heartbeat and not own.has_heartbeat:
-            heart.add(own)
-            own.has_heartbeat = True
-
-    def _note_take(self, own: OwnEntry) -> None:
-        if not self._takes:
-            self._given = None
-        self._own = own
-        self._takes += 1
-
-    def _in_use(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"this Lock object is in use for {self.name} already, by another thread or task, or its item was "
-            f"deleted in the block. Make one Lock object for each party, and release it before it is taken anew."
-        )
-
-    def _take(self, wish: Wish) -> OwnEntry:
-        take = Acquisition(self._target.row, wish).run
-        return self._hold(events.tell.taking(self._target.row, wish, take) if events.listeners else take())
-
-    def _hold(self, own: OwnEntry) -> OwnEntry:
-        try:
-            handed.refuse_expired(own, self._target)
-            if self._on_lost is not None:
-                own.on_lost.append(self._on_lost)
-            if events.listeners:
-                events.tell.acquired(own)  # before anything else can be told of it
-            self._begin_heartbeat(own)
-            local.remember(own)
-        except BaseException:
-            own.release_and_count()
-            heart.remove(own)
-            raise
-        return own
 
     def release(self) -> None:
         """Give the lock back; the last of several takes removes our entry from the queue.
@@ -153,56 +73,28 @@ class Lock(Generic[M]):
                 Writes through the models were refused from that moment on.
             ConfigurationError: this object does not hold the lock.
         """
-        own = self._must_have_taken()
-        is_last = own.depth == 1
+        takes = self._takes - 1
         try:
-            self._takes, is_last = self._takes - 1, own.give_back()
-            if is_last:
-                local.forget(own)
-                if not own.ended:
-                    own.release_and_count()
-        finally:
-            if is_last:  # whatever interrupts this, nobody renews what nobody can give back any more
-                own.end(is_confirmed=False)
-                heart.remove(own)
-
-    @property
-    def _is_last_take(self) -> bool:
-        """Whether the next release removes our entry, because the lock was taken only once."""
-        return self._must_have_taken().depth == 1
-
-    @property
-    def _is_item_deleted(self) -> bool:
-        """Whether the item was deleted under the lock."""
-        own = self._must_have_taken()
-        return own.ended or own.is_item_deleted
-
-    def _forget_item(self) -> None:
-        """Let `item` be read anew the next time somebody asks for it."""
-        own = self._must_have_taken()
-        own.copies.forget()
-        own.image = self._given = None
+            self._give_back()
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
 
     def __enter__(self) -> Self:
-        return self.acquire()
+        self._enter()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            self.release()
-        except LockLost as loss:
-            if error is None:
-                raise
-            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else it is said already
-                logger.warning("%s (while leaving on %r)", loss, error)
+        self._leave(error)
 
     # What is known of it
 
     @property
     def name(self) -> str:
         """The lock's name: ``table/hash key/range key``, or the name of a `NamedLock`."""
-        return self._target.row.label
+        return self._target.row.name
 
     @property
     def owner(self) -> str:
@@ -239,7 +131,9 @@ class Lock(Generic[M]):
         """
         own = self._last()
         if self._wish.claim.is_ranged:
-            raise ConfigurationError(f"{self.name} is locked as a range, which has no item: query what is in it.")
+            raise ConfigurationError(
+                f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
+            )
         if self._given is None:
             self._given = handed.item_of(own, self._target)
         return self._given
@@ -335,17 +229,14 @@ class Lock(Generic[M]):
 
     # Inside
 
-    def _must_have_taken(self) -> OwnEntry:
-        if self._own is None or not self._takes:
-            raise ConfigurationError(f"the lock {self.name} is not held by this Lock object; acquire it first.")
-        return self._own
-
     def _last(self) -> OwnEntry:
         if self._own is None:
-            raise ConfigurationError(f"the lock {self.name} was never taken by this Lock object; acquire it first.")
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."
+            )
         return self._own
 
     def __repr__(self) -> str:
         if self._own is None or not self._takes:
-            return f"<Lock {self.name} not held>"
-        return f"<Lock {self.name} ticket {self.ticket}, {self.remaining:.1f} s left>"
+            return f"<Lock {self._target.row.label} not held>"
+        return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"

@@ -212,7 +212,7 @@ class Members:
         if any(held._target.row.identity == lock._target.row.identity for held in self.locks):
             return
         try:
-            lock.acquire(wait=max(0.0, self._deadline - runtime.current.monotonic()))
+            lock._enter(max(0.0, self._deadline - runtime.current.monotonic()))
         except ItemNotFound:
             return  # that it is absent will be found, and checked at the commit
         self.locks.append(lock)
@@ -251,7 +251,7 @@ def give_back(lock: Lock[Any]) -> None:
     try:
         lock.release()
     except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock.name, error)
+        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock._target.row.label, error)
 
 
 def _hash_key(model: type[Any], hash_key: Any) -> Image:

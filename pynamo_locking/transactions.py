@@ -43,17 +43,16 @@ class Transaction(QueryingMixin):
     Made by `transaction`, or by hand with `commit` and `rollback`. Only what is called on it takes part:
     ``item.save()`` inside is the single write that it always is.
 
-    Nothing is written before the commit. `get` returns the same instance for the same item, with what the
-    transaction has done to it. Several operations on one item become one write. Conditions are about the
-    items as they are stored before the transaction.
+    Nothing is written before the commit. `get` returns the same instance for the same item, with what the transaction
+    has done to it. Several operations on one item become one write. Conditions are about the items as stored before.
 
-    Guaranteed under crashes of any process at any request, lost and late answers, pauses and clock skew: all
-    writes are applied, or none; nobody, not even a plain PynamoDB reader, ever sees a value of a transaction
-    that is not committed; what is committed was right by what was read (strictly serializable, unless a weaker
-    isolation was asked for). Needed: everybody who writes these items uses this package.
-    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that a
-    transaction which only creates one item, or saves, sets or deletes one without a version check, is not applied
-    again by a second copy of its request that arrives late. An `idempotency_key` makes it safe.
+    Guaranteed under crashes of any process at any request, lost and late answers, pauses and clock skew: all writes
+    are applied, or none; no reader, not even a plain PynamoDB one, sees a value of a transaction that is not
+    committed; what is committed was right by what was read (strictly serializable, unless a weaker isolation was asked
+    for). Needed: every program that writes these items uses this package.
+    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that a second,
+    late copy of the request of a transaction that only creates one item, or saves, sets or deletes one without a
+    version check, is not applied. An `idempotency_key` prevents that.
 
     Args:
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.

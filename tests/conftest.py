@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking._io import own
+from pynamo_locking._io import leaving, own
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
 from tests.engines.servers import Servers
 
@@ -44,6 +44,7 @@ def _nothing_is_renewed_afterwards() -> Iterator[None]:
     yield
     for entry in tuple(own._alive):
         entry.ended = True
+    leaving._unfinished.clear()
 
 
 @pytest.fixture(scope="session")

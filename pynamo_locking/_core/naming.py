@@ -1,4 +1,4 @@
-"""Names of lock rows: one name per key of a table, and never the same name for two keys. Pure."""
+"""Names of lock rows: one name per key of a table, and never the same name for two keys. And names for people. Pure."""
 
 from __future__ import annotations
 
@@ -74,3 +74,13 @@ def canonical_number(value: str) -> str:
             f"1E{MAX_EXPONENT + 1}, unlike {value!r}."
         )
     return format(exact, "f")
+
+
+def plain(text: object) -> str:
+    """Return text from a table for logs, messages and terminals: one line, without characters that a terminal obeys."""
+    return "".join(each if each.isprintable() else _escaped(ord(each)) for each in str(text))
+
+
+def _escaped(number: int) -> str:
+    width, letter = (2, "x") if number <= 0xFF else (4, "u") if number <= 0xFFFF else (8, "U")  # noqa: PLR2004 - as in Python
+    return f"\\{letter}{number:0{width}x}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import EVICT_AT_ONCE
 from pynamo_locking._io import events, requests
 from pynamo_locking._io.requests import Refused
@@ -23,7 +24,7 @@ def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | N
     """
     dead = dead[:EVICT_AT_ONCE]
     if not events.is_logged("Evicted"):
-        named = ", ".join(f"ticket {entry.ticket} of {entry.owner} (lease {entry.lease:g} s)" for entry in dead)
+        named = ", ".join(f"ticket {entry.ticket} of {plain(entry.owner)} (lease {entry.lease:g} s)" for entry in dead)
         logger.warning("evicting from the lock %s, as not renewed for a whole lease: %s", row.label, named)
     try:
         image = requests.evict(row, dead, state.evicted)

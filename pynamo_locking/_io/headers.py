@@ -16,6 +16,7 @@ from pynamo_locking._io import requests, runtime, transport
 from pynamo_locking._io.denials import foreign, of_transactions
 from pynamo_locking._io.records import number
 from pynamo_locking._io.requests import Refused
+from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.attributes import BinaryAttribute
 
+from pynamo_locking._core.naming import plain
 from pynamo_locking._io import records
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -62,7 +63,8 @@ def locks_in(model: Any, condition: Condition, *, is_consistent: bool) -> Iterat
         try:
             state = records.state_in(image, lock)
         except UNREADABLE as error:
-            logger.warning("the attribute %s of %s in %s is no lock: %r", lock, key, model.Meta.table_name, error)
+            table = model.Meta.table_name
+            logger.warning("the attribute %s of %s in %s is no lock: %r", lock, plain(key), table, error)
         else:
             yield Found(key, state)
 
@@ -118,16 +120,6 @@ def key_from_text(attribute: Attribute[Any], text: str) -> Any:
         raise ConfigurationError(
             f"{text!r} is no {attribute.attr_name} ({type(attribute).__name__}): {error}"
         ) from error
-
-
-def plain(text: object) -> str:
-    """Return text from a table without characters that a terminal obeys."""
-    return "".join(each if each.isprintable() else _escaped(ord(each)) for each in str(text))
-
-
-def _escaped(number: int) -> str:
-    width, letter = (2, "x") if number <= 0xFF else (4, "u") if number <= 0xFFFF else (8, "U")  # noqa: PLR2004 - as in Python
-    return f"\\{letter}{number:0{width}x}"
 
 
 def _is_base_64(attribute: Attribute[Any]) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.lease import next_renewal
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.paths import keys_in_rows
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers, images, locked, marks, reading, records, runtime
@@ -165,8 +166,8 @@ class LongCommit:
 
     def _aborted(self, stored: Header) -> TransactionAborted:
         return also(TransactionAborted, TransactWriteError)(
-            f"the transaction {self._header.id} was aborted by somebody else ({stored.by or 'expired'}); nothing was "
-            f"written. Run it again from the start.",
+            f"the transaction {self._header.id} was aborted by somebody else ({plain(stored.by or 'expired')}); "
+            f"nothing was written. Run it again from the start.",
             by=stored.by or "expired",
         )
 

@@ -67,12 +67,15 @@ class Crew:
             self._threads += 1
         try:
             runtime.current.spawn(self._serve, name="pynamo-locking-asyncio")
-        except RuntimeError:
+        except BaseException as error:
+            is_interrupt = not isinstance(error, RuntimeError)
             with self._mutex:
                 self._threads -= 1
-                if self._threads == 0 and work in queue:
+                is_undone = (is_interrupt or self._threads == 0) and work in queue
+                if is_undone:
                     queue.remove(work)
-                    raise
+            if is_undone or is_interrupt:
+                raise
 
     def _serve(self) -> None:
         while True:

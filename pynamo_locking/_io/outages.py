@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from pynamo_locking._core.naming import plain
 from pynamo_locking._io import events, runtime
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class Outage:
         else:
             left = "its lease has ended, so another party may take it, and its guarded writes are refused then"
         return (
-            f"{own} (holder {own.entry.owner}) could not be renewed for {failing_s:.1f} s: {left}. Without an answer "
-            f"the heartbeat tries again about once a second. Last error: {str(error) or repr(error)}"
+            f"{own} (holder {plain(own.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. Without an "
+            f"answer the heartbeat tries again about once a second. Last error: {str(error) or repr(error)}"
         )
 
     def ended(self, own: OwnEntry) -> float | None:
@@ -69,5 +70,7 @@ class Outage:
         failing_s, self._renewed_s = runtime.current.monotonic() - self._renewed_s, None
         if not events.is_logged("Renewed"):
             kept = "; its lease had ended, and no other party took it" if self._is_over else ""
-            logger.warning("%s (holder %s) is renewed again after %.1f s%s", own, own.entry.owner, failing_s, kept)
+            logger.warning(
+                "%s (holder %s) is renewed again after %.1f s%s", own, plain(own.entry.owner), failing_s, kept
+            )
         return failing_s

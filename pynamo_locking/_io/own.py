@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._io import events, local, losses, requests, runtime
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io import events, leaving, local, losses, requests, runtime
+from pynamo_locking._io.callbacks import call_back
 from pynamo_locking._io.copies import Copies
 from pynamo_locking._io.outages import Outage
 from pynamo_locking._io.requests import Refused, Unavailable
-from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -232,8 +233,19 @@ class OwnEntry:
                 if self._release_once(attempt, in_doubt=in_doubt):
                     return
             logger.warning("gave up releasing %s; others wait until its lease is over", self)
+        except LockingError:
+            raise
+        except BaseException:  # also of a signal handler, which may be any
+            self.leave_behind()
+            raise
         finally:
             self.end(is_confirmed=False)  # whatever happened: who has let go must not go on renewing
+
+    def leave_behind(self) -> None:
+        """Let a thread remove the entry, for a caller that was interrupted or has gone. Nothing renews it any more."""
+        if not self.lost.is_set():
+            leaving.leave_behind(self.row, self.entry.id)
+        self.end(is_confirmed=False)
 
     def _release_once(self, attempt: int, *, in_doubt: bool) -> bool:
         """Send one release; False if there was no answer."""
@@ -295,9 +307,9 @@ class OwnEntry:
             self.lost_reason = reason
             self.lost.set()
         if not events.is_logged("Lost"):
-            logger.warning("lost %s (holder %s): %s", self, self.entry.owner, reason)
+            logger.warning("lost %s (holder %s): %s", self, plain(self.entry.owner), reason)
         for callback in self.on_lost:
-            _call_back(callback, reason)
+            call_back(callback, reason)
         if events.listeners:
             events.tell.lost(self)
 
@@ -318,17 +330,7 @@ class OwnEntry:
         return f"lock {self.row.label} ticket {self.entry.ticket}"
 
 
-def _call_back(on_lost: Callable[[str], object], reason: str) -> None:
-    try:
-        runtime.current.spawn(lambda: on_lost(reason), name="pynamo-locking-on-lost")  # type: ignore[arg-type]
-    except RuntimeError:  # no thread: better here than never, and whatever it raises is not ours
-        try:
-            on_lost(reason)
-        except Exception:
-            logger.exception("on_lost failed")
-
-
-_alive: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
+_alive = leaving.held
 
 
 def _leave_all_to_parent() -> None:

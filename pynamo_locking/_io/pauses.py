@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -43,7 +42,7 @@ Steps = Generator[Pause, "Image | None", T]
 def walk(steps: Steps[T]) -> T:
     """Make all steps in this thread, and return what they return. Whatever interrupts a pause closes them."""
     told: Image | None = None
-    with contextlib.closing(steps):
+    try:
         while True:
             try:
                 pause = steps.send(told)
@@ -51,3 +50,5 @@ def walk(steps: Steps[T]) -> T:
                 result: T = done.value
                 return result
             told = pause.sleep()
+    finally:
+        steps.close()  # not by `contextlib.closing`, which an interrupt may keep from it

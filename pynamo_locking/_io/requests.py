@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import Entry, LockState, traces
 from pynamo_locking._io import attempts, denials, events, records, runtime, transport
 from pynamo_locking._io.records import number
@@ -45,7 +46,7 @@ class Row:
         attribute: stored name of the lock attribute.
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
-        label: the lock's name, for people.
+        name: the lock's name, as it is.
         model: the model of the item, if it is known.
     """
 
@@ -56,7 +57,7 @@ class Row:
     attribute: str
     ttl_attribute: str | None
     may_create: bool
-    label: str
+    name: str
     model: type[Any] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -70,6 +71,11 @@ class Row:
         """Name of the table of transactions that the item's model declares; None if it declares none."""
         declared = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
         return None if declared is None else str(declared.Meta.table_name)
+
+    @cached_property
+    def label(self) -> str:
+        """The lock's name for logs and messages."""
+        return plain(self.name)
 
     def state(self, image: Image | None) -> LockState:
         """Return the lock document in an image of this item."""

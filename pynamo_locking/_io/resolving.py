@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.lease import LockSettings, backoff
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
 from pynamo_locking._io import events, headers, marks, runtime, trust
 from pynamo_locking._io.headers import persistently
@@ -34,7 +35,8 @@ class StillPending(Exception):  # noqa: N818 - an answer, not an error
 
     def __init__(self, header: Header) -> None:
         super().__init__(
-            f"the transaction {header.id} of {header.owner} has the item, and is not decided yet; nothing was written"
+            f"the transaction {plain(header.id)} of {plain(header.owner)} has the item, and is not decided yet; "
+            f"nothing was written"
         )
         self.header = header
 
@@ -125,7 +127,7 @@ class Resolver:
         meeting = self._met[header.id] = meet(self._met.get(header.id), header, now)
         reason = reason_now(header, meeting, self._priority)
         if reason is not None:
-            logger.warning("aborting the transaction %s of %s: %s", header.id, header.owner, reason)
+            logger.warning("aborting the transaction %s of %s: %s", plain(header.id), plain(header.owner), reason)
             stored = headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)
             if events.listeners and stored.state is State.ABORTED:
                 events.tell.recovered(book, header, header.id, outcome="aborted", by="reader", reason=reason)

@@ -6,6 +6,7 @@ world in its place with `install`.
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import os
 import random
@@ -148,3 +149,8 @@ def around_fork(before: Callable[[], None], after: Callable[[], None]) -> None:
 
 
 after_fork(_count_fork)
+
+
+def at_exit(callback: Callable[[], None]) -> None:
+    """Call back in the main thread when the process ends, after the end of all threads that are no daemons."""
+    atexit.register(callback)

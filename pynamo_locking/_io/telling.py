@@ -60,7 +60,7 @@ def _harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
 def _about(row: Row, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
     return {
         **clocks(),
-        "name": row.label,
+        "name": row.name,
         "table": row.table,
         "model": row.model,
         "owner": owner,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE, dead_among
 from pynamo_locking._io import expiry, guards, requests, runtime, transport
@@ -196,7 +197,7 @@ def locked_out(
     """Return the error for a write from outside while somebody holds the lock."""
     holder = state.entries[0]
     return also(ItemLocked, error)(
-        f"{row.label} is locked by {holder.owner} (ticket {holder.ticket}); nothing was written. "
+        f"{row.label} is locked by {plain(holder.owner)} (ticket {holder.ticket}); nothing was written. "
         f"Take the lock yourself (locked() or edit()), or try again when it is free.",
         holder=holder.owner,
         ticket=holder.ticket,

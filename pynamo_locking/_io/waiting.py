@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
+from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import (
     FREE,
     Entry,
@@ -17,7 +18,7 @@ from pynamo_locking._core.queue import (
     observe,
     poll_delay,
 )
-from pynamo_locking._io import events, local, requests, runtime, trust
+from pynamo_locking._io import events, leaving, local, requests, runtime, trust
 from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.own import OwnEntry
@@ -42,9 +43,6 @@ _ATTEMPTS_WITHOUT_WAIT: Final = 4
 #: Attempts to enter without a pause between, while others make room or make the document.
 _ATTEMPTS_AT_ONCE: Final = 4
 
-#: Attempts to remove our entry on the way out; after that its lease has to end by itself.
-_ATTEMPTS_TO_LEAVE: Final = 4
-
 
 class Acquisition:
     """One attempt to take a lock."""
@@ -63,6 +61,7 @@ class Acquisition:
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
+        self.own: OwnEntry | None = None  # once it is granted, for whoever does not come to hear of it
 
     def run(self) -> OwnEntry:
         """Take the lock, or leave nothing behind.
@@ -83,6 +82,7 @@ class Acquisition:
                 own = yield from self._wait_for_turn(image)
                 if own is not None:
                     local.close_mailbox(self._row, self._mailbox)
+                    self.own = own
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
@@ -90,8 +90,10 @@ class Acquisition:
                     self._time_out("our entry was removed")
                 self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
-            local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
-            self._leave()
+            try:
+                local.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
+            finally:
+                self._leave()
             raise
 
     def _name_entry(self) -> NewEntry:
@@ -317,7 +319,7 @@ class Acquisition:
             pass
         elif ahead:
             first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
-            reason = f"{len(ahead)} ahead; held by {first.owner} (ticket {first.ticket})"
+            reason = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
         else:
             reason = f"no answer from DynamoDB: {self._failure}"
         raise LockTimeout(
@@ -335,16 +337,5 @@ class Acquisition:
 
     def _leave(self) -> None:
         """Remove our entry, if it is there or may still arrive."""
-        if not self._may_be_in or self._forks != runtime.forks:  # a forked child has no place in the queue
-            return
-        for attempt in range(_ATTEMPTS_TO_LEAVE):
-            try:
-                image = requests.release(self._row, self._new.id, want_image=local.has_waiters(self._row))
-            except Unavailable as error:
-                logger.warning("removal from %s not answered: %s", self._row.label, error)
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            except Exception:  # noqa: BLE001 - on the way out with an error that says more
-                return
-            else:
-                local.tell_waiters(self._row, image or None)
-                return
+        if self._may_be_in and self._forks == runtime.forks:  # a forked child has no place in the queue
+            leaving.leave(self._row, self._new.id)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
 from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
+from pynamo_locking._core.naming import plain
 from pynamo_locking._io import runtime
 from pynamo_locking._io.rows import check_place
 from pynamo_locking.exceptions import ConfigurationError
@@ -49,8 +50,8 @@ class Wish:
         why = disagreement(self.claim, first.claim)
         if why is not None and first.until_ms > runtime.current.time_ms():
             raise ConfigurationError(
-                f"cannot lock {label}: {why} by {first.owner} (ticket {first.ticket}). All who use one lock at the "
-                f"same time must agree on that."
+                f"cannot lock {label}: {why} by {plain(first.owner)} (ticket {first.ticket}). All who use one lock at "
+                f"the same time must agree on that."
             )
 
 

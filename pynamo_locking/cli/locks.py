@@ -218,7 +218,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
 
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     keys = _keys(model, key, range_key)
-    name, table = model._target_of(*keys).row.label, model.Meta.table_name
+    name, table = model._target_of(*keys).row.name, model.Meta.table_name
     try:
         state = model.lock_state(*keys)
     except listing.UNREADABLE as error:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from pynamo_locking._io import listing
+from pynamo_locking._core import naming
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NARROWEST: Final = 12
 
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
-plain: Final = listing.plain
+plain: Final = naming.plain
 
 
 class _Console(Console):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core import naming
 from pynamo_locking._io import inspection, listing
 from pynamo_locking.contrib._places import with_tables
 from pynamo_locking.exceptions import ConfigurationError
@@ -59,7 +60,7 @@ def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) ->
     model = _find(models, name)
     is_gone: bool = model.break_lock(*_values(model, key), ticket=ticket)
     what = "was broken by hand" if is_gone else "was to be broken by hand, and is not in the queue"
-    logger.warning("ticket %d of the lock %s %s %s", ticket, name, listing.plain("/".join(key)), what)
+    logger.warning("ticket %d of the lock %s %s %s", ticket, name, naming.plain("/".join(key)), what)
     return is_gone
 
 
@@ -73,7 +74,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.1f} s" if isinstance(value, float) else listing.plain(value)
+    return f"{value:.1f} s" if isinstance(value, float) else naming.plain(value)
 
 
 def _rows(model: Any, key: Sequence[str], state: LockState) -> Iterator[Row]:

@@ -37,6 +37,10 @@ class PreconditionRequired(LockingError):  # noqa: N818 - the name of the status
     """The request changes something and does not say which version of it (428): it has no ``If-Match``."""
 
 
+class MalformedPrecondition(PreconditionRequired):
+    """The request has an ``If-Match`` that is no list of entity tags (400)."""
+
+
 class Problem(NamedTuple):
     """An answer in the form of RFC 9457.
 
@@ -64,6 +68,11 @@ class _Kind(NamedTuple):
 
 #: From the leaf to the root: the first that fits counts. No text here says what is stored, or where.
 _KINDS: Final[dict[type[LockingError], _Kind]] = {
+    MalformedPrecondition: _Kind(
+        400,
+        "malformed-if-match",
+        'If-Match has to be *, or ETags in double quotes as they were sent: "3-a", "4-b".',
+    ),
     PreconditionRequired: _Kind(428, "precondition-required", "Send If-Match with the ETag of what you have read."),
     StaleVersion: _Kind(
         409, "stale-version", "It was changed since it was read. Read it again.", ("expected", "actual")
@@ -155,6 +164,7 @@ def _retry_after(state: LockState | None) -> dict[str, str]:
 #: DynamoDB's numbers have at most 38 digits.
 _LONGEST_NUMBER: Final = 38
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+_TAGS: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))*")
 #: Noted in a request's environ, which whatever wraps the request shares with it.
 _IS_CONDITIONAL: Final = "pynamo_locking.is_conditional"
 
@@ -174,10 +184,26 @@ def etag_of(item: Any) -> str:
     return f"{known.version}" if known.write_id is None else f"{known.version}-{known.write_id}"
 
 
+def _tags_in(header: str) -> list[str] | None:
+    """Return the strong tags in an ``If-Match``, None for ``*``. Weak ones match nothing, as RFC 9110 compares.
+
+    Raises:
+        MalformedPrecondition: it is neither ``*`` nor a list of tags.
+    """
+    if header.strip(" \t") == "*":
+        return None
+    if _TAGS.fullmatch(header) is None:
+        raise MalformedPrecondition("the If-Match of this request is no list of ETags. Nothing was read or written.")
+    return [tag for weak, tag in _TAG.findall(header) if not weak]
+
+
 def _meant_by(tag: str) -> Known | None:
-    version, _, write_id = tag.partition("-")
+    """Return what `etag_of` has made this tag of; None if it cannot have made it."""
+    version, dash, write_id = tag.partition("-")
     is_number = version.isascii() and version.isdigit() and len(version) <= _LONGEST_NUMBER
-    return Known(int(version), write_id or None) if is_number else None
+    if not is_number or str(int(version)) != version or bool(dash) != bool(write_id):
+        return None
+    return Known(int(version), write_id or None)
 
 
 def if_match(environ: dict[str, Any], found: Any, hash_key: Any, range_key: Any) -> Any:
@@ -190,7 +216,7 @@ def if_match(environ: dict[str, Any], found: Any, hash_key: Any, range_key: Any)
         range_key: of the item.
 
     Raises:
-        PreconditionRequired, StaleVersion, DoesNotExist, ConfigurationError: as `matched`.
+        PreconditionRequired, StaleVersion, ConfigurationError: as `matched`.
     """
     environ[_IS_CONDITIONAL] = True
     return matched(environ.get("HTTP_IF_MATCH"), found, hash_key, range_key)
@@ -217,8 +243,8 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
 
     Raises:
         PreconditionRequired: there is no ``If-Match``.
-        StaleVersion: the item is none of those that it names.
-        DoesNotExist: it had to be read, and is not there.
+        MalformedPrecondition: it is no list of tags.
+        StaleVersion: the item is none of those that it names, or there is none.
         ConfigurationError: the model has no version.
     """
     model: Any = found if isinstance(found, type) else type(found)
@@ -226,27 +252,38 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
         raise ConfigurationError(f"{model.__name__} has no version to compare: declare `version = VersionAttribute()`.")
     if header is None:
         raise PreconditionRequired("this request changes an item and has no If-Match: send the ETag of what was read.")
-    tags = [_meant_by(tag) for weak, tag in _TAG.findall(header) if not weak]  # RFC 9110: the comparison is strong
-    expected = [known for known in tags if known is not None]
-    if found is model and len(expected) == len(tags) == 1:
+    tags = _tags_in(header)
+    expected = [known for known in map(_meant_by, tags or ()) if known is not None]
+    if found is model and tags is not None and len(expected) == len(tags) == 1 and _says_all(expected[0], model):
         item = model(hash_key, range_key)  # nothing has to be read: the write itself compares
         versions.assume(item, expected[0])
         return item
-    current: Any = model.get(hash_key, range_key, consistent_read=True) if found is model else found
-    stored = versions.known(current)
-    if header.strip() != "*" and not any(_is_same(known, stored) for known in expected):
-        first = expected[0].version if expected else None
+    current = _read(model, hash_key, range_key) if found is model else found
+    stored = Known(None, None) if current is None else versions.known(current)
+    if current is not None and (tags is None or stored in expected):
+        return current
+    # It was read without its write id, as from an index: the write compares that.
+    meant = [known for known in expected if known.version == stored.version and stored.write_id is None]
+    if current is None or len(meant) != 1:
         raise StaleVersion(
             "the item is not in a version that If-Match names. Nothing was written; read it again.",
-            expected=first,
+            expected=expected[0].version if expected else None,
             actual=stored.version,
         )
+    versions.assume(current, meant[0])
     return current
 
 
-def _is_same(known: Known, stored: Known) -> bool:
-    """Tell whether two may be the same; what is not known here is compared by the write."""
-    return known.version == stored.version and (None in (known.write_id, stored.write_id) or known == stored)
+def _says_all(known: Known, model: Any) -> bool:
+    """Tell whether a tag names the write as well, where the model has ids of its writes."""
+    return known.write_id is not None or versions.shape_of(model).write_id_name is None
+
+
+def _read(model: Any, hash_key: Any, range_key: Any) -> Any:
+    try:
+        return model.get(hash_key, range_key, consistent_read=True)
+    except model.DoesNotExist:
+        return None
 
 
 # Locks that a request has forgotten

@@ -130,15 +130,14 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
 
     Args:
         item: as it was just read; or a model, with the keys: nothing is read then unless ``If-Match`` has several
-            tags or a ``*``, and the item has nothing but its keys and its version. That is enough to `update` or
-            `delete` it; to `save` it, give it all its attributes.
+            tags, a ``*`` or a tag without a write id, and the item has nothing but its keys and its version. That is
+            enough to `update` or `delete` it; to `save` it, give it all its attributes.
         hash_key: with a model.
         range_key: with a model.
 
     Raises:
-        PreconditionRequired: there is no ``If-Match``; answered by 428.
-        StaleVersion: it names another version.
-        DoesNotExist: the item had to be read, and is not there.
+        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is no list of tags; answered by 400.
+        StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
     found: _M = _web.if_match(request.environ, item, hash_key, range_key)

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import events
+from pynamo_locking._core.naming import plain
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _level_of(event: Event, level: int) -> int:
 
 def subject(event: Event) -> str:
     """Return what an event is about, for people: the name of a lock or item, or the id of a transaction."""
-    return str(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
+    return plain(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
 
 
 def details(event: Event) -> str:
@@ -92,7 +93,7 @@ def details(event: Event) -> str:
         if field.name.endswith("_ms") and field.name != "time_ms" and value is not None:
             said.append(f"{_words(field.name[:-3])} {value:.0f} ms")
         elif field.name in _SAID and value not in (None, ""):
-            said.append(f"{_words(field.name)} {value}")
+            said.append(f"{_words(field.name)} {plain(value)}")
     return f" ({', '.join(said)})" if said else ""
 
 

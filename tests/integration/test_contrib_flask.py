@@ -153,8 +153,10 @@ def test_any_version_will_do(client):
     for header in ("*", f'"9", {tag}'):
         answer = client.put("/accounts/a-1", json={"owner": "Grace"}, headers={"If-Match": header})
         assert answer.status_code == (200 if header == "*" else 412)
-    missing = client.put("/accounts/none", json={"owner": "Grace"}, headers={"If-Match": "*"})
-    assert missing.status_code == 404
+    for header in ("*", '"1-a", "2-b"', '"1"'):
+        missing = client.put("/accounts/none", json={"owner": "Grace"}, headers={"If-Match": header})
+        assert missing.status_code == 412
+    assert client.put("/accounts/a-1", json={"owner": "Grace"}, headers={"If-Match": "1"}).status_code == 400
 
 
 def test_no_such_account(client):

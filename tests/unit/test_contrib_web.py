@@ -204,23 +204,59 @@ def test_what_is_not_stored_has_no_tag():
 
 
 @pytest.mark.parametrize(
-    "header", ['"3-a-b"', '"1", "3-a-b"', 'W/"9" , "3-a-b"', '"x,y","3-a-b"', "*", ' "3-a-b" ', '"3"', '"3-a-b",']
+    "header",
+    ['"3-a-b"', '"1", "3-a-b"', 'W/"9" , "3-a-b"', '"x,y","3-a-b"', "*", ' "3-a-b" ', '"3-a-b",', ',\t,"3-a-b"'],
 )
 def test_a_tag_that_matches(header):
-    """One of several is enough, and an id that is not known is left to the write."""
+    """One of several is enough, and empty elements of the list are none."""
     item = stored(3, "a-b")
     assert _web.matched(header, item) is item
 
 
 @pytest.mark.parametrize(
     "header",
-    ['"2-a-b"', '"3-a-c"', 'W/"3-a-b"', "3-a-b", '""', "", '"three"', '"-3"', f'"{"9" * 5000}"', '"٣-a-b"', '"3-a-b'],
+    [
+        *('"2-a-b"', '"3-a-c"', 'W/"3-a-b"', '""', "", '"three"', '"-3"', f'"{"9" * 5000}"', '"\xb3-a-b"'),
+        *('"03-a-b"', '"3"', '"3-"', '"3","3-a","3-b"', '"3-a-b-"'),
+    ],
 )
 def test_a_tag_that_does_not_match(header):
-    """Other versions, other writes, weak tags, and what is no tag at all."""
+    """Other versions, other writes, weak tags, and tags that no item has: compared as they are, sign by sign."""
     with pytest.raises(StaleVersion) as refused:
         _web.matched(header, stored(3, "a-b"))
     assert refused.value.actual == 3
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "3-a-b",
+        '"3-a-b',
+        '/ éW"3-a-b"\\',
+        'w/"3-a-b"',
+        '"٣-a-b"',
+        '"3-a-b" "4"',
+        '*, "3-a-b"',
+        '"3 a"',
+        'W/ "3-a-b"',
+        "**",
+    ],
+)
+def test_what_is_no_list_of_tags(header):
+    """Is refused as such, and with a status of its own; nothing is read."""
+    for found in (stored(3, "a-b"), Versioned):
+        with pytest.raises(_web.MalformedPrecondition) as refused:
+            _web.matched(header, found, "k")
+        answer = _web.problem(refused.value, is_conditional=True)
+        assert (answer.status, answer.body["code"]) == (400, "malformed-if-match")
+
+
+def test_an_id_that_was_not_read_is_left_to_the_write():
+    """If one tag names it. Of several that do, none can be chosen."""
+    item = stored(3)
+    assert versions.known(_web.matched('"2-x", "3-a-b"', item)) == Known(3, "a-b")
+    with pytest.raises(StaleVersion):
+        _web.matched('"3-a", "3-b"', stored(3))
 
 
 def test_no_if_match():

@@ -1,0 +1,247 @@
+"""Takes of one lock by one `Lock` object: counted so that an interrupt, wherever it comes, leaves none behind."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic
+
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._io import events, handed, local, runtime
+from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io.locked import taken_here
+from pynamo_locking._io.target import M
+from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.target import Target
+    from pynamo_locking._io.wish import Wish
+
+    #: The takes of a `Lock`, the entry that its thread or task has in the queue already, and the takes of that.
+    Before = tuple[int, "OwnEntry | None", int]
+
+logger = logging.getLogger("pynamo_locking")
+
+
+class Taker(Generic[M]):
+    """What a `Lock` does inside."""
+
+    _blocks = 0  # `with` statements that we are in
+
+    def __init__(self, target: Target[M], wish: Wish, on_lost: Callable[[str], object] | None) -> None:
+        self._target = target
+        self._wish = wish
+        self._on_lost = on_lost
+        self._own: OwnEntry | None = None
+        self._takes = 0
+        self._given: M | None = None  # the instance that `item` has returned since
+        self._acquiring = runtime.current.exclusive()
+        self._attempt: Acquisition | None = None
+
+    # Taking
+
+    def _acquire(self, wait: Duration | None) -> None:
+        wish = self._wish_for(wait)
+        before = None
+        try:
+            self._begin()
+            try:
+                before = self._before()
+                own = self._take_again(before)
+                if own is None:
+                    own = self._take(wish)
+                else:
+                    handed.keep(own, self._begin_heartbeat)
+                self._note_take(own)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _wish_for(self, wait: Duration | None) -> Wish:
+        return self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
+
+    def _begin(self) -> None:
+        if not self._acquiring.acquire(blocking=False):
+            raise self._in_use()
+
+    def _before(self) -> Before:
+        """Return what a take that fails goes back to."""
+        own = taken_here(self._target.row, self._wish.claim, self._own)
+        if self._takes and (own is None or own is not self._own):
+            raise self._in_use()
+        self._attempt = None
+        return self._takes, own, 0 if own is None else own.depth
+
+    def _take_again(self, before: Before) -> OwnEntry | None:
+        """Take the lock that this thread or task holds already, or return None. Makes no request."""
+        own = before[1]
+        if own is None or own.lost_reason == "forked":
+            return None
+        if own.lost.is_set():
+            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
+        if not own.take_again():
+            return None
+        if self._on_lost is not None and self._on_lost not in own.on_lost:
+            own.on_lost.append(self._on_lost)
+        return own
+
+    def _take(self, wish: Wish) -> OwnEntry:
+        attempt = self._attempt = Acquisition(self._target.row, wish)
+        own = events.tell.taking(self._target.row, wish, attempt.run) if events.listeners else attempt.run()
+        return self._hold(own)
+
+    def _hold(self, own: OwnEntry) -> OwnEntry:
+        try:
+            handed.refuse_expired(own, self._target)
+            if self._on_lost is not None:
+                own.on_lost.append(self._on_lost)
+            if events.listeners:
+                events.tell.acquired(own)  # before anything else can be told of it
+            self._begin_heartbeat(own)
+            local.remember(own)
+        except BaseException:
+            own.release_and_count()
+            heart.remove(own)
+            raise
+        return own
+
+    def _begin_heartbeat(self, own: OwnEntry) -> None:
+        if self._wish.heartbeat and not own.has_heartbeat:
+            heart.add(own)
+            own.has_heartbeat = True
+
+    def _note_take(self, own: OwnEntry) -> None:
+        if not self._takes:
+            self._given = None
+        self._own = own
+        self._takes += 1
+
+    def _undo(self, before: Before | None) -> None:
+        """Count a take that failed as none, however far it came; a thread removes what was granted."""
+        if before is None:
+            return
+        self._takes, own, depth = before
+        if own is not None:
+            own.depth = depth
+        granted = None if self._attempt is None else self._attempt.own
+        if granted is not None and not granted.ended:
+            _leave_behind(granted)
+
+    def _in_use(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"this Lock object is in use for {self._target.row.label} already, by another thread or task, or its item "
+            f"was deleted in the block. Make one Lock object for each party, and release it before it is taken anew."
+        )
+
+    # Giving back
+
+    def _give_back(self) -> None:
+        own = self._must_have_taken()
+        takes, depth, is_last = self._takes - 1, own.depth - 1, False
+        try:
+            self._takes = takes
+            is_last = own.give_back()
+            if is_last:
+                local.forget(own)
+                if not own.ended:
+                    own.release_and_count()
+        except LockingError:
+            raise
+        except BaseException:  # an interrupt, which may have come before anything was done
+            self._takes, own.depth = takes, depth
+            if depth == 0:
+                _leave_behind(own)
+            raise
+        finally:
+            if is_last:  # nobody renews what nobody can give back any more
+                own.end(is_confirmed=False)
+                heart.remove(own)
+
+    # Blocks
+
+    def _enter(self, wait: Duration | None = None) -> None:
+        """Take the lock for a block."""
+        takes = self._takes
+        try:
+            self._blocks += 1
+            self._acquire(wait)
+        except BaseException as error:
+            self._blocks -= 1
+            self._leave_above(takes, error)
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Give the lock back at the end of a block, which ended with that error."""
+        takes = self._takes - 1
+        try:
+            self._give_back_after(error)
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
+        finally:
+            self._blocks -= 1
+
+    def _leave_above(self, takes: int, error: BaseException) -> None:
+        """Give back what an interrupt has kept from being given back: more than so many takes."""
+        if self._takes > max(takes, 0):
+            self._give_back_after(error)
+
+    def _give_back_after(self, error: BaseException | None) -> None:
+        try:
+            self._give_back()
+        except LockLost as loss:
+            if error is None:
+                raise
+            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else it is said already
+                logger.warning("%s (while leaving on %r)", loss, error)
+
+    def __del__(self) -> None:
+        """Give it back for a block whose end never began: an interrupt came first, or its event loop has gone."""
+        own = self._own if self._blocks > 0 and self._takes else None
+        if own is not None and not own.ended:
+            own.depth -= self._takes
+            if own.depth <= 0:
+                _leave_behind(own)
+
+    # What is held
+
+    def _must_have_taken(self) -> OwnEntry:
+        if self._own is None or not self._takes:
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."
+            )
+        return self._own
+
+    @property
+    def _is_last_take(self) -> bool:
+        """Whether the next release removes our entry, because the lock was taken only once."""
+        return self._must_have_taken().depth == 1
+
+    @property
+    def _is_item_deleted(self) -> bool:
+        """Whether the item was deleted under the lock."""
+        own = self._must_have_taken()
+        return own.ended or own.is_item_deleted
+
+    def _forget_item(self) -> None:
+        """Let `item` be read anew the next time somebody asks for it."""
+        own = self._must_have_taken()
+        own.copies.forget()
+        own.image = self._given = None
+
+
+def _leave_behind(own: OwnEntry) -> None:
+    """Let a thread remove the entry of a caller that was interrupted, or has gone."""
+    own.leave_behind()
+    local.forget(own)
+    heart.remove(own)

@@ -1,0 +1,336 @@
+"""Ctrl-C at every place where Python lets one in leaves no entry in a queue.
+
+CPython raises `KeyboardInterrupt` where a function begins, where a coroutine or a generator goes on, and after each
+call of a builtin. These tests raise it there themselves: at the first such place of the package, then at the second
+one, and so on until there are no more. Each request is interrupted before it is sent, and after it is applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from typing_extensions import Self
+
+import pynamo_locking
+from pynamo_locking import TransactionAborted, locked_all, sweep, transaction
+from pynamo_locking._io import attempts, heartbeat, leaving, local, loops
+from pynamo_locking.testing import VirtualClock
+from tests.support import parties, workers
+from tests.support.transaction_models import (
+    FEW,
+    Purse,
+    Transactions,
+    make_long_from,
+    marked_rows,
+    purses,
+    stored,
+)
+from tests.support.workers import Beside, Locks, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from tests.engines.engine import Engine
+
+ROOT: Final = str(Path(pynamo_locking.__file__).parent)
+#: The in-memory database, which is no code that is interrupted in an application.
+DATABASE: Final = (str(Path(ROOT) / "testing"), str(Path(ROOT) / "_expressions"))
+#: Between a task and its threads; `asyncio.run` turns the first Ctrl-C into a cancellation there.
+LOOPS: Final = loops.__file__
+#: Python drops what is raised while a finalizer runs, or a generator is collected.
+LET_BE: Final = {"__del__", "<genexpr>"}
+
+
+class Injected:
+    """Raises `KeyboardInterrupt` at one place of a block, if it has so many.
+
+    Args:
+        place: which place; from 1.
+        let_be: names of functions that are not interrupted at their very beginning.
+    """
+
+    def __init__(self, place: int, let_be: set[str]) -> None:
+        self._left = place
+        self._let_be = let_be
+        self.where = "nowhere"
+        self._dispatch = attempts.dispatch.__code__
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        is_place = event == "c_return" or (event == "call" and code.co_name not in self._let_be)
+        is_answer = event == "return" and code is self._dispatch
+        if (is_place or is_answer) and self._is_ours(code.co_filename):
+            self._left -= 1
+            if not self._left:
+                sys.setprofile(None)
+                self.where = f"{event} in {code.co_filename}:{frame.f_lineno} {code.co_name}"
+                raise KeyboardInterrupt
+
+    def _is_ours(self, path: str) -> bool:
+        return path.startswith(ROOT) and not path.startswith((*DATABASE, LOOPS))
+
+    @property
+    def was_raised(self) -> bool:
+        return self._left <= 0
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.setprofile(None)
+        return kind is KeyboardInterrupt
+
+
+def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[str] = LET_BE, step: int = 1) -> int:
+    """Interrupt a function at each of its places, check what each has left, and return how many there were."""
+    run()  # what is made once and kept
+    place = step
+    while True:
+        with Injected(place, let_be) as injected:
+            run()
+        until(lambda: not leaving._unfinished, "the threads that remove entries")
+        check(injected.where)
+        if not injected.was_raised:
+            return place - 1
+        place += step
+
+
+def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
+    def check(where: str) -> None:
+        if any(model.lock_state(key).entries for model, key in rows):
+            gc.collect()  # a block whose end never began is given back by a finalizer
+            until(lambda: not leaving._unfinished, "the threads that remove entries")
+        left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
+        assert {name: entries for name, entries in left.items() if entries} == {}, where
+        assert [own for mine in local._held.get().values() for own in mine if not own.ended] == [], where
+        assert [own for _, _, own in heartbeat.heart._due if not own.ended] == [], where
+
+    return check
+
+
+@pytest.fixture
+def models(memory: Engine) -> None:
+    memory.bind(Locks, Beside, workers.Plain)
+    workers.Plain("a").save()
+
+
+def in_a_block() -> None:
+    with Locks.locked("a"):
+        pass
+
+
+def in_an_item() -> None:
+    with workers.Plain.locked("a") as lock:
+        _ = lock.item
+
+
+def in_a_nested_block() -> None:
+    with Locks.locked("a"), Locks.locked("a"):
+        pass
+
+
+def twice_with_one_lock() -> None:
+    lock = Locks.locked("a")
+    with lock, lock:
+        pass
+
+
+def in_an_edit() -> None:
+    with workers.Plain.edit("a") as item:
+        item.value += 1
+
+
+def in_an_edit_inside_a_lock() -> None:
+    with workers.Plain.locked("a"), workers.Plain.edit("a") as item:
+        item.value += 1
+
+
+def in_two_locks() -> None:
+    with locked_all(Locks.lock("a"), workers.Plain.lock("a")):
+        pass
+
+
+def in_the_first_free() -> None:
+    with Locks.locked_first(["a", "b"]):
+        pass
+
+
+def by_acquire_and_release() -> None:
+    lock = Locks.lock("a").acquire()
+    try:
+        pass
+    finally:
+        lock.release()
+
+
+def by_acquire_and_release_inside() -> None:
+    with Locks.locked("a"):
+        by_acquire_and_release()
+
+
+async def in_a_block_of_a_task() -> None:
+    async with Locks.alocked("a"):
+        pass
+
+
+async def in_an_edit_of_a_task() -> None:
+    async with workers.Plain.aedit("a") as item:
+        item.value += 1
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        in_a_block,
+        in_an_item,
+        in_a_nested_block,
+        twice_with_one_lock,
+        in_an_edit,
+        in_an_edit_inside_a_lock,
+        in_two_locks,
+        in_the_first_free,
+    ],
+)
+def test_an_interrupted_block_leaves_no_entry(models: None, run: Callable[[], None]) -> None:
+    """Wherever the interrupt comes: before the grant, between it and the block, at its end, in the release."""
+    places = each_place(run, none_left((Locks, "a"), (Locks, "b"), (workers.Plain, "a")))
+    assert places > 50
+
+
+@pytest.mark.parametrize("run", [by_acquire_and_release, by_acquire_and_release_inside])
+def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], None]) -> None:
+    """So it is with `acquire` and `release`, unless the interrupt comes before `release` has begun."""
+    places = each_place(run, none_left((Locks, "a")), LET_BE | {"release"})
+    assert places > 50
+
+
+@pytest.mark.parametrize("run", [in_a_block_of_a_task, in_an_edit_of_a_task])
+def test_an_interrupted_task_leaves_no_entry(models: None, run: Any) -> None:
+    """So it is where the interrupt goes through an event loop."""
+    places = each_place(lambda: asyncio.run(run()), none_left((Locks, "a"), (workers.Plain, "a")))
+    assert places > 50
+
+
+def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C again, while the entry is removed because of the first one: a thread goes on."""
+    original, second = leaving._remove, iter([KeyboardInterrupt()])
+
+    def interrupted(row: Any, entry_id: str) -> None:
+        for interrupt in second:
+            raise interrupt
+        original(row, entry_id)
+
+    def wait(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with parties.held_elsewhere(workers.Plain.lock("a")), monkeypatch.context() as patch:
+        patch.setattr(leaving, "_remove", interrupted)
+        patch.setattr(local.Mailbox, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            workers.Plain.lock("a").acquire()
+        until(lambda: not leaving._unfinished, "the thread that removes the entry")
+        assert len(workers.Plain.lock_state("a").entries) == 1
+    none_left((workers.Plain, "a"))("the second interrupt")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of sockets in the middle of a request
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends")
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
+@pytest.mark.parametrize("run", [in_a_block, in_an_edit, by_acquire_and_release])
+def test_signals_at_random_moments(dynoxide: Engine, run: Callable[[], None]) -> None:
+    """200 of them, on an engine that answers over HTTP: before, during and after its requests."""
+    dynoxide.bind(Locks, workers.Plain)
+    workers.Plain("a").save()
+    run()
+    began = time.perf_counter()
+    run()
+    usual, chance, interrupts, main = time.perf_counter() - began, random.Random(15), 0, threading.get_ident()
+    for _ in range(200):
+        pause = chance.uniform(0, usual)
+
+        def interrupt(pause: float = pause) -> None:
+            time.sleep(pause)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        try:
+            thread.start()
+            run()
+            thread.join()
+        except KeyboardInterrupt:
+            interrupts += 1
+        thread.join()
+    assert interrupts == 200
+    none_left((Locks, "a"), (workers.Plain, "a"))("signals")
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_an_interrupted_transaction_is_all_or_none(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """What is left of it, `sweep` finishes: no mark stays, and the money is all there."""
+    if is_long:
+        make_long_from(monkeypatch)
+    memory.bind(Purse, Transactions)
+    names = [purse.purse_id for purse in purses(FEW + 2)]
+
+    def move() -> None:
+        # The virtual clock may let its lease pass while the interrupt is on its way out.
+        with contextlib.suppress(TransactionAborted), transaction() as tx:
+            for name in names:
+                tx.update(tx.get(Purse, name), [Purse.balance.add(1)])
+
+    def check(where: str) -> None:
+        sweep(Transactions)
+        assert marked_rows(Purse) == [], where
+        assert len({stored(Purse, name)["balance"]["N"] for name in names}) == 1, where
+
+    with VirtualClock():
+        assert each_place(move, check, step=13 if is_long else 5) > 500
+
+
+ENDING: Final = """
+import sys, threading
+from pynamo_locking import NamedLock
+
+class Locks(NamedLock):
+    class Meta:
+        table_name, host, region = sys.argv[1:]
+        aws_access_key_id = aws_secret_access_key = "dummy"
+
+Locks.lock("of the main thread").acquire()
+taken = threading.Event()
+
+def hold():
+    with Locks.locked("of a daemon"):
+        taken.set()
+        threading.Event().wait()
+
+threading.Thread(target=hold, daemon=True).start()
+taken.wait()
+sys.exit(3)
+"""
+
+
+def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
+    """What the main thread has taken and not given back is given back; a daemon thread may be at work to the last."""
+    dynoxide.bind(Locks)
+    meta: Any = Locks.Meta
+    command = [sys.executable, "-c", ENDING, meta.table_name, meta.host, meta.region]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (3, "")
+    assert Locks.lock_state("of the main thread").entries == ()
+    assert len(Locks.lock_state("of a daemon").entries) == 1

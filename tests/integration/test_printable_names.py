@@ -1,0 +1,58 @@
+"""Owner labels and names of locks are text of others: no line of a log is forged with them, and no terminal steered."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pynamo_locking import ItemLocked, LockTimeout
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io import own
+from pynamo_locking.testing import VirtualClock
+from tests.support.parties import held_elsewhere
+from tests.support.workers import Locks, Plain
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+EVIL = "\x1b[2Jme\nWARNING all is well\u202e\x7f\r"
+SHOWN = "\\x1b[2Jme\\x0aWARNING all is well\\u202e\\x7f\\x0d"
+
+
+def test_plain_leaves_text_alone() -> None:
+    """Letters of any language, and what is printed of them; the rest is written as Python writes it."""
+    assert plain("größe 量 / x") == "größe 量 / x"
+    assert plain(EVIL) == SHOWN
+
+
+def test_errors_name_owners_on_one_line(memory: Engine) -> None:
+    """Of a timeout and of a refused write; the attribute of the error has the label as it is."""
+    memory.bind(Plain)
+    Plain("a").save()
+    with held_elsewhere(Plain.lock("a", owner=EVIL)):
+        with pytest.raises(LockTimeout) as late:
+            Plain.lock("a", wait=0).acquire()
+        with pytest.raises(ItemLocked) as refused:
+            Plain("a").save()
+    for error in (late.value, refused.value):
+        assert SHOWN in str(error)
+        assert EVIL not in str(error)
+    assert refused.value.holder == EVIL
+
+
+def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """Of the holder that is evicted, and of the lock, whose `name` is as it is."""
+    memory.bind(Locks)
+    with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
+        dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
+        own._alive.discard(dead._own)
+        with held_elsewhere(Locks.lock(EVIL, wait=1000)):
+            pass
+        lock = Locks.lock(EVIL)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(f"evicting from {SHOWN}, as dead: {SHOWN}" in message for message in messages)
+    assert all(message.isprintable() for message in messages)
+    assert lock.name == EVIL
+    assert repr(lock) == f"<Lock {SHOWN} not held>"
