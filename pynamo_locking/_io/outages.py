@@ -43,7 +43,8 @@ class Outage:
             self._renewed_s = own.deadline - own.entry.lease
             self._next_s, self._pause_s, self._is_over = now, _FIRST_PAUSE_S, False
         has_ended = not own.remaining and not self._is_over
-        is_news = has_ended or now >= self._next_s
+        is_gone = own.ended or own.lost.is_set()  # meanwhile, so that there is nothing to renew
+        is_news = not is_gone and (has_ended or now >= self._next_s)
         failing_s = now - self._renewed_s
         if is_news:
             self._next_s, self._pause_s = now + self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
@@ -58,9 +59,10 @@ class Outage:
             left = f"{own.remaining:.1f} s of its lease of {own.entry.lease:g} s are left"
         else:
             left = "its lease has ended, so another party may take it, and its guarded writes are refused then"
+        further = "The heartbeat goes on trying. " if own.has_heartbeat else ""
         return (
-            f"{own} (holder {plain(own.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. Without an "
-            f"answer the heartbeat tries again about once a second. Last error: {str(error) or repr(error)}"
+            f"{own} (holder {plain(own.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. {further}"
+            f"Last error: {str(error) or repr(error)}"
         )
 
     def ended(self, own: OwnEntry) -> float | None:

@@ -285,10 +285,10 @@ def _note_connections() -> None:
     Connection.__init__ = make_and_note  # type: ignore[method-assign]
 
 
-def note(connection: Connection) -> None:
-    """Note a connection that an application hands in: it may be older than the import of this package."""
+def note(connection: object) -> None:
+    """Note a connection that an application hands in, if it is one: it may be older than the import of this package."""
     with _guard:
-        if connection not in _connections:
+        if isinstance(connection, Connection) and connection not in _connections:
             _connections.add(connection)
             if runtime.forks:
                 _begin_anew(connection)

@@ -19,6 +19,8 @@ from tests.unit.world import World
 class Own:
     """What the heart knows of an `OwnEntry`; its renewal does what the test says."""
 
+    has_heartbeat = True
+
     def __init__(self, world, lease, log, name=""):
         self.world = world
         self.name = name
@@ -266,8 +268,21 @@ def test_a_failed_renewal_is_tried_again(ward, error, caplog):
     first, last = caplog.messages
     assert first.startswith("a (holder owner1) could not be renewed for 3.0 s: 6.0 s of its lease of 9 s are left.")
     assert last == "a (holder owner1) is renewed again after 4.0 s"
+    assert "The heartbeat goes on trying." in first
     assert (caplog.records[0].exc_info is None) is isinstance(error, Unavailable)
     assert ward.world.killed_by == []
+
+
+def test_a_renewal_that_fails_after_the_release_is_no_news(ward, caplog):
+    """Its lease has not ended: the lock was given back while the answer was awaited."""
+    own = ward.add("a", 9.0, is_blocked=True, errors=[Unavailable("no answer")])
+    ward.world.advance(3)
+    ward.end(own)
+    own.gate.open()
+    ward.world.settle()
+
+    assert not own.errors
+    assert caplog.messages == []
 
 
 def test_failures_of_one_do_not_touch_the_others(ward):

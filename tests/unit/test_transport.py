@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from unittest.mock import MagicMock, Mock
 
 import botocore.session
 import pytest
@@ -76,6 +77,15 @@ def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
     used._client = again = object()
     TransactWrite(connection=used)
     assert used._client is again
+
+
+@pytest.mark.parametrize("stand_in", [None, object(), MagicMock(), Mock(spec=Connection)])
+def test_a_stand_in_for_a_connection(stand_in, monkeypatch):
+    """A test of an application may hand in anything, also in a forked child."""
+    TransactWrite(connection=stand_in)
+    transport._forget_after_fork()
+    monkeypatch.setattr(runtime, "forks", 1)
+    TransactWrite(connection=Mock(spec=Connection))
 
 
 def refreshed():
