@@ -9,7 +9,17 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamodb.connection import Connection
 
-from pynamo_locking import Conflict, LockSettings, Transaction, outcome, recover, sweep, transaction
+from pynamo_locking import (
+    Conflict,
+    ItemLocked,
+    LockSettings,
+    OutcomeUnknown,
+    Transaction,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+)
 from pynamo_locking._io import headers
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transaction_table import book_of
@@ -390,3 +400,89 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
     assert outcome(Transactions, alive.id) == "pending"
     assert recover(Transactions, alive.id, force=True) == "aborted"
     assert {row["balance"]["N"] for row in rows_of(Purse)} == {"200" if is_committed else "100"}
+
+
+# A doubt, and then a second event
+
+
+def test_a_mark_in_doubt_that_a_lock_refuses_is_swept(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer to a mark; then a lock refuses its second copy, which says nothing of the first one."""
+    tx = doomed("with a lock document")
+    held, kept, original = Purse.lock(LATE), list[Any](), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if not kept and _is_mark(str(kwargs).replace("'", '"')):
+            kept.append((connection, operation, kwargs))
+            in_thread(held.acquire)
+            raise ConnectionClosedError(endpoint_url="memory")
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with pytest.raises(ItemLocked):
+            tx.commit()
+    held.release()
+    [(connection, operation, kwargs)] = kept
+    original(connection, operation, kwargs)
+    assert_swept()
+
+
+def _conflict(operation: str) -> ClientError:
+    error: Any = {"Code": "TransactionCanceledException", "Message": "for now"}
+    reasons = [{"Code": "TransactionConflict"}, {"Code": "None"}]
+    return ClientError({"Error": error, "CancellationReasons": reasons}, operation)  # type: ignore[typeddict-unknown-key]
+
+
+def test_a_transaction_in_doubt_that_is_refused_for_now_is_applied_once(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Applied without an answer, then refused for another transaction's sake: the third copy is the same one."""
+    items, original, tokens = purses(2), Connection.dispatch, list[str]()
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation != "TransactWriteItems":
+            return original(connection, operation, kwargs, *args)
+        tokens.append(kwargs["ClientRequestToken"])
+        if len(tokens) == 2:
+            raise _conflict(operation)
+        answer = original(connection, operation, kwargs, *args)
+        if len(tokens) == 1:
+            raise ConnectionClosedError(endpoint_url="memory")
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with transaction() as tx:
+            for item in items:
+                tx.update(item, [Purse.balance.add(5)], add_version_condition=False)
+    assert tokens == tokens[:1] * 3
+    assert [Purse.get(item.purse_id).balance for item in items] == [105, 105]
+
+
+def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not answered, then kept out by another transaction until `wait` is over: the first copy may still arrive."""
+    purses(6)
+    other = _of_all(300)
+    clock.jump(1)  # the older one would push the younger one aside
+    tx, original, kept = Transaction(wait=1), Connection.dispatch, list[Any]()
+    for i in (3, 4):
+        tx.touch(tx.get(Purse, f"p{i}"))
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation == "TransactWriteItems" and not kept:
+            kept.append((connection, operation, kwargs))
+            with dying_after(monkeypatch, 5):
+                in_thread(lambda: survive(other.commit))
+            raise ConnectionClosedError(endpoint_url="memory")
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with pytest.raises(OutcomeUnknown):
+            tx.commit()
+    assert recover(Transactions, other.id, force=True) == "aborted"
+    [(connection, operation, kwargs)] = kept
+    original(connection, operation, kwargs)
+    assert Purse.get("p3").version == 2

@@ -233,16 +233,16 @@ def r12_placeholders_are_left_as_items() -> Patches:
     return [(marks, "drop", drop)]
 
 
-_GIVEN_UP: dict[str, Any] = {"parties": 1, "processes": 1, "preemptions": 0}
+_GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
 
 
-@plants(Plan("sweepers", faults={Fault.LATE: 1}, **_GIVEN_UP), "NothingLeft", limit=100, exhaustive=True)
+@plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)
 def clean_while_a_mark_is_underway() -> Patches:
     """An aborted transaction is noted as clean although one of its marks was not answered, and arrives later."""
     return [(Marked, "underway", property(lambda self: 0, lambda self, value: None))]
 
 
-@plants(Plan("sweepers", faults={Fault.CRASH_BEFORE: 1}, **_GIVEN_UP), "NothingLeft", limit=100, exhaustive=True)
+@plants(_GIVEN_UP.but(faults={Fault.CRASH_BEFORE: 1}), "NothingLeft", limit=100, exhaustive=True)
 def clean_before_the_marks_are_dropped() -> Patches:
     """An aborted transaction is noted as clean first: a process that dies then leaves marks that no sweep sees."""
     drop = LongCommit._drop_marks
