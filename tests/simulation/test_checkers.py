@@ -199,7 +199,6 @@ def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
             lost=SimpleNamespace(is_set=lambda: is_lost),
             lost_reason=reason if is_lost else "",
             ended=False,
-            may_be_gone=False,
         )
     )
 

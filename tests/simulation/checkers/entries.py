@@ -183,7 +183,7 @@ class TrueLoss(Checker):
             row = self.run.workload.row_of(place)
             own = None if row is None or done.ticket is None else self._owns.get((row, done.ticket))
             self.require(
-                own is None or own.lost.is_set() or own.ended or own.may_be_gone,
+                own is None or own.lost.is_set() or own.ended,
                 f"{done} was told that ticket {done.ticket} is lost, and its lock does not know",
             )
 

@@ -52,6 +52,21 @@ def own_repetition_forgotten() -> Patches:
     return [(locked, "_settle", forget)]
 
 
+@plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "TrueLoss")
+def loss_not_noted() -> Patches:
+    """A write that is told that the lock is lost leaves it to the next heartbeat to note that."""
+    settle = locked._settle
+
+    def without_note(check: Any, *arguments: Any) -> None:
+        check.own.lose_to = lambda _: None
+        try:
+            settle(check, *arguments)
+        finally:
+            del check.own.lose_to
+
+    return [(locked, "_settle", without_note)]
+
+
 @plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
 def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
     """The last write of an edit that something on the way has repeated is reported as not done."""
