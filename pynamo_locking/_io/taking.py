@@ -139,8 +139,9 @@ class Taker(Generic[M]):
 
     def _in_use(self) -> ConfigurationError:
         return ConfigurationError(
-            f"this Lock object is in use for {self._target.row.label} already, by another thread or task, or its item "
-            f"was deleted in the block. Make one Lock object for each party, and release it before it is taken anew."
+            f"this Lock object is in use for {self._target.row.label} already: by another thread or task, by one whose "
+            f"event loop was closed before it gave the lock back, or its item was deleted in the block. Make one Lock "
+            f"object for each party, and release it before it is taken anew."
         )
 
     # Giving back

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import inspect
 import types
@@ -94,8 +96,18 @@ def command(
 
 def _help(function: Callable[..., int]) -> str:
     """Return the docstring with one line for each paragraph: the width of the terminal folds them."""
-    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    paragraphs = _docstring(function).split("\n\n")
     return "\n\n".join(paragraph.replace("\n", " ").replace("[", "\\[") for paragraph in paragraphs)
+
+
+def _docstring(function: Callable[..., int]) -> str:
+    """Return the docstring, also where Python has dropped it (``-OO``)."""
+    if function.__doc__ is not None:
+        return inspect.cleandoc(function.__doc__)
+    with contextlib.suppress(OSError):  # the source is not there
+        [definition] = ast.parse(inspect.getsource(function)).body
+        return ast.get_docstring(definition) or "" if isinstance(definition, ast.FunctionDef) else ""
+    return ""
 
 
 def _with_session(function: Callable[..., int], added: dict[str, Any]) -> Callable[..., int]:

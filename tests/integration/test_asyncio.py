@@ -544,6 +544,23 @@ with MemoryDynamoDB():
 print("well")
 """
 
+
+def test_a_lock_whose_loop_was_closed(memory: Engine) -> None:
+    """It is held still, and can be given back; to take it in another loop is refused, and says why."""
+    memory.bind(Locks)
+    lock = Locks.alocked("a")
+
+    async def take() -> None:
+        await lock.aacquire()
+
+    asyncio.run(take())
+    with pytest.raises(ConfigurationError, match="event loop was closed before it gave the lock back"):
+        asyncio.run(take())
+    assert lock.is_held
+    asyncio.run(lock.arelease())
+    assert Locks.lock_state("a").entries == ()
+
+
 LATER: Final = """
 import sys
 import pynamo_locking

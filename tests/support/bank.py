@@ -271,7 +271,8 @@ class Clerk:
                 tx.save(account)
             tx.check(checked, Account.history == "never")
 
-        assert not self._commit(label, act), f"{label} was committed against its condition"
+        is_committed = self._commit(label, act)
+        assert not is_committed, f"{label} was committed against its condition"
 
 
 def _get(tx: Transaction, numbers: list[int]) -> list[Account]:

@@ -284,7 +284,8 @@ def crew(engine: Engine, count: int, *models: type[Any]) -> Iterator[list[Worker
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(contextlib.closing(Worker(engine, *models))) for _ in range(count)]
         for worker in workers:
-            assert worker.result() == "ready"
+            said = worker.result()
+            assert said == "ready"
         yield workers
 
 
@@ -373,8 +374,9 @@ class Actions:
     def wait_for_loss(self, key: str) -> Facts:
         """Wait until the lock is lost and the callback was called."""
         held = self._held[key]
-        assert held.lost.wait(PATIENCE)
-        assert held.called.wait(PATIENCE)
+        was_lost, was_called = held.lost.wait(PATIENCE), held.called.wait(PATIENCE)
+        assert was_lost
+        assert was_called
         return self.facts(key)
 
     def edit(self, model: Any, keys: list[str]) -> list[Increment]:

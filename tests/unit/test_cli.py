@@ -65,6 +65,13 @@ def test_every_command_has_help_with_examples(command, capsys):
     assert "\x1b" not in text
 
 
+def test_help_without_docstrings():
+    """``python -OO`` drops them; the help is read from the source then."""
+    command = [sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help"]
+    helped = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "Take an entry out of a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
+
+
 @pytest.mark.parametrize("command", [[], ["locks"], ["tables"], ["tx"]])
 def test_without_a_command_there_is_help(command, capsys):
     """It names the commands; the exit code is that of a mistake."""
