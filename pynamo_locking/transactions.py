@@ -58,22 +58,19 @@ class Transaction(QueryingMixin):
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
             More than 99 items can be written only of models that name it there.
         isolation: ``"serializable"``: everything that was read is checked at the commit. ``"snapshot"``: the same,
-            nothing can be written, and nobody is waited for who is not decided. ``"read_committed"``: only items that
-            are written as well are checked. ``"read_uncommitted"``: reads even show what other transactions have not
-            committed yet.
+            nothing can be written, and undecided transactions are not waited for. ``"read_committed"``: only items that
+            are written as well are checked. ``"read_uncommitted"``: reads show what is not committed yet.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
-        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long
-            enough for any pause that is worth to survive, and what a crash costs those who wait.
-        idempotency_key: names what the transaction does. A second one with this key within a day writes nothing, and
-            `is_repeated` says so.
+        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s.
+        idempotency_key: names what it does. A second one with this key within a day writes nothing: `is_repeated`.
         owner: label for people; host, process and thread unless given.
         workers: how many requests at once, where there are many. 8.
         on_progress: called with the number of items done and of all, during long commits.
 
     Attributes:
         id: names this attempt, never used twice.
-        is_repeated: whether the commit found that a transaction with this `idempotency_key` was committed before.
+        is_repeated: whether the commit found that one with this `idempotency_key` was committed before.
 
     Raises:
         ConfigurationError: for arguments that cannot work.

@@ -10,7 +10,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.paths import CannotBeStaged, Member, Path, Plan, choose
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import events, headers, images, runtime
+from pynamo_locking._io import events, header_rows, images, runtime
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Action, Commit
 from pynamo_locking._io.items import GuardedItem
@@ -246,7 +246,7 @@ class Committing:
         book, key = self._terms.book, self._terms.idempotency_key
         if book is None or key is None:
             return []
-        return [Action(headers.once(book, _row_of_key(key), {"id": {"S": self._terms.id}}, KEY_TTL_S))]
+        return [Action(header_rows.once(book, _row_of_key(key), {"id": {"S": self._terms.id}}, KEY_TTL_S))]
 
     def _found_key(self) -> str | None:
         """Return which transaction has left the idempotency key: an earlier one, or this one."""
@@ -254,7 +254,7 @@ class Committing:
         if book is None or key is None:
             return None
         try:
-            content = headers.get_once(book, _row_of_key(key))
+            content = header_rows.get_once(book, _row_of_key(key))
         except Unavailable:
             return None
         return None if content is None else str(content["id"]["S"])

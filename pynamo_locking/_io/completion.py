@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import headers, marks, requests, runtime, trust
+from pynamo_locking._io import header_rows, headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.listing import UNREADABLE
 from pynamo_locking._io.requests import Row
@@ -76,7 +76,7 @@ def complete(book: Book, header: Header) -> Completed:
     else:
         header = headers.clean(book, header.id, is_certain=False)
     for spill in spilled:
-        headers.delete_row(book, spill)
+        header_rows.delete_row(book, spill)
     return Completed(header.state, marked)
 
 
@@ -103,9 +103,9 @@ def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
         LockingError: such a row is broken.
     """
     for number in range(header.rows):
-        name = headers.row_of_participants(header.id, number)
+        name = header_rows.row_of_participants(header.id, number)
         try:
-            content = headers.get_row(book, name)
+            content = header_rows.get_row(book, name)
             found = [] if content is None else [_row(book, each["M"]) for each in content["items"]["L"]]
         except UNREADABLE as error:
             if isinstance(error, LockingError):

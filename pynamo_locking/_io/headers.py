@@ -5,7 +5,6 @@ A header leaves the state *pending* once, by a compare-and-set. Nothing else dec
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -40,11 +39,10 @@ ITEMS: Final = "items"
 ROWS: Final = "rows"
 EARLY: Final = "early"
 EXPIRES: Final = "expires_s"
-CONTENT: Final = "content"
 CLEAN: Final = "clean"
 
 #: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
-_ROW_TTL_S: Final = 30 * 24 * 3600
+ROW_TTL_S: Final = 30 * 24 * 3600
 
 #: Unanswered requests in a row before one gives up; their pauses last at most 12 s together.
 _ATTEMPTS: Final = 12
@@ -71,7 +69,7 @@ def persistently(call: Callable[[], _T]) -> _T:
     return requests.patiently(call, most=_ATTEMPTS)
 
 
-def _ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         return requests.ask(book.connection, operation, kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
@@ -92,10 +90,10 @@ def begin(book: Book, header: Header) -> None:
         ROWS: number(header.rows),
         EARLY: {"BOOL": header.is_early},
     }
-    _put_once(book, item, PRIORITY)
+    put_once(book, item, PRIORITY)
 
 
-def _put_once(book: Book, item: Mapping[str, Any], known_by: str) -> None:
+def put_once(book: Book, item: Mapping[str, Any], known_by: str) -> None:
     """Store a row of a name that is never used twice: who finds one there finds an earlier copy of it.
 
     Raises:
@@ -111,14 +109,14 @@ def _put_once(book: Book, item: Mapping[str, Any], known_by: str) -> None:
 
     def send() -> None:
         try:
-            _ask(book, "PutItem", kwargs)
+            ask(book, "PutItem", kwargs)
         except Refused as refused:
-            _check_own(book, refused.image or {}, known_by)
+            check_own(book, refused.image or {}, known_by)
 
     persistently(send)
 
 
-def _check_own(book: Book, image: Mapping[str, Any], known_by: str) -> None:
+def check_own(book: Book, image: Mapping[str, Any], known_by: str) -> None:
     if known_by not in image:
         name = image.get(ID, {}).get("S")
         raise foreign(f"nothing can be kept in the row {name!r}", book.table, f"no attribute {known_by!r}")
@@ -127,7 +125,7 @@ def _check_own(book: Book, image: Mapping[str, Any], known_by: str) -> None:
 def read(book: Book, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
     kwargs = {"TableName": book.table, "Key": book.key(header_id), "ConsistentRead": True}
-    return header_in(_ask(book, "GetItem", kwargs).get("Item"))
+    return header_in(ask(book, "GetItem", kwargs).get("Item"))
 
 
 def header_in(image: Mapping[str, Any] | None) -> Header | None:
@@ -194,7 +192,7 @@ def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> He
             number cannot be renewed any more.
     """
     # Its marks are not dropped yet; so it stays for as long as what helps to find them.
-    expires_s = runtime.current.time_ms() // 1000 + _ROW_TTL_S
+    expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
     changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
     if beat is None:
         return _change(book, header_id, changes, from_=State.PENDING)
@@ -225,7 +223,7 @@ def clean(book: Book, header_id: str, *, is_certain: bool) -> Header:
     if is_certain:
         return _change(book, header_id, changes, from_=State.ABORTED)
     aborted_s = runtime.current.time_ms() // 1000 - IDLE_TTL_S
-    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": number(aborted_s + _ROW_TTL_S)}}
+    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": number(aborted_s + ROW_TTL_S)}}
     return _change(book, header_id, changes, from_=State.ABORTED, **long_ago)
 
 
@@ -270,7 +268,7 @@ def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: St
 
     def send() -> Header:
         try:
-            image = _ask(book, "UpdateItem", kwargs).get("Attributes")
+            image = ask(book, "UpdateItem", kwargs).get("Attributes")
         except Refused as refused:
             image = refused.image
         # A header that is missing was final long ago, or never was: no mark of it may be finished.
@@ -295,7 +293,7 @@ def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str,
         },
     }
     while True:
-        answer = persistently(lambda: _ask(book, "Scan", kwargs))
+        answer = persistently(lambda: ask(book, "Scan", kwargs))
         for image in answer["Items"]:
             found: Header | LockingError | None
             try:
@@ -307,73 +305,3 @@ def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str,
         if "LastEvaluatedKey" not in answer:
             return
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
-
-
-# Rows beside the header
-
-
-def put_row(book: Book, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
-    """Keep something beside the header; with an end of its life if it only helps to find the marks."""
-    item = {**book.key(row_id), CONTENT: {"M": dict(content)}}
-    if expires:
-        item[EXPIRES] = number(runtime.current.time_ms() // 1000 + _ROW_TTL_S)
-    _put_once(book, item, CONTENT)
-
-
-def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
-    """Return the action of a transaction that keeps something, and is refused while something is kept there."""
-    now_s = runtime.current.time_ms() // 1000
-    return {
-        "Put": {
-            "TableName": book.table,
-            "Item": {**book.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
-            "ConditionExpression": "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content))",
-            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES, "#content": CONTENT},
-            "ExpressionAttributeValues": {":now": number(now_s)},
-        }
-    }
-
-
-def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
-    """Return what was kept beside a header."""
-    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
-    image = persistently(lambda: _ask(book, "GetItem", kwargs)).get("Item")
-    return None if image is None else image[CONTENT]["M"]
-
-
-def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
-    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
-
-    Raises:
-        ConfigurationError: another program has stored an item of that name.
-    """
-    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
-    image = persistently(lambda: _ask(book, "GetItem", kwargs)).get("Item")
-    if image is not None:
-        _check_own(book, image, CONTENT)
-    if image is None or int(image[EXPIRES]["N"]) <= runtime.current.time_ms() // 1000:
-        return None
-    content: Mapping[str, Any] = image[CONTENT]["M"]
-    return content
-
-
-def delete_row(book: Book, row_id: str) -> None:
-    """Remove what was kept beside a header, once nobody needs it."""
-    kwargs = {
-        "TableName": book.table,
-        "Key": book.key(row_id),
-        "ConditionExpression": "attribute_exists(#content)",
-        "ExpressionAttributeNames": {"#content": CONTENT},
-    }
-    with contextlib.suppress(Refused):  # it is gone, or was never ours
-        persistently(lambda: _ask(book, "DeleteItem", kwargs))
-
-
-def row_of_participants(header_id: str, index: int) -> str:
-    """Return the name of a participant row."""
-    return f"{header_id}#{index:04}"
-
-
-def row_of_changes(header_id: str, index: int) -> str:
-    """Return the name of a row with what did not fit into a mark."""
-    return f"{header_id}!{index:05}"

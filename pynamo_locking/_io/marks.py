@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import headers, records, requests, transport, trust
+from pynamo_locking._io import header_rows, records, requests, transport, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Refused
 from pynamo_locking.exceptions import LockingError
@@ -56,7 +56,7 @@ def whole(book: Book, mark: Mark) -> Mark | None:
     if not mark.spill:
         return mark
     trust.check_row_of_changes(mark.id, mark.spill)
-    stored = headers.get_row(book, mark.spill)
+    stored = header_rows.get_row(book, mark.spill)
     return None if stored is None else records.with_changes(mark, stored)
 
 

@@ -1,0 +1,86 @@
+"""What a transaction keeps beside its header: where its marks are, what did not fit into them, its idempotency key."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._io import runtime
+from pynamo_locking._io.headers import EXPIRES, ID, ROW_TTL_S, ask, check_own, persistently, put_once
+from pynamo_locking._io.records import number
+from pynamo_locking._io.requests import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamo_locking._io.headers import Book
+
+#: Stored name.
+CONTENT: Final = "content"
+
+
+def put_row(book: Book, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
+    """Keep something beside the header; with an end of its life if it only helps to find the marks."""
+    item = {**book.key(row_id), CONTENT: {"M": dict(content)}}
+    if expires:
+        item[EXPIRES] = number(runtime.current.time_ms() // 1000 + ROW_TTL_S)
+    put_once(book, item, CONTENT)
+
+
+def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
+    """Return the action of a transaction that keeps something, and is refused while something is kept there."""
+    now_s = runtime.current.time_ms() // 1000
+    return {
+        "Put": {
+            "TableName": book.table,
+            "Item": {**book.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
+            "ConditionExpression": "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content))",
+            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES, "#content": CONTENT},
+            "ExpressionAttributeValues": {":now": number(now_s)},
+        }
+    }
+
+
+def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
+    """Return what was kept beside a header."""
+    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
+    image = persistently(lambda: ask(book, "GetItem", kwargs)).get("Item")
+    return None if image is None else image[CONTENT]["M"]
+
+
+def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
+    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
+
+    Raises:
+        ConfigurationError: another program has stored an item of that name.
+    """
+    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
+    image = persistently(lambda: ask(book, "GetItem", kwargs)).get("Item")
+    if image is not None:
+        check_own(book, image, CONTENT)
+    if image is None or int(image[EXPIRES]["N"]) <= runtime.current.time_ms() // 1000:
+        return None
+    content: Mapping[str, Any] = image[CONTENT]["M"]
+    return content
+
+
+def delete_row(book: Book, row_id: str) -> None:
+    """Remove what was kept beside a header, once nobody needs it."""
+    kwargs = {
+        "TableName": book.table,
+        "Key": book.key(row_id),
+        "ConditionExpression": "attribute_exists(#content)",
+        "ExpressionAttributeNames": {"#content": CONTENT},
+    }
+    with contextlib.suppress(Refused):  # it is gone, or was never ours
+        persistently(lambda: ask(book, "DeleteItem", kwargs))
+
+
+def row_of_participants(header_id: str, index: int) -> str:
+    """Return the name of a participant row."""
+    return f"{header_id}#{index:04}"
+
+
+def row_of_changes(header_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into a mark."""
+    return f"{header_id}!{index:05}"
