@@ -51,9 +51,8 @@ class Transaction(QueryingMixin):
     writes are applied, or none; nobody, not even a plain PynamoDB reader, ever sees a value of a transaction
     that is not committed; what is committed was right by what was read (strictly serializable, unless a weaker
     isolation was asked for). Needed: everybody who writes these items uses this package.
-    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that a
-    transaction which only creates one item, or saves, sets or deletes one without a version check, is not applied
-    again by a second copy of its request that arrives late. An `idempotency_key` makes it safe.
+    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that one item
+    which is all of it, and was not read, is not created, set or deleted again by a late copy (`idempotency_key` helps).
 
     Args:
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
@@ -199,9 +198,8 @@ class Transaction(QueryingMixin):
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
             ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
 
-        Cost: none here. In a long commit 1 read, if the item was not read by the transaction. An update of one item
-        alone that would count twice if it were done twice, such as `add(5)` without a version check, is committed as
-        a native transaction, for 2 write units.
+        Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, and without a
+        version check, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         entry = self._entry_of(item)
         entry.update(actions, item._kept(condition, actions), checks=add_version_condition)
