@@ -51,8 +51,8 @@ class Transaction(QueryingMixin):
     writes are applied, or none; nobody, not even a plain PynamoDB reader, ever sees a value of a transaction
     that is not committed; what is committed was right by what was read (strictly serializable, unless a weaker
     isolation was asked for). Needed: everybody who writes these items uses this package.
-    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that one item
-    which is all of it, and was not read, is not created, set or deleted again by a late copy (`idempotency_key` helps).
+    Not guaranteed: that a plain reader sees several items of one moment; that one item which is all of it, and was
+    not read, is not created, set or deleted again by a late copy (an `idempotency_key` helps).
 
     Args:
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
@@ -62,8 +62,8 @@ class Transaction(QueryingMixin):
             committed yet.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
-        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long
-            enough for any pause that is worth to survive, and what a crash costs those who wait.
+        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long enough for
+            any pause that is worth to survive, and what a crash costs those who wait.
         idempotency_key: names what the transaction does. A second one with this key within a day writes nothing, and
             `is_repeated` says so.
         owner: label for people; host, process and thread unless given.
@@ -274,9 +274,8 @@ class Transaction(QueryingMixin):
             OutcomeUnknown: no answer tells whether it was committed; after all others nothing was written.
             ConfigurationError: it is over already, or is more than a transaction can be.
 
-        Cost: see `plan`. Nothing for a transaction without reads and writes; 1 transactional read for each hundred
-        items that were only read, among which the header of each transaction that has some of them just then; 1 write
-        for one item; 1 native transaction for up to a hundred.
+        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the headers of those who
+        have some of them just then; 1 write for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
         self._is_over = True
@@ -316,9 +315,9 @@ class Transaction(QueryingMixin):
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed, such as to send a mail; locks are given back before.
 
-        Not if `is_repeated`: nothing was written then. A process that dies between the commit and the call makes
-        none; what must happen is itself an item of the transaction, as in an outbox. Its errors are raised, and the
-        transaction stays committed. It can begin a transaction of its own.
+        Not if `is_repeated`: nothing was written then. A process that dies between both makes no call; what must happen
+        is itself an item of the transaction, as in an outbox. Its errors are raised, and the transaction stays
+        committed. It can begin a transaction of its own.
         """
         self._check_open()
         self._after_commit.append(callback)
