@@ -196,9 +196,8 @@ class Transaction(QueryingMixin):
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
             ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
 
-        Cost: none here. In a long commit 1 read, if the item was not read by the transaction. An update of one item
-        alone that would count twice if it were done twice, such as `add(5)` without a version check, is committed as
-        a native transaction, for 2 write units.
+        Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, and without a
+        version check, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         entry = self._entry_of(item)
         entry.update(actions, item._kept(condition, actions), checks=add_version_condition)
@@ -273,9 +272,8 @@ class Transaction(QueryingMixin):
             OutcomeUnknown: no answer tells whether it was committed; after all others nothing was written.
             ConfigurationError: it is over already, or is more than a transaction can be.
 
-        Cost: see `plan`. Nothing for a transaction without reads and writes; 1 transactional read for each hundred
-        items that were only read, among which the header of each transaction that has some of them just then; 1 write
-        for one item; 1 native transaction for up to a hundred.
+        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the headers of those who
+        have some of them just then; 1 write for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
         self._is_over = True
@@ -315,9 +313,9 @@ class Transaction(QueryingMixin):
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed, such as to send a mail; locks are given back before.
 
-        Not if `is_repeated`: nothing was written then. A process that dies between the commit and the call makes
-        none; what must happen is itself an item of the transaction, as in an outbox. Its errors are raised, and the
-        transaction stays committed. It can begin a transaction of its own.
+        Not if `is_repeated`: nothing was written then. A process that dies between both makes no call; what must happen
+        is itself an item of the transaction, as in an outbox. Its errors are raised, and the transaction stays
+        committed. It can begin a transaction of its own.
         """
         self._check_open()
         self._after_commit.append(callback)

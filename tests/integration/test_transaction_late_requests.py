@@ -20,6 +20,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
+from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transaction_table import book_of
@@ -486,3 +487,58 @@ def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
     [(connection, operation, kwargs)] = kept
     original(connection, operation, kwargs)
     assert Purse.get("p3").version == 2
+
+
+def _lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All native transactions are applied, and none is answered."""
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        answer = original(connection, operation, kwargs, *args)
+        if operation == "TransactWriteItems":
+            raise ConnectionClosedError(endpoint_url="memory")
+        return answer
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+
+
+def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer at all, and then its idempotency key is there, with its own id: it was committed now."""
+    [item] = purses(1)
+    tx, calls = Transaction(idempotency_key="once"), list[str]()
+    tx.after_commit(lambda: calls.append("committed"))
+    item.balance = 7
+    tx.save(item)
+    with monkeypatch.context() as patch:
+        _lose_answers(patch)
+        tx.commit()
+    assert not tx.is_repeated
+    assert calls == ["committed"]
+    item.save()
+    assert Purse.get("p0").version == 3
+
+
+def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer to a transaction that deletes a locked item; then the lock is found to be gone: that is no loss."""
+    purses(2)
+    tx = Transaction()
+    tx.delete(tx.get(Purse, "p0", for_update=True))
+    tx.touch(tx.get(Purse, "p1"))
+    own = tx._members.locks[0]._own
+    assert own is not None
+    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
+        _lose_answers(patch)
+        tx.commit()
+    assert stored(Purse, "p0") is None
+    assert not own.lost.is_set()
+
+
+def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
+    """A renewal that was not answered arrives after the next one: whoever watches must not take that for silence."""
+    book = book_of(Transactions)
+    headers.begin(book, Header("t", State.PENDING, lease_ms=1000))
+    newer = headers.renew(book, Header("t", State.PENDING, lease_ms=5000), 2)
+    assert headers.renew(book, Header("t", State.PENDING, lease_ms=1000), 1) == newer
+    assert headers.read(book, "t") == newer
