@@ -105,7 +105,7 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
         entry.pin()
         if not can_be_marked(entry, book.table):
-            raise CannotBeStaged(f"{entry.final().label} has no place for a mark")
+            raise _no_place(entry)
     op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
     row = entry.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
@@ -123,18 +123,24 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
 def can_be_marked(entry: Entry, table: str | None) -> bool:
     """Tell whether an item has a place for a mark of that table, in which the mark stays and that its readers trust."""
     row = entry.row
-    return row is not None and row.transactions == table and (entry.is_absent or not _may_expire(entry))
+    if row is None or row.transactions != table:
+        return False
+    return entry.is_absent or not _may_expire(entry.model, entry.base)
 
 
-def _may_expire(entry: Entry) -> bool:
+def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
     """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
-    ttl: Any = entry.model._ttl_attribute()  # type: ignore[no-untyped-call]
+    ttl: Any = model._ttl_attribute()
     if ttl is None:
         return False
-    if not isinstance(entry.base, dict):
+    if not isinstance(base, dict):
         return True
-    value = entry.base.get(ttl.attr_name, {}).get("N")
+    value = base.get(ttl.attr_name, {}).get("N")
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
+
+
+def _no_place(entry: Entry) -> CannotBeStaged:
+    return CannotBeStaged(f"{entry.final().label} has no place for a mark")
 
 
 def _must_spill(entry: Entry, mark: Mark) -> bool:
@@ -183,6 +189,7 @@ class Marker:
 
         Raises:
             Conflict: in one of its kinds, if that cannot be.
+            CannotBeStaged: the item turns out to be one that must not carry a mark.
         """
         resolver, attempt = self.resolver(), 0
         while not self._is_over():
@@ -221,6 +228,8 @@ class Marker:
             self._clear_expired(one, image or {})
         elif one.mark.is_ghost and isinstance(one.entry.base, Unread) and image is not None and _is_as_read(one, image):
             # It is there, without a version, which was not known: the copy that has none was not read here.
+            if _may_expire(one.entry.model, image):
+                raise _no_place(one.entry)
             one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
         elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and _is_as_read(one, image):
             one.has_document = state.raw is not None

@@ -296,6 +296,23 @@ def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, monkeypatch: pyt
     assert stored(Session, KEY)["user"] == {"S": "u"}  # type: ignore[index]
 
 
+def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken for a new one, and found by its mark: it is stored without a version, by a program that knows of none."""
+    memory.bind(Session, Transactions)
+    soon = str(int((datetime.now(timezone.utc) + timedelta(hours=1)).timestamp()))
+    image = {"session_id": {"S": KEY}, "user": {"S": "u"}, "expires_at": {"N": soon}}
+    connection = Session._get_connection()
+    connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": image})
+    make_long_from(monkeypatch)
+    monkeypatch.setattr(paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3])
+    tx = Transaction()
+    for key in (KEY, *(f"n{i}" for i in range(5))):
+        tx.save(Session(key, user="v"))
+    with pytest.raises(ConfigurationError, match="read items that expire"):
+        tx.commit()
+    assert rows_of(Session) == [image]
+
+
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
     memory: Engine, place: _Place, monkeypatch: pytest.MonkeyPatch

@@ -363,7 +363,8 @@ def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monk
     """A mark without a header is an orphan, beside which stands what is committed."""
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
-    headers.delete_row(left.book, left.id)
+    left.book.connection.delete_item(left.book.table, left.id)
+    assert outcome(Transactions, left.id) is None
     with watched(monkeypatch) as sent:
         tx.commit()
     assert {operation for operation, _ in sent} == {"TransactGetItems"}
