@@ -9,7 +9,7 @@ from pynamo_locking._io import header_rows, headers, marks, requests, runtime, t
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.listing import UNREADABLE
 from pynamo_locking._io.requests import Row
-from pynamo_locking._io.resolving import reason_now
+from pynamo_locking._io.resolving import reason_now, stuck
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def complete(book: Book, header: Header) -> Completed:
         mark = _mark_in(row)
         if mark is not None and (mark.id, mark.table) == (header.id, book.table):
             marked += 1
-            if fate(header) is Fate.FINISH:
-                marks.finish(book, row, mark)
-            else:
+            if fate(header) is not Fate.FINISH:
                 marks.drop(row, mark)
+            elif not marks.finish(book, row, mark) and _mark_in(row) == mark:
+                raise stuck(row, mark, Fate.FINISH)  # as finished, the next reader would drop it
         if spill:
             spilled.append(spill)
     if header.state is State.COMMITTED and count < max(1, header.items):

@@ -173,10 +173,10 @@ class LongCommit:
             by=stored.by or "expired",
         )
 
-    def _run(self, jobs: Sequence[Callable[[], None]], on_done: Callable[[int], None] | None = None) -> None:
+    def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None] | None = None) -> None:
         """Do jobs in parallel; after the first failure no other one begins, and all have ended."""
 
-        def guarded(job: Callable[[], None]) -> None:
+        def guarded(job: Callable[[], object]) -> None:
             if self._failure is None:
                 try:
                     job()

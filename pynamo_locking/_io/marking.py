@@ -14,13 +14,14 @@ from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotB
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import Action
+from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.intents import intent_of
 from pynamo_locking._io.items import EmbeddedItem
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unit import Unread
-from pynamo_locking._io.writes import DELETE, Operation
+from pynamo_locking._io.writes import DELETE, Operation, of_foreign
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
         entry.pin()
         if not can_be_marked(entry, book.table):
-            raise CannotBeStaged(f"{entry.final().label} has no place for a mark")
+            raise _no_place(entry, entry.base)
     op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
     row = entry.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
@@ -123,18 +124,26 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
 def can_be_marked(entry: Entry, table: str | None) -> bool:
     """Tell whether an item has a place for a mark of that table, in which the mark stays and that its readers trust."""
     row = entry.row
-    return row is not None and row.transactions == table and (entry.is_absent or not _may_expire(entry))
+    if row is None or row.transactions != table:
+        return False
+    return entry.is_absent or not _may_expire(entry.model, entry.base)
 
 
-def _may_expire(entry: Entry) -> bool:
+def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
     """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
-    ttl: Any = entry.model._ttl_attribute()  # type: ignore[no-untyped-call]
+    ttl: Any = model._ttl_attribute()
     if ttl is None:
         return False
-    if not isinstance(entry.base, dict):
+    if not isinstance(base, dict):
         return True
-    value = entry.base.get(ttl.attr_name, {}).get("N")
+    value = base.get(ttl.attr_name, {}).get("N")
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
+
+
+def _no_place(entry: Entry, image: Image | Unread | None) -> Exception:
+    if isinstance(image, dict) and has_foreign(entry.model, image):
+        return of_foreign(entry.final())
+    return CannotBeStaged(f"{entry.final().label} has no place for a mark")
 
 
 def _must_spill(entry: Entry, mark: Mark) -> bool:
@@ -183,6 +192,7 @@ class Marker:
 
         Raises:
             Conflict: in one of its kinds, if that cannot be.
+            CannotBeStaged: the item turns out to be one that must not carry a mark.
         """
         resolver, attempt = self.resolver(), 0
         while not self._is_over():
@@ -221,6 +231,8 @@ class Marker:
             self._clear_expired(one, image or {})
         elif one.mark.is_ghost and isinstance(one.entry.base, Unread) and image is not None and _is_as_read(one, image):
             # It is there, without a version, which was not known: the copy that has none was not read here.
+            if _may_expire(one.entry.model, image):
+                raise _no_place(one.entry, image)
             one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
         elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and _is_as_read(one, image):
             one.has_document = state.raw is not None

@@ -22,16 +22,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-def finish(book: Book, row: Row, mark: Mark) -> None:
-    """Make an item what the mark of a transaction intends, which is committed in that table."""
+def finish(book: Book, row: Row, mark: Mark) -> bool:
+    """Make an item what the mark of a transaction intends, which is committed in that table.
+
+    False: the row of its changes is gone, and nothing was sent; see `whole`.
+    """
     if mark.op == "keep":
         drop(row, mark)
     elif mark.op == "delete":
         _send(row, "DeleteItem", mark)
     else:
         changes = whole(book, mark)
-        if changes is not None:
-            _send(row, "UpdateItem", mark, changes)
+        if changes is None:
+            return False
+        _send(row, "UpdateItem", mark, changes)
+    return True
 
 
 def drop(row: Row, mark: Mark) -> None:

@@ -118,7 +118,7 @@ class Resolver:
         left = math.inf if self._deadline is None else self._deadline - runtime.current.monotonic()
         is_late = left <= 0 and what is not Fate.WAIT  # a transaction that lives may have been renewed just then
         if is_late or times >= _MOST_TRIES:
-            raise _stuck(row, mark, what)
+            raise stuck(row, mark, what)
         self._pulse()
         return max(0.0, min(left, backoff(times, runtime.current.jitter())))
 
@@ -142,7 +142,8 @@ class Resolver:
         return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))
 
 
-def _stuck(row: Row, mark: Mark, what: Fate) -> LockingError:
+def stuck(row: Row, mark: Mark, what: Fate) -> LockingError:
+    """Return the error for a mark that stays whatever is done about it."""
     why = {
         Fate.WAIT: "is pending without a sign of life, and cannot be aborted",
         Fate.DROP: "was aborted or is not known any more, and its mark cannot be taken off",

@@ -464,7 +464,7 @@ def test_a_transaction_that_names_rows_of_others(memory, shell):
     table = ["--table", name_of(Transactions)]
     forged = {"table": {"S": "x"}, "key": {"M": {"id": {"S": "k"}}}, "lock": {"S": "lock"}, "spill": {"S": "other"}}
     for row in (
-        {"id": {"S": "other"}, "state": {"S": "aborted"}},
+        {"id": {"S": "other"}, "state": {"S": "pending"}},
         {"id": {"S": "forged"}, "state": {"S": "aborted"}, "rows": {"N": "1"}},
         {"id": {"S": "forged#0000"}, "content": {"M": {"items": {"L": [{"M": forged}]}}}},
     ):

@@ -606,6 +606,18 @@ def test_a_committed_transaction_whose_changes_are_gone(
     assert _values(stored(Purse, "p0")) == _values(before)
 
 
+def test_a_committed_transaction_whose_changes_are_gone_is_not_finished(clock: VirtualClock) -> None:
+    """Nor by those who complete it: as that of a finished one its mark would be dropped, and the values lost."""
+    put(Transactions, header("T", "committed"))
+    put(Transactions, participants("T", participant(spill={"S": "T!00000"})))
+    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    before = stored(Purse, "p0")
+    assert "T!00000" in sweep(Transactions).failed["T"]
+    with pytest.raises(LockingError, match="T!00000"):
+        recover(Transactions, "T")
+    assert (outcome(Transactions, "T"), stored(Purse, "p0")) == ("committed", before)
+
+
 def _values(image: dict[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (image or {}).items() if name != "lock"}
 

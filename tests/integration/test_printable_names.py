@@ -52,7 +52,10 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
             pass
         lock = Locks.lock(EVIL)
     messages = [record.getMessage() for record in caplog.records]
-    assert any(f"evicting from {SHOWN}, as dead: {SHOWN}" in message for message in messages)
+    assert any(
+        message.startswith(f"evicting from the lock {SHOWN}, as") and f"ticket {dead.ticket} of {SHOWN} (" in message
+        for message in messages
+    )
     assert all(message.isprintable() for message in messages)
     assert lock.name == EVIL
     assert repr(lock) == f"<Lock {SHOWN} not held>"

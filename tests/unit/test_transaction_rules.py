@@ -271,7 +271,7 @@ def test_a_header_that_does_not_say_may_have_checked_early():
     book, stored = headers.Book(None, "headers"), {}
     known = header()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(headers, "_ask", lambda _book, _operation, kwargs: stored.update(kwargs["Item"]))
+        patch.setattr(headers, "ask", lambda _book, _operation, kwargs: stored.update(kwargs["Item"]))
         headers.begin(book, known)
     assert not headers.header_in(stored).is_early
     del stored[headers.EARLY]
