@@ -14,6 +14,7 @@ from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotB
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import Action
+from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.intents import intent_of
 from pynamo_locking._io.items import EmbeddedItem
 from pynamo_locking._io.operands import Stored
@@ -129,13 +130,16 @@ def can_be_marked(entry: Entry, table: str | None) -> bool:
 
 
 def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
-    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
+    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished.
+
+    That of another program is refused for what it is: it gets no mark either.
+    """
     ttl: Any = model._ttl_attribute()
     if ttl is None:
         return False
     if not isinstance(base, dict):
         return True
-    value = base.get(ttl.attr_name, {}).get("N")
+    value = None if has_foreign(model, base) else base.get(ttl.attr_name, {}).get("N")
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
 
 

@@ -333,6 +333,7 @@ def test_transactions_in_a_table_of_other_keys(engine: Engine, monkeypatch: pyte
     make_long_from(monkeypatch)
     engine.bind(Purse)
     table: Any = elsewhere(engine, TableTransactions)
+    monkeypatch.setattr(Purse.Meta, "transaction_table", table)
     make(engine, table, ("pk", "S"), ("sk", "N"))
     with pytest.raises(ConfigurationError, match=r"does not have the keys that its model says, id \(S\)"):  # noqa: SIM117
         with transaction(table) as tx:
