@@ -21,7 +21,7 @@ from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unit import Unread
-from pynamo_locking._io.writes import DELETE, Operation, of_foreign
+from pynamo_locking._io.writes import DELETE, Operation
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
         entry.pin()
         if not can_be_marked(entry, book.table):
-            raise _no_place(entry, entry.base)
+            raise _no_place(entry)
     op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
     row = entry.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
@@ -130,19 +130,20 @@ def can_be_marked(entry: Entry, table: str | None) -> bool:
 
 
 def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
-    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished."""
+    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished.
+
+    That of another program is refused for what it is: it gets no mark either.
+    """
     ttl: Any = model._ttl_attribute()
     if ttl is None:
         return False
     if not isinstance(base, dict):
         return True
-    value = base.get(ttl.attr_name, {}).get("N")
+    value = None if has_foreign(model, base) else base.get(ttl.attr_name, {}).get("N")
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
 
 
-def _no_place(entry: Entry, image: Image | Unread | None) -> Exception:
-    if isinstance(image, dict) and has_foreign(entry.model, image):
-        return of_foreign(entry.final())
+def _no_place(entry: Entry) -> CannotBeStaged:
     return CannotBeStaged(f"{entry.final().label} has no place for a mark")
 
 
@@ -232,7 +233,7 @@ class Marker:
         elif one.mark.is_ghost and isinstance(one.entry.base, Unread) and image is not None and _is_as_read(one, image):
             # It is there, without a version, which was not known: the copy that has none was not read here.
             if _may_expire(one.entry.model, image):
-                raise _no_place(one.entry, image)
+                raise _no_place(one.entry)
             one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
         elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and _is_as_read(one, image):
             one.has_document = state.raw is not None

@@ -202,7 +202,7 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     """
     model, before = type(write.item), write.part.before
     if write.operation is not CHECK and has_foreign(model, image):
-        return of_foreign(write)
+        return foreign(f"{write.called} was refused", model.Meta.table_name, "no lock")
     image = dict(expiry.unexpired(model, image) or {}) or None
     stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
     if stored_class not in (None, model) and kind is UpdateError:
@@ -220,11 +220,6 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
             cause=cause,
         )
     return also(Conflict, kind)(f"{refused}: its condition was not met. ({cause})", stored=stored, cause=cause)
-
-
-def of_foreign(write: Write) -> Exception:
-    """Return the error for a write of a lock's row in whose place another program has stored an item."""
-    return foreign(f"{write.called} was refused", write.item.Meta.table_name, "no lock")
 
 
 def _class_of(model: type[Model], image: Image) -> Any:
