@@ -301,7 +301,7 @@ def as_model(model: type[Any], image: dict[str, Any]) -> Any:
     return (model._get_discriminator_class(image) or model).from_raw_data(copy.deepcopy(image))
 
 
-def gave_up(error: LockingError, what: str, attempts: int) -> None:
+def gave_up(error: Any, what: str, attempts: int) -> None:
     """Say in the message of the last error how often it was tried."""
     message = f"{what} gave up after attempt {attempts} of {attempts}: {error}"
     error.args = (message,)

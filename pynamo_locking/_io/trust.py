@@ -27,7 +27,7 @@ def book_of(row: Row, mark: Mark) -> Book:
         LockingError: it is another one. Whoever may write the item could have put that name there, so it is not asked.
     """
     declared = row.transactions
-    if mark.table != declared:
+    if declared is None or mark.table != declared:
         raise LockingError(
             f"{row.label} carries the mark of the transaction {mark.id[:_SHOWN]!r} in the table "
             f"{mark.table[:_SHOWN]!r}, and its model declares "

@@ -236,7 +236,8 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     if not strange:
         yield Finding("rows", OK, f"{seen}; none is of another program")
         return
-    expires = model._ttl_attribute().attr_name
+    ttl_attribute: Any = model._ttl_attribute()
+    expires = ttl_attribute.attr_name
     locked = sum(issubclass(model, NamedLock) and not has_foreign(model, image) for image in strange)
     expiring = sum(expires in image for image in strange)
     does = "deletes" if ttl.detail == f"by {expires}" else "would delete"

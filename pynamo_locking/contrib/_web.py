@@ -258,7 +258,7 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
         item = model(hash_key, range_key)  # nothing has to be read: the write itself compares
         versions.assume(item, expected[0])
         return item
-    current = _read(model, hash_key, range_key) if found is model else found
+    current: Any = _read(model, hash_key, range_key) if found is model else found
     stored = Known(None, None) if current is None else versions.known(current)
     if current is not None and (tags is None or stored in expected):
         return current
