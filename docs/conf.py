@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
     # Private names, and type variables.
     (
         r"py:.*",
-        r"pynamo_locking\.(_|contexts|guarded).*|AsyncEdit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration",
+        r"pynamo_locking\.(_|contexts|guarded).*|(Async)?Edit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration",
     ),
     (
         r"py:.*",
