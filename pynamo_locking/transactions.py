@@ -200,8 +200,8 @@ class Transaction(QueryingMixin):
             ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
 
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction. An update of one item
-        alone that would count twice if it were done twice, such as `add(5)` without a version check, is committed as
-        a native transaction, for 2 write units.
+        alone that would count twice if it were done twice, such as `add(5)` without a version check or a lock, is
+        committed as a native transaction, for 2 write units.
         """
         entry = self._entry_of(item)
         entry.update(actions, item._kept(condition, actions), checks=add_version_condition)
