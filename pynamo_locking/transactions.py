@@ -47,9 +47,9 @@ class Transaction(QueryingMixin):
     has done to it. Several operations on one item become one write. Conditions are about the items as stored before.
 
     Guaranteed under crashes of any process at any request, lost and late answers, pauses and clock skew: all writes
-    are applied, or none; no reader, not even a plain PynamoDB one, sees a value of a transaction that is not
-    committed; what is committed was right by what was read (strictly serializable, unless a weaker isolation was asked
-    for). Needed: every program that writes these items uses this package.
+    are applied, or none; no reader, not even a plain PynamoDB one, sees a value that is not committed; what is
+    committed was right by what was read (strictly serializable, unless a weaker isolation was asked for). Needed:
+    every program that writes these items uses this package.
     Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that a second,
     late copy of the request of a transaction that only creates one item, or saves, sets or deletes one without a
     version check, is not applied. An `idempotency_key` prevents that.
@@ -59,14 +59,12 @@ class Transaction(QueryingMixin):
             More than 99 items can be written only of models that name it there.
         isolation: ``"serializable"``: everything that was read is checked at the commit. ``"snapshot"``: the same,
             nothing can be written, and nobody is waited for who is not decided. ``"read_committed"``: only items that
-            are written as well are checked. ``"read_uncommitted"``: reads even show what other transactions have not
-            committed yet.
+            are written as well are checked. ``"read_uncommitted"``: reads even show what others have not committed.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
         lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s: long
             enough for any pause that is worth to survive, and what a crash costs those who wait.
-        idempotency_key: names what the transaction does. A second one with this key within a day writes nothing, and
-            `is_repeated` says so.
+        idempotency_key: names what it does. A second one with it within a day writes nothing; see `is_repeated`.
         owner: label for people; host, process and thread unless given.
         workers: how many requests at once, where there are many. 8.
         on_progress: called with the number of items done and of all, during long commits.
@@ -169,8 +167,7 @@ class Transaction(QueryingMixin):
             item: from `get`, from anywhere else, or a new one. From elsewhere it has to be a whole one: a version
                 without the write id that is stored with it (of a projection, or made by hand) is refused.
             condition: on the item as it is stored before the transaction.
-            add_version_condition: with False it is overwritten whatever its version, unless the transaction has
-                read it.
+            add_version_condition: with False whatever is stored is overwritten, unless the transaction has read it.
 
         Raises:
             ConfigurationError: its model cannot take part; or the transaction is over, or read only.
