@@ -47,9 +47,9 @@ class Transaction(QueryingMixin):
     has done to it. Several operations on one item become one write. Conditions are about the items as stored before.
 
     Guaranteed under crashes of any process at any request, lost and late answers, pauses and clock skew: all writes
-    are applied, or none; no reader, not even a plain PynamoDB one, sees a value of a transaction that is not
-    committed; what is committed was right by what was read (strictly serializable, unless a weaker isolation was asked
-    for). Needed: every program that writes these items uses this package.
+    are applied, or none; no reader, not even a plain PynamoDB one, sees a value that is not committed; what is
+    committed was right by what was read (strictly serializable, unless a weaker isolation was asked for). Needed:
+    every program that writes these items uses this package.
     Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that a second,
     late copy of the request of a transaction that only creates one item, or saves, sets or deletes one without a
     version check, is not applied. An `idempotency_key` prevents that.
@@ -166,8 +166,7 @@ class Transaction(QueryingMixin):
             item: from `get`, from anywhere else, or a new one. From elsewhere it has to be a whole one: a version
                 without the write id that is stored with it (of a projection, or made by hand) is refused.
             condition: on the item as it is stored before the transaction.
-            add_version_condition: with False it is overwritten whatever its version, unless the transaction has
-                read it.
+            add_version_condition: with False whatever is stored is overwritten, unless the transaction has read it.
 
         Raises:
             ConfigurationError: its model cannot take part; or the transaction is over, or read only.
@@ -196,8 +195,8 @@ class Transaction(QueryingMixin):
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
             ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
 
-        Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, and without a
-        version check, an `add` is a native transaction of 2 write units, so that no second copy is applied.
+        Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, without a
+        version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         entry = self._entry_of(item)
         entry.update(actions, item._kept(condition, actions), checks=add_version_condition)

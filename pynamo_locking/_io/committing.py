@@ -276,13 +276,14 @@ def _member(entry: Entry, table: str | None, *, is_long: bool) -> Member:
     row = entry.row
     is_delete = entry.write is not None and entry.write.operation is DELETE
     before = images.size_of(entry.base) if isinstance(entry.base, dict) else 0
+    is_counted = entry.writer is not None and entry.writer.is_locked  # in the lock, which refuses a second copy
     after = 0 if is_delete or isinstance(entry.after, Unread) or entry.after is None else images.size_of(entry.after)
     return Member(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
         can_be_marked=can_be_marked(entry, table),
         wants_direct=after > rules.LARGE_BYTES,
-        needs_token=entry.write is not None and entry.write.is_sent_once,
+        needs_token=entry.write is not None and entry.write.is_sent_once and not is_counted,
         size=after if entry.write is not None else item_size(entry),
         before_size=before,
         intent_size=_intent_size(entry) if is_long and entry.write is not None else 0,

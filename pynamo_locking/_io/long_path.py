@@ -30,7 +30,7 @@ from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import StillPending
 from pynamo_locking._io.validation import validate
-from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown, TransactionAborted, TransactionConflict, also
+from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +86,7 @@ class LongCommit:
         self._renewing = runtime.current.mutex()
         self._failure: BaseException | None = None
         self._marked: list[Marked] = []
+        self._is_begun = False
         self._is_sent = False
         self.is_decided = False
         self._assembly = Assembly()
@@ -105,6 +106,7 @@ class LongCommit:
         interrupt: BaseException | None = None
         try:
             headers.begin(self._book, self._header)
+            self._is_begun = True
             self._write_rows()
             self._run([partial(self._marker.mark, one) for one in self._marked])
             validate([self._entries[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
@@ -246,7 +248,7 @@ class LongCommit:
         self._assembly.note_refusal(error)
         self._expect_deletes(expected=False)
         self._drop_marks()
-        if stored.by not in ("itself", "") and not isinstance(error, ConfigurationError):  # which says more
+        if self._is_begun and stored.by not in ("itself", ""):
             raise self._aborted(stored) from error
         if isinstance(error, OutcomeUnknown):
             raise self._given_up(error) from error

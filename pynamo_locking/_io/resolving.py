@@ -100,11 +100,12 @@ class Resolver:
             wait = self._wait_or_abort(book, header)
             return self._try_again(row, mark, what) if wait is None else wait
         if what is Fate.FINISH:
-            marks.finish(book, row, mark)
+            is_done = marks.finish(book, row, mark)
         else:
             logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
             marks.drop(row, mark)
-        if events.listeners:
+            is_done = True
+        if events.listeners and is_done:
             outcome = "finished" if what is Fate.FINISH else "aborted"
             events.tell.recovered(book, header, mark.id, outcome=outcome, by="reader")
         return self._try_again(row, mark, what)

@@ -18,6 +18,7 @@ from pynamo_locking import (
     OutcomeUnknown,
     TransactionTable,
     TransactWrite,
+    events,
     outcome,
     recover,
     sweep,
@@ -596,10 +597,15 @@ def test_a_committed_transaction_whose_changes_are_gone(
     """It is tried some times, with pauses, and not for longer than allowed; the error names all that it is about."""
     put(Transactions, header("T", "committed"))
     put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
-    before, began = stored(Purse, "p0"), clock.elapsed
-    with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
+    before, began, recovered = stored(Purse, "p0"), clock.elapsed, list[events.TransactionRecovered]()
+    with (
+        dying_after(monkeypatch, MOST_REQUESTS) as process,
+        events.subscribe(recovered.append, events.TransactionRecovered),
+        pytest.raises(LockingError) as caught,
+    ):
         operation()
     assert_bounded(process, clock, began)
+    assert recovered == []
     told = str(caught.value) if operation is not batch else str(caught.value.results)  # type: ignore[attr-defined]
     for name in (f"{name_of(Purse)}/p0", "T!00000", "remove tx"):
         assert name in told

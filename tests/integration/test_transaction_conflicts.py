@@ -618,6 +618,30 @@ def test_a_read_of_a_commit_fails_as_the_commit_does(
     assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["p0", "p1", "p2"]
 
 
+def test_a_header_that_is_refused_is_no_abort(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DynamoDB forbids is told, once: to run the transaction again would not help."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    original, runs = Connection.dispatch, list[None]()
+
+    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if asked == "PutItem":
+            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not allowed"}}, asked)
+        return original(connection, asked, kwargs, *args)
+
+    @transactional(wait=1)
+    def create(tx: Transaction) -> None:
+        runs.append(None)
+        for i in range(5):
+            tx.save(Purse(f"n{i}"))
+
+    with monkeypatch.context() as patch, pytest.raises(LockingError, match="AccessDeniedException") as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        create()
+    assert not isinstance(caught.value, Conflict)
+    assert (len(runs), rows_of(Purse)) == (1, [])
+
+
 def test_an_item_that_a_commit_has_to_read_is_kept_by_another(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for; then the commit is a TransactionConflict, as everywhere."""
     memory.bind(Purse, Transactions)

@@ -64,6 +64,19 @@ def test_a_plan_of_one_addition_costs_what_it_says(dynoxide: Engine, monkeypatch
         assert (plan.requests, plan.write_units) == (requests, written) == (1, 2 if path == "native" else 1)
 
 
+def test_one_addition_under_its_lock_costs_one_unit(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock counts the write, and so refuses a second copy; and the instance is what is stored then."""
+    dynoxide.bind(Purse, Transactions)
+    purses(1)
+    with Purse.locked("p0") as lock:
+        tx = Transaction()
+        tx.update(lock.item, [Purse.balance.add(1)], add_version_condition=False)
+        assert (tx.plan().path, tx.plan().write_units) == ("single", 1)
+        assert units(monkeypatch, tx.commit)[:2] == (1, 1)
+        lock.item.save()
+    assert Purse.get("p0").balance == 101
+
+
 def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for reads alone, and for many reads beside many writes."""
     dynoxide.bind(Purse, Transactions)
