@@ -213,6 +213,9 @@ class Marker:
                         f"no answer came for {one.row.label}: {error}; nothing was written.", cause=error.cause
                     ) from error
                 runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+            except TransactWriteError:  # refused for good
+                one.underway -= 1
+                raise
             else:
                 one.underway = 0 if one.mark.is_ghost else one.underway - 1  # copies of a placeholder have one token
                 return

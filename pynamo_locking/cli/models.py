@@ -36,8 +36,10 @@ def _meta(settings: Settings, table: str) -> type[Any]:
 
 def lock_table(settings: Settings, table: str) -> type[NamedLock]:
     """Return a class of locks on names, kept in that table."""
-    made = type("Locks", (NamedLock,), {"Meta": _meta(settings, table), "__module__": __name__})
-    return cast("type[NamedLock]", made)
+    meta = _meta(settings, table)
+    if settings.transaction_table is not None:  # an application may write such rows in long transactions
+        meta.transaction_table = transaction_table(settings, settings.transaction_table)
+    return cast("type[NamedLock]", type("Locks", (NamedLock,), {"Meta": meta, "__module__": __name__}))
 
 
 def transaction_table(settings: Settings, table: str) -> type[TransactionTable]:

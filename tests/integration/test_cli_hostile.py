@@ -477,6 +477,22 @@ def test_a_transaction_that_names_rows_of_others(memory, shell):
     assert Transactions.get("other").state == "aborted"
 
 
+def test_a_program_runs_under_a_lock_that_an_aborted_transaction_has_marked(memory, shell, monkeypatch):
+    """The settings name the table of transactions, as the class of the application does that marked the row."""
+    memory.bind(Locks, Transactions)
+    header = {"id": {"S": "T"}, "state": {"S": "aborted"}}
+    mark = {"id": {"S": "T"}, "table": {"S": name_of(Transactions)}, "intent": {"M": {"op": {"S": "save"}}}}
+    row = {"name": {"S": "job"}, "lock": {"M": {"tx": {"M": mark}}}}
+    for model, item in ((Transactions, header), (Locks, row)):
+        model._get_connection().connection.dispatch("PutItem", {"TableName": name_of(model), "Item": item})
+    command = ["run", "--table", name_of(Locks), "--lock", "job", "--", "true"]
+
+    code, _, err = shell.run(*command)
+    assert (code, "declares no table of transactions" in " ".join(err.split())) == (69, True)
+    monkeypatch.setenv("PYNAMO_LOCKING_TRANSACTION_TABLE", name_of(Transactions))
+    assert shell.run(*command)[0] == 0
+
+
 @pytest.mark.parametrize("model", [Photo, Film])
 def test_keys_that_are_stored_in_base_64(model, memory, shell):
     """What is listed as the key is what `show` takes, wherever the lock is."""

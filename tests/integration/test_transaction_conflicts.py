@@ -649,6 +649,7 @@ def test_an_item_that_a_commit_has_to_read_is_kept_by_another(memory: Engine, mo
     purses(6)
     with VirtualClock():
         holder = Transaction(workers=1, lease=100)
+        runtime.current.sleep(1)  # the holder is older, so that it is not wounded
         for i in range(6):
             holder.touch(holder.get(Purse, f"p{i}"))
         with dying_after(monkeypatch, 5):

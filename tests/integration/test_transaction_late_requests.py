@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamodb.connection import Connection
+from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import (
     Conflict,
@@ -201,7 +202,7 @@ def test_a_definite_answer_leaves_nothing_to_sweep(
             if len(lost) == 1:
                 original(connection, operation, kwargs, *args)
                 raise ConnectionClosedError(endpoint_url="memory")
-            raise _throttled(operation)
+            raise _refusal(operation)
         return original(connection, operation, kwargs, *args)
 
     with monkeypatch.context() as patch:
@@ -212,9 +213,27 @@ def test_a_definite_answer_leaves_nothing_to_sweep(
     assert sweep(Transactions, dry_run=True).examined == 0
 
 
-def _throttled(operation: str) -> ClientError:
+def test_a_mark_that_is_forbidden_leaves_nothing_to_sweep(
+    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DynamoDB has refused it for good, so no copy of it can arrive."""
+    tx, original = doomed(late), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if _is_mark(str(kwargs).replace("'", '"')):
+            raise _refusal(operation, "AccessDeniedException")
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(TransactWriteError) as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        tx.commit()
+    assert caught.value.cause_response_code == "AccessDeniedException"
+    assert sweep(Transactions, dry_run=True).examined == 0
+
+
+def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
     error = {
-        "Error": {"Code": "ThrottlingException", "Message": "for now"},
+        "Error": {"Code": code, "Message": "for now"},
         "ResponseMetadata": {"HTTPStatusCode": 400},
     }
     return ClientError(error, operation)  # type: ignore[arg-type]
