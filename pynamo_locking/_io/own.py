@@ -112,8 +112,7 @@ class OwnEntry:
             except Refused as refused:
                 state = self.row.state(refused.image)
                 if state.find(self.entry.id, self.entry.ticket) is None:
-                    if not self.may_be_gone or state.was_evicted(self.entry.ticket, self.since):
-                        self.lose_to(state)
+                    self.lose_to(state)
                     raise self.loss() from refused
                 # Our own first copy was here before: it was sent after `started`.
             except Unavailable as error:
@@ -260,6 +259,7 @@ class OwnEntry:
             # A document that has not forgotten also knows of copies that something on the way has made.
             evicted = state.was_evicted(self.entry.ticket, self.since)
             if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
+                self.may_be_gone = False  # no request of ours has removed it
                 self.lose_to(state)
             if self.lost.is_set():
                 raise self.loss() from refused
@@ -292,11 +292,11 @@ class OwnEntry:
             events.tell.released(self, is_confirmed=is_confirmed)
 
     def lose_to(self, state: LockState) -> None:
-        """Note a loss, given the document that proves it; it is none if the item was ours to delete."""
+        """Note a loss, given the document without our entry; it is none if a request of ours may have removed it."""
         is_deleted = state.since != self.since  # the document that we were in, whatever there is now
         if self.may_delete and is_deleted:
             self.end()
-        else:
+        elif not self.may_be_gone or state.was_evicted(self.entry.ticket, self.since):
             self.lose("deleted" if is_deleted else "evicted")
 
     def lose(self, reason: str) -> None:

@@ -262,6 +262,29 @@ def test_a_delete_in_doubt_stays_so_when_the_next_one_is_refused(account):
     assert not lock.lost.is_set()
 
 
+@pytest.mark.parametrize("way", ["save", "delete", "downgrade", "transaction"])
+def test_a_delete_in_doubt_and_a_write_that_finds_it_done_is_no_loss(account, way):
+    """The next request of the holder is refused, since its own delete has taken the entry away."""
+
+    def write(lock, item):
+        if way == "transaction":
+            with TransactWrite(connection=account._get_connection().connection) as transaction:
+                transaction.update(item, actions=[account.balance.set(1)])
+        elif way == "downgrade":
+            lock.downgrade()
+        else:
+            getattr(item, way)()
+
+    with account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+            item.delete()
+        with pytest.raises(LockLost):
+            write(lock, item)
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
 @pytest.mark.parametrize("way", ["release", "renew"])
 def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
     """The document remembers who was thrown out, whatever else may have removed the entry."""
@@ -294,6 +317,27 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
     ):
         pass
     assert len(sent) >= 2
+    assert not lock.lost.is_set()
+
+
+def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, monkeypatch):
+    """A thread that writes under the lock comes too late: after the release, of which nobody has heard yet."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    item, original, refused = lock.item, requests.release, []
+
+    def save():
+        with pytest.raises(LockLost) as caught:
+            item.save()
+        refused.append(caught.value.reason)
+
+    def release(*arguments, **options):
+        image = original(*arguments, **options)
+        in_thread(save)
+        return image
+
+    monkeypatch.setattr(requests, "release", release)
+    lock.release()
+    assert refused == ["deleted"]
     assert not lock.lost.is_set()
 
 

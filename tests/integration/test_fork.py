@@ -97,6 +97,22 @@ def test_child_takes_locks_of_its_own(real_engine: Engine, model: Any) -> None:
         child.close()
 
 
+def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap: Engine) -> None:
+    """It was counted as taken twice then: the second time could not be had any more, and the first was no loss."""
+    bind(cheap, Plain, "a")
+    lock = Plain.lock("a").acquire()
+    lock._own.leave_to_parent()  # type: ignore[union-attr]
+    Plain.break_lock("a", ticket=lock.ticket)  # the parent has left
+    with pytest.raises(LockLost, match="take one here"):
+        lock.acquire()
+    assert Plain.lock_state("a").entries == ()
+    with pytest.raises(LockLost):
+        lock.release()
+    for _ in range(2):
+        with lock:
+            assert lock.is_held
+
+
 @pytest.mark.parametrize("model", [Plain, Beside])
 def test_child_queues_behind_its_parent(real_engine: Engine, model: Any) -> None:
     """After the with-block the child asks for the same lock, and gets it when the parent has left."""

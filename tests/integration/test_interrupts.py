@@ -25,6 +25,7 @@ from typing_extensions import Self
 import pynamo_locking
 from pynamo_locking import TransactionAborted, locked_all, sweep, transaction
 from pynamo_locking._io import attempts, heartbeat, leaving, local, loops
+from pynamo_locking.aio import AsyncLock
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.transaction_models import (
@@ -181,6 +182,19 @@ def by_acquire_and_release_inside() -> None:
         by_acquire_and_release()
 
 
+def in_a_block_with(lock: Any) -> None:
+    with lock:
+        pass
+
+
+def in_a_block_of_a_task_with(lock: Any) -> None:
+    async def block() -> None:
+        async with AsyncLock(lock):
+            pass
+
+    asyncio.run(block())
+
+
 async def in_a_block_of_a_task() -> None:
     async with Locks.alocked("a"):
         pass
@@ -224,6 +238,21 @@ def test_an_interrupted_task_leaves_no_entry(models: None, run: Any) -> None:
     """So it is where the interrupt goes through an event loop."""
     places = each_place(lambda: asyncio.run(run()), none_left((Locks, "a"), (workers.Plain, "a")))
     assert places > 50
+
+
+@pytest.mark.parametrize("run", [in_a_block_with, in_a_block_of_a_task_with])
+def test_an_interrupted_lock_can_be_taken_again(models: None, run: Callable[[Any], None]) -> None:
+    """A lock object that a program makes once is of use after an interrupt in the middle of a take."""
+    lock = Locks.lock("a")
+
+    def check(where: str) -> None:
+        while lock._takes:  # the end of its block never began, and nothing collects it
+            lock.release()
+        none_left((Locks, "a"))(where)
+        with lock:
+            assert lock.is_held, where
+
+    assert each_place(lambda: run(lock), check) > 50
 
 
 def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +354,44 @@ threading.Thread(target=hold, daemon=True).start()
 taken.wait()
 sys.exit(3)
 """
+
+
+LATE: Final = """
+import atexit, logging, sys, threading
+
+logging.basicConfig(format="%(message)s")
+beaten = threading.Event()
+atexit.register(beaten.wait, 20)  # runs after what a library registers that is imported later
+
+from pynamo_locking import LockSettings, NamedLock
+from pynamo_locking._io.heartbeat import Heart
+
+class Locks(NamedLock):
+    class Meta:
+        table_name, host, region = sys.argv[1:]
+        aws_access_key_id = aws_secret_access_key = "dummy"
+
+renew = Heart._renew
+
+def noted(self, own):
+    due = renew(self, own)
+    if not Locks.lock_state("a").entries:
+        beaten.set()
+    return due
+
+Heart._renew = noted
+Locks.lock("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=0.1)).acquire()
+"""
+
+
+def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide: Engine) -> None:
+    """What other callbacks of the end do may take longer than the time to the next renewal."""
+    dynoxide.bind(Locks)
+    meta: Any = Locks.Meta
+    command = [sys.executable, "-c", LATE, meta.table_name, meta.host, meta.region]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert Locks.lock_state("a").entries == ()
 
 
 def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
