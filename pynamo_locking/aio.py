@@ -72,10 +72,10 @@ class AsyncLock(Generic[M]):
             asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
         """
         lock = self._lock
-        wish, call, before = lock._wish_for(wait), object(), None
+        wish, before = lock._wish_for(wait), None
         try:
+            lock._begin()
             try:
-                lock._begin(call)
                 before = lock._before()
                 own = lock._take_again(before)
                 if own is None:
@@ -88,10 +88,9 @@ class AsyncLock(Generic[M]):
                 before = None
                 raise
             finally:
-                lock._end(call)
+                lock._acquiring.release()
         except BaseException:  # an interrupt that came after all that
             lock._undo(before)
-            lock._end(call)
             raise
         return self
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Generic
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import events, handed, local
+from pynamo_locking._io import events, handed, local, runtime
 from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.locked import taken_here
 from pynamo_locking._io.target import M
@@ -39,16 +39,17 @@ class Taker(Generic[M]):
         self._own: OwnEntry | None = None
         self._takes = 0
         self._given: M | None = None  # the instance that `item` has returned since
-        self._takers: dict[str, object] = {}  # one at most: the call that is taking it
+        self._acquiring = runtime.current.exclusive()
         self._attempt: Acquisition | None = None
 
     # Taking
 
     def _acquire(self, wait: Duration | None) -> None:
-        wish, call, before = self._wish_for(wait), object(), None
+        wish = self._wish_for(wait)
+        before = None
         try:
+            self._begin()
             try:
-                self._begin(call)
                 before = self._before()
                 own = self._take_again(before)
                 if own is None:
@@ -61,22 +62,17 @@ class Taker(Generic[M]):
                 before = None
                 raise
             finally:
-                self._end(call)
-        except BaseException:  # an interrupt that came after all that
+                self._acquiring.release()
+        except BaseException:
             self._undo(before)
-            self._end(call)
             raise
 
     def _wish_for(self, wait: Duration | None) -> Wish:
         return self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
 
-    def _begin(self, call: object) -> None:
-        if self._takers.setdefault("one", call) is not call:
+    def _begin(self) -> None:
+        if not self._acquiring.acquire(blocking=False):
             raise self._in_use()
-
-    def _end(self, call: object) -> None:
-        if self._takers.get("one") is call:
-            self._takers.clear()
 
     def _before(self) -> Before:
         """Return what a take that fails goes back to."""

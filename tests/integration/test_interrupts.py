@@ -25,7 +25,6 @@ from typing_extensions import Self
 import pynamo_locking
 from pynamo_locking import TransactionAborted, locked_all, sweep, transaction
 from pynamo_locking._io import attempts, heartbeat, leaving, local, loops
-from pynamo_locking.aio import AsyncLock
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.transaction_models import (
@@ -182,19 +181,6 @@ def by_acquire_and_release_inside() -> None:
         by_acquire_and_release()
 
 
-def in_a_block_with(lock: Any) -> None:
-    with lock:
-        pass
-
-
-def in_a_block_of_a_task_with(lock: Any) -> None:
-    async def block() -> None:
-        async with AsyncLock(lock):
-            pass
-
-    asyncio.run(block())
-
-
 async def in_a_block_of_a_task() -> None:
     async with Locks.alocked("a"):
         pass
@@ -238,21 +224,6 @@ def test_an_interrupted_task_leaves_no_entry(models: None, run: Any) -> None:
     """So it is where the interrupt goes through an event loop."""
     places = each_place(lambda: asyncio.run(run()), none_left((Locks, "a"), (workers.Plain, "a")))
     assert places > 50
-
-
-@pytest.mark.parametrize("run", [in_a_block_with, in_a_block_of_a_task_with])
-def test_an_interrupted_lock_can_be_taken_again(models: None, run: Callable[[Any], None]) -> None:
-    """A lock object that a program makes once is of use after an interrupt in the middle of a take."""
-    lock = Locks.lock("a")
-
-    def check(where: str) -> None:
-        while lock._takes:  # the end of its block never began, and nothing collects it
-            lock.release()
-        none_left((Locks, "a"))(where)
-        with lock:
-            assert lock.is_held, where
-
-    assert each_place(lambda: run(lock), check) > 50
 
 
 def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
