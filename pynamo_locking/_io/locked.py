@@ -162,7 +162,7 @@ def _settle(
     if outcome is Outcome.REJECTED:
         raise write.refused(error, image) from error
     if outcome is Outcome.LOST or check.kind is Kind.KEEP:
-        own.lose_to(own.row.state(image))
+        own.lose_to(own.row.state(image), is_going=check.kind is not Kind.KEEP)
     raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(check.number))) from error
 
 

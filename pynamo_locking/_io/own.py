@@ -59,6 +59,7 @@ class OwnEntry:
         # A request that removes the entry is on its way, or was and nobody knows what became of it:
         # until that is known, the absence of the entry proves no loss.
         self.may_be_gone = False
+        self._was_in_doubt = False  # before the write that may remove it and is on its way
         # A transaction that we do not see was to delete the item, and the entry with it.
         self.may_delete = False
         # The lock was to be shared, and nobody knows whether it is.
@@ -185,13 +186,13 @@ class OwnEntry:
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
         """Mark the time in which a request may remove the entry; it ends with a definite answer."""
-        was_in_doubt, self.may_be_gone = self.may_be_gone, True
+        self._was_in_doubt, self.may_be_gone = self.may_be_gone, True
         try:
             yield
         except OutcomeUnknown:
             raise
         except Exception:
-            self.may_be_gone = was_in_doubt
+            self.may_be_gone = self._was_in_doubt
             raise
 
     def write_id(self, number: int) -> str:
@@ -291,12 +292,18 @@ class OwnEntry:
         if is_news:
             events.tell.released(self, is_confirmed=is_confirmed)
 
-    def lose_to(self, state: LockState) -> None:
-        """Note a loss, given the document without our entry; it is none if a request of ours may have removed it."""
+    def lose_to(self, state: LockState, *, is_going: bool = False) -> None:
+        """Note a loss, given the document without our entry; it is none if a request of ours may have removed it.
+
+        Args:
+            state: the document.
+            is_going: it came with the refusal of a write that was to remove the entry: only earlier ones may have.
+        """
         is_deleted = state.since != self.since  # the document that we were in, whatever there is now
+        in_doubt = self._was_in_doubt if is_going else self.may_be_gone
         if self.may_delete and is_deleted:
             self.end()
-        elif not self.may_be_gone or state.was_evicted(self.entry.ticket, self.since):
+        elif not in_doubt or state.was_evicted(self.entry.ticket, self.since):
             self.lose("deleted" if is_deleted else "evicted")
 
     def lose(self, reason: str) -> None:

@@ -191,6 +191,22 @@ def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
         lock.release()
 
 
+@pytest.mark.parametrize("way", [*WRITES, "edit"])
+def test_a_deletion_by_others_is_noted_by_the_write_that_is_refused(engine, account, way):
+    """No document is left to tell of it, and this write, which was refused, has not removed our entry."""
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    lock = edit.lock if way == "edit" else edit
+    given = edit.__enter__()
+    key = account._get_connection().connection.get_identifier_map(account.Meta.table_name, "a")
+    engine.client().delete_item(TableName=account.Meta.table_name, **key)
+    with pytest.raises(LockLost):
+        edit.__exit__(None, None, None) if way == "edit" else WRITES[way](given.item)
+    assert (lock.lost.is_set(), lock._own.lost_reason) == (True, "deleted")
+    if way != "edit":
+        with pytest.raises(LockLost):
+            lock.release()
+
+
 @pytest.mark.parametrize("attempts", [0, 1, 4], ids=["sent once", "repeated by botocore", "sent again by us"])
 @pytest.mark.parametrize("way", [*WRITES, "edit"])
 def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
