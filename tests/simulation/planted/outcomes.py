@@ -58,7 +58,7 @@ def loss_not_noted() -> Patches:
     settle = locked._settle
 
     def without_note(check: Any, *arguments: Any) -> None:
-        check.own.lose_to = lambda _: None
+        check.own.lose_to = lambda *_, **__: None
         try:
             settle(check, *arguments)
         finally:
