@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 ON_AWS = bool(os.environ.get(AWS_PREFIX_VARIABLE))
 REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
 ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
+
+
+def pytest_configure() -> None:
+    """Let SIGINT interrupt also where a shell has started the tests in the background, with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,14 +1,12 @@
-"""Fixtures: engines for what needs fewer of them, the paths of a commit, and a keyboard.
+"""Fixtures: engines for what needs fewer of them, and the paths of a commit.
 
 ``memory``  the in-memory engine alone
 ``cheap``   the two engines that cost little
 ``path``    each path that writes
-``ctrl_c``  SIGINT as a terminal's foreground job has it
 """
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,11 +41,3 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     make_long_from(monkeypatch)
     name: str = request.param
     return name
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also where a shell has started the tests in the background, with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

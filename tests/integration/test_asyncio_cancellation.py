@@ -259,7 +259,6 @@ def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
 
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
-@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c(memory: Engine) -> None:
     """So it is after an interrupt from the keyboard."""
 

@@ -760,7 +760,6 @@ def test_what_others_do_with_a_signal_stays(monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_who_leaves_the_queue_is_not_disturbed():
     """Only the first signal is raised; one who presses Ctrl-C twice would leave an entry behind, and a traceback."""
     left = threading.Event()

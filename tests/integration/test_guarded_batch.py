@@ -573,7 +573,6 @@ def test_a_callback_that_raises_ends_the_batch_and_hides_nothing(engine, transac
 
 
 @MODES
-@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_writes_are_under_way(concurrent_engine, transactions):
     """Ctrl-C in the thread that waits: the requests on their way are waited for, and reported as they end."""
     concurrent_engine.bind(Row)
@@ -607,7 +606,6 @@ def _join_workers() -> None:
 
 
 @MODES
-@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions):
     """The first may have begun by then: what it writes is reported, and it does not go on in the background."""
     dynoxide.bind(Row)

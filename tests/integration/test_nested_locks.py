@@ -483,7 +483,7 @@ def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
         with shifted_clock() as world:
             async with kind.alocked("a", heartbeat=False, lease=20) as outer:
                 world.shift += 30
-                async with kind.alocked("a") as inner:
+                async with kind.alocked("a", heartbeat=False) as inner:  # which would notice that time has passed
                     assert inner.is_held
                     assert outer.is_held
                 world.shift += 30
