@@ -83,7 +83,7 @@ class LockableMixin(AwaitableMixin):
             permits: how many may hold it at once, a semaphore; all who use it at the same time must say the
                 same number. Above 1, writes of the item are refused as for `shared`. The same thread or task
                 asking again gets the same permit.
-            owner: label for people; host, process and thread unless given.
+            owner: label for people of at most 256 bytes; host, process and thread unless given.
             on_lost: a plain function, called once with the reason, on a thread of its own, when loss is proven. If no
                 thread can be started, on the one that finds it out.
             settings: instead of ``Meta.lock_settings``.

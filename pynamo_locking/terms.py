@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pynamo_locking._core.lease import Duration, is_count, seconds
+from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seconds
 from pynamo_locking._io import versions
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
@@ -85,6 +85,9 @@ def check_options(table: Any, isolation: Any, idempotency_key: Any, workers: Any
 def checked_lease(lease: Duration) -> float:
     """Return the lease of a transaction in seconds."""
     result = seconds(lease, "lease")
-    if not MIN_LEASE_S <= result < float("inf"):
-        raise ConfigurationError(f"the lease of a transaction must be at least {MIN_LEASE_S} s, and finite: {lease!r}.")
+    if not MIN_LEASE_S <= result <= LONGEST_LEASE_S:
+        raise ConfigurationError(
+            f"the lease of a transaction must be at least {MIN_LEASE_S} s, and at most a day "
+            f"({LONGEST_LEASE_S:,.0f} s): {lease!r}."
+        )
     return result

@@ -10,6 +10,7 @@ from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import events, runtime
 from pynamo_locking._io.callbacks import call_all
 from pynamo_locking._io.committing import Committing, Terms
@@ -62,9 +63,9 @@ class Transaction(QueryingMixin):
             are written as well are checked. ``"read_uncommitted"``: reads show what is not committed yet.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
-        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s.
+        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s, at most a day.
         idempotency_key: names what it does. A second one with this key within a day writes nothing: `is_repeated`.
-        owner: label for people; host, process and thread unless given.
+        owner: label for people of at most 256 bytes; host, process and thread unless given.
         workers: how many requests at once, where there are many. 8.
         on_progress: called with the number of items done and of all, during long commits.
 
@@ -102,7 +103,7 @@ class Transaction(QueryingMixin):
         self._terms = Terms(
             id=self.id,
             priority=priority,
-            owner=owner or runtime.current.owner(),
+            owner=runtime.current.owner() if owner is None else checked_owner(owner),
             lease=checked_lease(lease),
             deadline=deadline,
             workers=workers,

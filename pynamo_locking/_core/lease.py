@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Union
 
+from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking.exceptions import ConfigurationError
 
 Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
@@ -17,6 +18,9 @@ RATE_MARGIN: Final = 0.05
 
 #: Leases are stored in whole milliseconds, and one of none would be renewed without a pause.
 SHORTEST_LEASE_S: Final = 0.001
+
+#: The longest lease, unless the settings of a lock say otherwise.
+LONGEST_LEASE_S: Final = 24 * 3600.0
 
 #: A lease is renewed after this part of it, which leaves room for two missed renewals.
 RENEW_AFTER: Final = 1 / 3
@@ -82,13 +86,15 @@ class LockSettings:
             for ever. 60 s, the usual setting of record waits in relational databases.
         lease: how long an entry lives without a renewal. Longer leases survive longer pauses, shorter
             ones let others in sooner after a crash. 60 s.
+        max_lease: the longest lease that may be asked for, and that is believed of others: one that is stored as
+            longer counts as one of that. Must be finite, and the same for all who use a lock. A day.
         heartbeat: renew in the background. Without it the caller renews, or takes one long lease.
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once,
             so that nobody waits a whole lease for a process that died yesterday. ``None`` trusts no
             wall clock: a full lease is watched. Safe for guarded data either way. 10 s.
         max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and
             its owner label. When the queue is full, newcomers try again outside of it until their
-            deadline. 100.
+            deadline. 100; at most 400, which with the longest labels take half of an item.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when
             its turn seems to come. 0.01 s; `poll` itself if that is shorter.
         poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB
@@ -110,18 +116,25 @@ class LockSettings:
     poll: Seconds = Seconds(0.1)
     poll_max: Seconds = Seconds(2.0)
     request_timeout: Seconds = Seconds(1.0)
+    max_lease: Seconds = Seconds(LONGEST_LEASE_S)
 
     def __post_init__(self) -> None:
         if self.max_clock_skew is not None:
             object.__setattr__(self, "max_clock_skew", seconds(self.max_clock_skew, "max_clock_skew"))
         if not _is_number(self.max_waiters) or self.max_waiters < 1 or self.max_waiters % 1:
             raise ConfigurationError(f"max_waiters must be a whole number above 0, got {self.max_waiters!r}.")
+        if self.max_waiters > MOST_WAITERS:
+            raise ConfigurationError(
+                f"max_waiters must be at most {MOST_WAITERS}, got {self.max_waiters!r}: all are kept in one item."
+            )
         if not 0 < self.poll <= self.poll_max < math.inf:
             raise ConfigurationError(f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s).")
         if not 0 < self.poll_min < math.inf:
             raise ConfigurationError(f"poll_min ({self.poll_min} s) must be above 0 and finite.")
         if not 0 < self.request_timeout < math.inf:
             raise ConfigurationError("request_timeout must be above 0 and finite.")
+        if self.max_lease * 1000 == math.inf:  # in ms, as it is compared
+            raise ConfigurationError("max_lease must be finite: a crashed process must let go some day.")
         check_lease(self.lease, self)
 
     @property
@@ -143,6 +156,20 @@ def check_lease(lease: float, settings: LockSettings) -> None:
         )
     if lease < SHORTEST_LEASE_S:
         raise ConfigurationError(f"lease ({lease} s) is too short: leases are stored in whole milliseconds.")
+    if lease > settings.max_lease:
+        raise ConfigurationError(
+            f"lease ({lease} s) is longer than max_lease ({settings.max_lease} s), and no more of it is believed. Take "
+            f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all who use the lock."
+        )
+
+
+def believed(lease_ms: int, until_ms: int, max_lease: float) -> tuple[float, int]:
+    """Return how much of a stored lease is believed: its length in seconds, and its end.
+
+    One that is longer than `max_lease` counts as one of that, from its last renewal on.
+    """
+    excess_ms = max(0, lease_ms - int(max_lease * 1000))
+    return (lease_ms - excess_ms) / 1000, until_ms - excess_ms
 
 
 def is_silent_for_too_long(since: float, now: float, lease: float) -> bool:

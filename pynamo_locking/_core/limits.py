@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 LARGEST_KEYS: Final = {"hash": 2048, "range": 1024}
 #: The largest item, in bytes, names included.
 LARGEST_ITEM: Final = 400 * 1024
+#: The largest entry in the queue of a lock, in bytes, with its ticket and the longest label; ends of a range add to it.
+LARGEST_ENTRY: Final = 512
+#: So many may wait for one lock, or hold it together: of the largest entries, they take half of an item.
+MOST_WAITERS: Final = LARGEST_ITEM // 2 // LARGEST_ENTRY
 
 _TYPE_NAMES: Final = {
     "S": "a string",

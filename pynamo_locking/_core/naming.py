@@ -15,6 +15,9 @@ MAX_NAME_BYTES: Final = 2048
 #: No name of `row_name` begins like this: it would write the sign as %23.
 GUARD_PREFIX: Final = "guard#"
 
+#: The longest label of an owner, in bytes of UTF-8. All labels of a queue are in one item.
+LONGEST_OWNER: Final = 256
+
 #: DynamoDB's limits for numbers: 38 digits, 1E-130 to 9.99...E+125.
 MAX_DIGITS: Final = 38
 MIN_EXPONENT: Final = -130
@@ -74,6 +77,26 @@ def canonical_number(value: str) -> str:
             f"1E{MAX_EXPONENT + 1}, unlike {value!r}."
         )
     return format(exact, "f")
+
+
+def checked_owner(owner: object) -> str:
+    """Return the label of an owner if it can be stored, and is not too long for an item that is shared."""
+    if not isinstance(owner, str):
+        raise ConfigurationError(f"owner must be a string, the label for people, not {owner!r:.80}.")
+    try:
+        size = len(owner.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"owner is no text: {error}.") from None
+    if size > LONGEST_OWNER:
+        raise ConfigurationError(
+            f"owner must have at most {LONGEST_OWNER} bytes in UTF-8, not {size:,}: {owner[:40]!r}..."
+        )
+    return owner
+
+
+def shown_owner(stored: str) -> str:
+    """Return a stored label of an owner, cut if it is longer than one can be asked for."""
+    return stored if len(stored) <= LONGEST_OWNER else f"{stored[:LONGEST_OWNER]}..."
 
 
 def plain(text: object) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import Claim, blockers, front
-from pynamo_locking._core.lease import is_over_by_hint, is_silent_for_too_long
+from pynamo_locking._core.lease import LONGEST_LEASE_S, believed, is_over_by_hint, is_silent_for_too_long
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -204,14 +204,17 @@ def dead_among(
     now: float,
     now_ms: int,
     max_clock_skew: float | None,
+    max_lease: float = LONGEST_LEASE_S,
 ) -> tuple[Entry, ...]:
     """Return the entries that may be evicted: silent for a whole lease, or long over by the hint."""
-    return tuple(
-        entry
-        for entry in entries
-        if is_over_by_hint(entry.until_ms, now_ms, max_clock_skew)
-        or (entry.id in seen and is_silent_for_too_long(seen[entry.id].since, now, entry.lease))
-    )
+
+    def is_dead(entry: Entry) -> bool:
+        lease, until_ms = believed(entry.lease_ms, entry.until_ms, max_lease)
+        return is_over_by_hint(until_ms, now_ms, max_clock_skew) or (
+            entry.id in seen and is_silent_for_too_long(seen[entry.id].since, now, lease)
+        )
+
+    return tuple(entry for entry in entries if is_dead(entry))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from pynamo_locking._core.lease import is_over_by_hint, is_silent_for_too_long
+from pynamo_locking._core.lease import LONGEST_LEASE_S, believed, is_over_by_hint, is_silent_for_too_long
 from pynamo_locking._core.queue import Sighting
 
 #: How long an older transaction waits before it wounds a younger one, so that most can finish.
@@ -141,9 +141,10 @@ def reason_to_abort(
 
     Source: the wound-wait rule of Rosenkrantz, Stearns and Lewis (1978).
     """
-    if is_over_by_hint(header.until_ms, now_ms, max_clock_skew):
+    lease, until_ms = believed(header.lease_ms, header.until_ms, LONGEST_LEASE_S)
+    if is_over_by_hint(until_ms, now_ms, max_clock_skew):
         return "expired"
-    if is_silent_for_too_long(meeting.sighting.since, now, header.lease):
+    if is_silent_for_too_long(meeting.sighting.since, now, lease):
         return "expired"
     if priority is not None and priority < header.priority and now - meeting.first >= GRACE_S:
         return "wounded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynamo_locking._core.lease import LONGEST_LEASE_S
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
 from pynamo_locking._io import header_rows, headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.headers import Book
-
-#: For no longer than that a sweep watches a transaction, in seconds.
-_LONGEST_WATCH_S: Final = 24 * 3600
 
 #: Between two looks at a header that is waited for.
 _LOOK_AGAIN_S: Final = 0.5
@@ -139,7 +137,7 @@ def is_dead(book: Book, header: Header, is_over: Callable[[], bool]) -> bool:
     """
     meeting = meet(None, header, runtime.current.monotonic())
     while reason_now(header, meeting) is None:
-        if header.lease > _LONGEST_WATCH_S:
+        if header.lease > LONGEST_LEASE_S:
             raise LockingError(
                 f"its lease of {header.lease:.0f} s is too long to watch it for so long (a day at most). To abort it "
                 f"without, use recover(force=True)"

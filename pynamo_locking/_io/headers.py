@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.lease import IDLE_TTL_S
+from pynamo_locking._core.naming import shown_owner
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import requests, runtime, transport
 from pynamo_locking._io.denials import foreign, of_transactions
@@ -148,7 +149,7 @@ def header_in(image: Mapping[str, Any] | None) -> Header | None:
             id=text(ID),
             state=State(text(STATE)),
             priority=text(PRIORITY),
-            owner=text(OWNER),
+            owner=shown_owner(text(OWNER)),
             beat=whole(BEAT),
             lease_ms=whole(LEASE),
             until_ms=whole(UNTIL),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import WHOLE, Bound, Claim
+from pynamo_locking._core.naming import shown_owner
 from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
 from pynamo_locking._io import runtime
 
@@ -171,7 +172,7 @@ def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> En
     return Entry(
         id=name,
         ticket=ticket,
-        owner=stored[OWNER]["S"],
+        owner=shown_owner(stored[OWNER]["S"]),
         claim=_claim_in(stored),
         lease_ms=int(stored[LEASE]["N"]),
         beat=int(stored[BEAT]["N"]),

@@ -16,10 +16,13 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: So much of the names of host and thread, in bytes, fits into the longest label of an owner.
+_LONGEST_PART: Final = 120
 
 
 def _monotonic_source() -> Callable[[], float]:
@@ -110,7 +113,11 @@ class Runtime:
 
     def owner(self) -> str:
         """Return the label that names this process and thread to people."""
-        return f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
+        host, thread = (
+            name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore")
+            for name in (socket.gethostname(), threading.current_thread().name)
+        )
+        return f"{host}:{os.getpid()}:{thread}"
 
 
 current = Runtime()

@@ -172,9 +172,10 @@ def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
 
 def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
     """Empty a queue in which all are dead; False if anybody may be alive."""
-    skew = model.lock_settings().max_clock_skew
+    settings = model.lock_settings()
     while state.entries:
-        dead = dead_among(state.entries, {}, 0.0, runtime.current.time_ms(), skew)
+        now_ms = runtime.current.time_ms()
+        dead = dead_among(state.entries, {}, 0.0, now_ms, settings.max_clock_skew, settings.max_lease)
         if len(dead) < len(state.entries):
             return False
         try:

@@ -284,8 +284,8 @@ class Acquisition:
         """Note what was just read, and return the entries that are dead."""
         now = runtime.current.monotonic()
         self._seen = observe(self._seen, entries, now)
-        skew = self._wish.settings.max_clock_skew
-        return dead_among(entries, self._seen, now, runtime.current.time_ms(), skew)
+        now_ms, settings = runtime.current.time_ms(), self._wish.settings
+        return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
 
     def _grant(self, image: Image) -> Steps[OwnEntry | None]:
         """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""

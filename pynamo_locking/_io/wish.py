@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
-from pynamo_locking._core.lease import Duration, LockSettings, check_lease, seconds
-from pynamo_locking._core.naming import plain
+from pynamo_locking._core.lease import Duration, LockSettings, believed, check_lease, seconds
+from pynamo_locking._core.limits import MOST_WAITERS
+from pynamo_locking._core.naming import checked_owner, plain
 from pynamo_locking._io import runtime
 from pynamo_locking._io.rows import check_place
 from pynamo_locking.exceptions import ConfigurationError
@@ -48,7 +49,8 @@ class Wish:
             ConfigurationError: the lock is used with another number of permits, or other values.
         """
         why = disagreement(self.claim, first.claim)
-        if why is not None and first.until_ms > runtime.current.time_ms():
+        _, until_ms = believed(first.lease_ms, first.until_ms, self.settings.max_lease)
+        if why is not None and until_ms > runtime.current.time_ms():
             raise ConfigurationError(
                 f"cannot lock {label}: {why} by {plain(first.owner)} (ticket {first.ticket}). All who use one lock at "
                 f"the same time must agree on that."
@@ -84,7 +86,7 @@ def make_wish(
         wait=settings.wait if wait is None else seconds(wait, "wait"),
         lease=length,
         heartbeat=settings.heartbeat if heartbeat is None else heartbeat,
-        owner=runtime.current.owner() if owner is None else str(owner),
+        owner=runtime.current.owner() if owner is None else checked_owner(owner),
         settings=settings,
         not_found=model.DoesNotExist,
         claim=claim,
@@ -99,6 +101,11 @@ def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upp
     """
     if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
         raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
+    if permits > MOST_WAITERS:
+        raise ConfigurationError(
+            f"permits must be at most {MOST_WAITERS}, got {permits}: all holders are kept in one item. Use several "
+            f"locks, with a part of the permits each."
+        )
     if not isinstance(shared, bool):
         raise ConfigurationError(f"shared must be True or False, got {shared!r}.")
     if shared and permits > 1:

@@ -51,7 +51,7 @@ _GRACE: Final = (
 _Grace = Annotated[float | None, option("--grace", "SECONDS", _GRACE)]
 _Permits = Annotated[int, option("--permits", "NUMBER", "How many may run at once.")]
 _Shared = Annotated[bool, flag("--shared", "Together with others that share.")]
-_Owner = Annotated[str | None, option("--owner", "TEXT", "Label for people.")]
+_Owner = Annotated[str | None, option("--owner", "TEXT", "Label for people, of at most 256 bytes.")]
 
 
 def attach(app: typer.Typer) -> None:
@@ -91,7 +91,6 @@ def run(  # noqa: PLR0913 - options of the command line
     """
     path = _found(program[0], session.environment)
     news = threading.Event()
-    _refuse_unprintable(owner)
     terms: dict[str, Any] = {"wait": wait, "lease": lease, "permits": permits, "shared": shared, "owner": owner}
     try:
         taken = session.locks().locked(lock, **terms, on_lost=lambda _: news.set())
@@ -125,14 +124,6 @@ def run(  # noqa: PLR0913 - options of the command line
         document = {**facts, "exit_code": code, "program_exit_code": code}
         sys.stderr.write(output.dump(document, lines=True) + "\n")
     return code
-
-
-def _refuse_unprintable(owner: str | None) -> None:
-    """Refuse what is no text, before DynamoDB does so with a message that nobody understands."""
-    try:
-        (owner or "").encode()
-    except UnicodeEncodeError as error:
-        raise usage(f"--owner is no text: {error}.") from error
 
 
 def _told(session: Session, lock: Lock[Any]) -> dict[str, str]:

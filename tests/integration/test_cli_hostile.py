@@ -160,9 +160,9 @@ def terminal(dynoxide: Engine, tmp_path: Path) -> Iterator[Callable[..., Termina
 
 
 def test_nothing_is_cut_into_pieces_in_a_pipe(memory, shell):
-    """A name and an owner of any length stand in one line, so that `grep` and `awk` find them."""
+    """A name and an owner of the longest stand in one line, so that `grep` and `awk` find them."""
     memory.bind(Locks)
-    name, owner = "n" * 1500, "o" * 1000
+    name, owner = "n" * 1500, "o" * 256
     with Locks.locked(name, owner=owner):
         out = shell.run("locks", "list", "--table", name_of(Locks))[1]
 
@@ -714,7 +714,15 @@ def test_pauses_that_nobody_can_make(seconds, shell):
     assert shell.error("locks", "watch", "--table", "t", "--every", seconds)["kind"] == "usage"
 
 
-@pytest.mark.parametrize(("lease", "message"), [("nan", "lease"), ("-5", "lease"), ("inf", "lease must be finite")])
+@pytest.mark.parametrize(
+    ("lease", "message"),
+    [
+        ("nan", "lease"),
+        ("-5", "lease"),
+        ("inf", "lease must be finite"),
+        ("86401", "lease (86401.0 s) is longer than max_lease (86400.0 s)"),
+    ],
+)
 def test_a_lease_that_cannot_be(lease, message, memory, shell):
     """It is the lease that is blamed, and not the grace, which nobody has named."""
     memory.bind(Locks)
@@ -730,7 +738,16 @@ def test_an_owner_that_is_no_text(memory, shell):
     code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "--owner", "\udcff", "--", "true")
 
     assert code == 2
-    assert err.startswith("pynamo-locking: --owner is no text: ")
+    assert err.startswith("pynamo-locking: owner is no text: ")
+
+
+def test_an_owner_that_is_too_long(memory, shell):
+    """Every party that meets the lock would read it."""
+    memory.bind(Locks)
+    code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "--owner", "o" * 257, "--", "true")
+
+    assert code == 2
+    assert err.startswith("pynamo-locking: owner must have at most 256 bytes in UTF-8, not 257: ")
 
 
 # Signals

@@ -513,7 +513,8 @@ def test_named_locks_need_no_item(engine):
 def test_the_row_of_a_named_lock_outlives_its_lease(engine):
     """Every entry and renewal puts the row's TTL a day behind the end of the lease."""
     engine.bind(Locks)
-    with Locks.locked("long", lease=3 * 24 * 3600, heartbeat=False) as lock:
+    three_days = LockSettings(lease=3 * 24 * 3600, max_lease=3 * 24 * 3600, heartbeat=False)
+    with Locks.locked("long", settings=three_days) as lock:
         expires = Locks.get("long").expires
         assert expires.timestamp() >= lock.item.lock.holders[0].until_ms / 1000 + 24 * 3600
         with shifted_clock() as clock:

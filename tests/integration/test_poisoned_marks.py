@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,7 +16,11 @@ from botocore.exceptions import ConnectionClosedError
 from pynamo_locking import (
     ConfigurationError,
     Conflict,
+    ItemLocked,
     LockingError,
+    LockLost,
+    LockSettings,
+    LockTimeout,
     OutcomeUnknown,
     TransactionTable,
     TransactWrite,
@@ -24,10 +30,11 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import header_rows, headers
+from pynamo_locking._io import completion, header_rows, headers
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transaction_table import book_of
 from tests.support.faults import Answer, Forward, _tapped
+from tests.support.parties import held_elsewhere
 from tests.support.transaction_models import (
     Entry,
     Purse,
@@ -809,6 +816,128 @@ def test_a_header_that_cannot_be_read(
     assert_bounded(process, clock, began)
     assert "'T' is broken" in (str(caught.value) if operation is not batch else str(caught.value.results))  # type: ignore[attr-defined]
     assert [row for row in rows_of(Transactions) if row["id"]["S"] == "T"] == before
+
+
+# Leases that cannot be asked for
+
+DAY: Final = 86_400
+
+
+def poisoned_lease(clock: VirtualClock, since_s: float) -> dict[str, Any]:
+    """A lease of 1e30 ms that was renewed so long ago."""
+    until_ms = clock.time_ms() - int(since_s * 1000) + 10**30
+    return {"lease_ms": {"N": str(10**30)}, "until_ms": {"N": str(until_ms)}}
+
+
+def put_held(**entry: Any) -> None:
+    """A purse whose lock has a holder that is not alive."""
+    queue = {"e0": {"M": {**_entries(1)["e0"]["M"], **entry}}}
+    document = {"since": {"N": "1"}, "next": {"N": "2"}, "evicted": {"M": {}}}
+    document |= {"queue": {"M": queue}, "tickets": {"M": {"e0": {"N": "1"}}}}
+    purses(1)
+    image = stored(Purse, "p0")
+    assert image is not None
+    put(Purse, {**image, "lock": {"M": document}})
+
+
+@pytest.mark.parametrize("longest", [None, 7200])
+def test_a_waiter_outlives_a_poisoned_lease(clock: VirtualClock, longest: float | None) -> None:
+    """Its end by the wall clock is of no use; the waiter watches it for the longest lease, and 5 % more."""
+    own = {} if longest is None else {"max_lease": longest}
+    settings = LockSettings(lease=7200, poll=600, poll_min=600, poll_max=600, **own)
+    put_held(lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)})
+    began = clock.elapsed
+    with Purse.locked("p0", wait=3 * DAY, settings=settings):
+        waited = clock.elapsed - began
+    assert 1.05 * (longest or DAY) <= waited <= 1.05 * (longest or DAY) + 700
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_longer_lease_beside_those_who_believe_a_day(clock: VirtualClock, *, heartbeat: bool) -> None:
+    """Its heartbeat renews it in time. Without one its holder is evicted, and its writes are refused."""
+    longer = LockSettings(lease=2 * DAY, max_lease=2 * DAY, heartbeat=heartbeat)
+    patient = LockSettings(lease=DAY, poll=3600, poll_min=3600, poll_max=3600)
+    purses(1)
+    ends = nullcontext() if heartbeat else pytest.raises(LockLost)
+    with ends, held_elsewhere(Purse.lock("p0", settings=longer)) as holder:
+        waiter = Purse.lock("p0", wait=3 * DAY, settings=patient)
+        if heartbeat:
+            with pytest.raises(LockTimeout):
+                waiter.acquire()
+            assert holder.is_held
+        else:
+            with waiter, pytest.raises(LockLost):
+                holder.renew()
+
+
+@pytest.mark.parametrize("mode", [{}, {"permits": {"N": "2"}}], ids=str)
+def test_a_waiter_looks_at_the_end_that_it_believes(clock: VirtualClock, mode: dict[str, Any]) -> None:
+    """It does not wait, and does not take a lock for one of another kind by a holder that is dead."""
+    put_held(**poisoned_lease(clock, DAY + 11), **mode)
+    began = clock.elapsed
+    with Purse.locked("p0", wait=60):
+        assert clock.elapsed == began
+
+
+@pytest.mark.parametrize("longest", [DAY, 3600])
+def test_a_write_outside_of_a_poisoned_lease(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
+    """Is refused until the longest lease is over that the model's settings say."""
+    monkeypatch.setattr(Purse.Meta, "lock_settings", replace(Purse.Meta.lock_settings, max_lease=longest))
+    put_held(**poisoned_lease(clock, longest + 9))
+    purse = Purse.get("p0")
+    with pytest.raises(ItemLocked):
+        purse.update([Purse.note.set("x")])
+    clock.jump(2)
+    purse.update([Purse.note.set("y")])
+    assert Purse.get("p0").note == "y"
+
+
+def test_a_write_that_meets_a_transaction_of_a_poisoned_lease(clock: VirtualClock) -> None:
+    """It is aborted once its lease counts as over, and nothing of it is applied."""
+    put(Transactions, header("T", "pending", **poisoned_lease(clock, DAY + 11)))
+    put_marked(mark("T", name_of(Transactions)))
+    purse, began = Purse.get("p0"), clock.elapsed
+    purse.update([Purse.note.set("x")])
+    assert clock.elapsed - began < 1
+    assert (Purse.get("p0").note, Purse.get("p0").balance) == ("x", 1)
+    assert outcome(Transactions, "T") == "aborted"
+
+
+def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
+    """It completes what counts as over, and still does not watch the other for a day."""
+    for tx_id, since_s in (("T", DAY + 11), ("U", DAY - 1)):
+        put(Transactions, header(tx_id, "pending", **poisoned_lease(clock, since_s)))
+        put(Transactions, participants(tx_id, participant()))
+    put_marked(mark("T", name_of(Transactions)))
+    report = sweep(Transactions)
+    assert (report.aborted, list(report.failed)) == (1, ["U"])
+    assert clock.elapsed < 60
+    lock = (stored(Purse, "p0") or {})["lock"]["M"]
+    assert "tx" not in lock
+
+
+def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It watches for a day and 5 %, where the stored end is of no use."""
+    monkeypatch.setattr(completion, "_LOOK_AGAIN_S", 3600.0)
+    put(Transactions, header("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)}))
+    put(Transactions, participants("T", participant()))
+    put_marked(mark("T", name_of(Transactions)))
+    began = clock.elapsed
+    with dying_after(monkeypatch, MOST_REQUESTS):
+        assert recover(Transactions, "T") == "aborted"
+    assert 1.05 * DAY <= clock.elapsed - began <= 1.05 * DAY + 3600
+
+
+def test_labels_and_leases_that_are_refused(memory: Engine) -> None:
+    """When a lock is made, in each of its forms, and before any request."""
+    for make in (Purse.lock, Purse.locked, Purse.edit, Purse.alocked, Purse.aedit):
+        for options in ({"lease": 1e27}, {"lease": DAY + 1}, {"lease": math.inf}, {"owner": "x" * 257}, {"owner": 7}):
+            with pytest.raises(ConfigurationError, match=r"max_lease|finite|owner"):
+                make("p0", **options)
+    with pytest.raises(ConfigurationError, match="permits must be at most 400"):
+        Purse.locked("p0", permits=401)
 
 
 # The asynchronous forms

@@ -339,8 +339,10 @@ def settings() -> LockSettings:
         poll=0.05,
         poll_max=1,
         request_timeout=0.5,
+        max_lease=3600,
     )
     assert_type(settings.wait, float)
+    assert_type(settings.max_lease, float)
     assert_type(settings.max_clock_skew, "float | None")
     assert_type(Account.lock_settings(), LockSettings)
     return settings

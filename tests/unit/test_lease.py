@@ -78,6 +78,7 @@ def test_defaults():
         poll=0.1,
         poll_max=2,
         request_timeout=1,
+        max_lease=86_400,
     )
 
 
@@ -92,6 +93,7 @@ def test_every_duration_may_be_a_timedelta():
         poll=ten,
         poll_max=ten,
         request_timeout=ten,
+        max_lease=timedelta(days=2),
     )
 
     polls = (settings.poll_min, settings.poll, settings.poll_max)
@@ -100,9 +102,12 @@ def test_every_duration_may_be_a_timedelta():
     assert given_as == (10.0,) * 6
     assert all(type(value) is float for value in given_as)
     assert settings.lease == 120.0
+    assert settings.max_lease == 172_800.0
 
 
-@pytest.mark.parametrize("name", ["wait", "lease", "poll_min", "poll", "poll_max", "request_timeout", "max_clock_skew"])
+@pytest.mark.parametrize(
+    "name", ["wait", "lease", "poll_min", "poll", "poll_max", "request_timeout", "max_clock_skew", "max_lease"]
+)
 @pytest.mark.parametrize("value", [-1, math.nan, True, "1", [], timedelta(seconds=-1)])
 def test_every_duration_is_checked_by_name(name, value):
     """A wrong duration is refused when the settings are made, and the message begins with its name."""
@@ -117,6 +122,13 @@ def test_max_waiters_is_a_whole_number_above_zero(value):
         LockSettings(max_waiters=value)
 
     assert repr(value) in str(caught.value)
+
+
+def test_all_who_wait_fit_into_one_item():
+    """With the longest labels they take half of it."""
+    assert LockSettings(max_waiters=400).max_waiters == 400
+    with pytest.raises(ConfigurationError, match=r"^max_waiters must be at most 400, got 401: "):
+        LockSettings(max_waiters=401)
 
 
 @pytest.mark.parametrize(("poll", "poll_max"), [(0, 1), (2, 1), (1, math.inf), (math.inf, math.inf)])
@@ -144,6 +156,41 @@ def test_a_waiter_may_wait_for_ever():
     """wait and max_clock_skew may be infinite, max_clock_skew may be None, and wait may be 0."""
     assert LockSettings(wait=math.inf, max_clock_skew=math.inf).wait == math.inf
     assert LockSettings(wait=0, max_clock_skew=None).max_clock_skew is None
+
+
+@pytest.mark.parametrize(
+    ("longest", "length"), [(86_400, 86_401), (86_400, 1e30), (60, 60.001), (172_800, timedelta(days=3))]
+)
+def test_a_lease_must_be_one_that_others_believe(longest, length):
+    """One above `max_lease` is refused; the message has both, and both ways out. A longer `max_lease` allows it."""
+    with pytest.raises(ConfigurationError, match=r"is longer than max_lease \(.*heartbeat.*LockSettings\(max_lease"):
+        LockSettings(lease=length, max_lease=longest)
+    assert LockSettings(lease=longest, max_lease=longest).lease == longest
+    assert LockSettings(lease=length, max_lease=1e31).max_lease == 1e31
+
+
+def test_the_longest_lease_is_finite():
+    """A crashed process must let go some day."""
+    for endless in (math.inf, 1e306):
+        with pytest.raises(ConfigurationError, match=r"^max_lease must be finite"):
+            LockSettings(max_lease=endless)
+
+
+@pytest.mark.parametrize(
+    ("lease_ms", "until_ms", "expected"),
+    [
+        (60_000, 100_000, (60.0, 100_000)),
+        (3_600_000, 4_000_000, (3600.0, 4_000_000)),
+        (3_600_001, 4_000_000, (3600.0, 3_999_999)),
+        (7_200_000, 7_200_000, (3600.0, 3_600_000)),
+        (10**30, 10**30 + 5000, (3600.0, 3_605_000)),
+        (10**125, 5000, (3600.0, 3_605_000 - 10**125)),
+        (-60_000, 5000, (-60.0, 5000)),
+    ],
+)
+def test_no_more_than_the_longest_lease_is_believed(lease_ms, until_ms, expected):
+    """The rest is taken off its stored end as well, to the millisecond, so that it counts from the last renewal."""
+    assert lease.believed(lease_ms, until_ms, 3600.0) == expected
 
 
 @pytest.mark.parametrize("length", [0, 1, 5.999])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import decimal
+import socket
 import string
+import threading
 from decimal import Decimal
 from urllib.parse import quote
 
@@ -12,7 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pynamo_locking import ConfigurationError
-from pynamo_locking._core.naming import MAX_NAME_BYTES, canonical_number, row_name
+from pynamo_locking._core.naming import (
+    LONGEST_OWNER,
+    MAX_NAME_BYTES,
+    canonical_number,
+    checked_owner,
+    row_name,
+    shown_owner,
+)
+from pynamo_locking._io import runtime
 from tests.unit.helpers import steady
 
 #: Characters that could be taken for separators, escapes or digests, and some that need several bytes.
@@ -180,3 +190,46 @@ def test_numbers_are_within_the_range_of_dynamodb(value):
     """Beyond 38 digits and 1E+126 no key exists; a huge exponent must not be written out in zeros."""
     with pytest.raises(ConfigurationError, match="number key"):
         canonical_number(value)
+
+
+@pytest.mark.parametrize("owner", ["", "web-1", "x" * 256, "ä" * 128, "🔒" * 64])
+def test_labels_that_fit(owner):
+    """The length counts in bytes: that is what the item has to hold."""
+    assert checked_owner(owner) == owner
+
+
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [
+        (7, "owner must be a string, the label for people, not 7"),
+        (b"web-1", "owner must be a string"),
+        (["x" * 1000], r"owner must be a string.{,150}$"),
+        ("x" * 257, "owner must have at most 256 bytes in UTF-8, not 257: 'x{40}'"),
+        ("ä" * 129, "not 258"),
+        ("\udcff", "owner is no text: "),
+    ],
+)
+def test_labels_that_do_not(owner, message):
+    """They are refused with what is wrong, and without all of a long one."""
+    with pytest.raises(ConfigurationError, match=message):
+        checked_owner(owner)
+
+
+def test_long_labels_of_others_are_cut():
+    """None that can be asked for is."""
+    assert shown_owner("🔒" * 256) == "🔒" * 256
+    assert shown_owner("x" * 100_000) == "x" * 256 + "..."
+
+
+@pytest.mark.parametrize("name", ["x" * 1000, "日本" * 100, "\udcff" * 300, "web-1"])
+def test_the_label_of_a_process_always_fits(name, monkeypatch):
+    """Of host and thread, as much as fits is in it; what is no text is replaced."""
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(threading.current_thread(), "name", name)
+    owner = runtime.Runtime().owner()
+
+    assert checked_owner(owner) == owner
+    assert len(owner.encode()) <= LONGEST_OWNER
+    host, _, thread = owner.split(":")
+    assert host == thread
+    assert name.startswith(host.replace("?", "\udcff"))

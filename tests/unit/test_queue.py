@@ -227,6 +227,20 @@ def test_the_long_over_are_dead_at_once():
     assert dead_among([entry(1)], {}, 0.0, 70_001, None) == ()
 
 
+def test_a_lease_beyond_belief_counts_as_the_longest():
+    """By silence, and by the stored end: from the last renewal on. One that is believed does not change."""
+    poisoned = entry(1, lease_ms=10**30, until_ms=10**30)  # renewed at 0
+    seen = {"id1": Sighting(0, 0.0)}
+
+    assert dead_among([poisoned], seen, 104.9, 0, None, 100.0) == ()
+    assert dead_among([poisoned], seen, 105.0, 0, None, 100.0) == (poisoned,)
+    assert dead_among([poisoned], {}, 0.0, 110_000, 10.0, 100.0) == ()
+    assert dead_among([poisoned], {}, 0.0, 110_001, 10.0, 100.0) == (poisoned,)
+    assert dead_among([poisoned], {}, 0.0, 86_410_000, 10.0) == ()
+    assert dead_among([poisoned], {}, 0.0, 86_410_001, 10.0) == (poisoned,)
+    assert dead_among([entry(1)], seen, 62.9, 0, None, 100.0) == ()
+
+
 # poll_delay
 
 

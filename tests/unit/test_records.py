@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking import LockState
-from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._core.claims import WHOLE, Claim
+from pynamo_locking._core.limits import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.queue import FREE
-from pynamo_locking._io import records, runtime
+from pynamo_locking._expressions.values import item_size
+from pynamo_locking._io import headers, records, runtime
 from tests.unit.helpers import entry, steady
 
 OWNERS = st.sampled_from(["", "host:1:main", "日本 🔒", "a\x00b"])
@@ -86,6 +88,31 @@ def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
     assert mine.until_ms - mine.lease_ms == now_ms
     assert lease - 0.001 < mine.lease <= lease
     assert (state.next_ticket, state.since, state.evicted) == (ticket + 1, ticket, {})
+
+
+def test_a_long_label_is_cut_when_it_is_read():
+    """In a queue, and in the header of a transaction."""
+    fresh = records.new_entry("x" * 100_000, WHOLE, 60, 0)
+    (mine,) = records.state_of(records.new_document("me", fresh, 1)["M"]).entries
+    header = headers.header_in({"id": {"S": "T"}, "state": {"S": "pending"}, "owner": {"S": "x" * 100_000}})
+
+    assert mine.owner == header.owner == "x" * 256 + "..."
+
+
+def test_a_full_queue_takes_half_of_an_item():
+    """Of the largest entries, with the longest label and numbers of all their digits. So no more may wait."""
+    longest = {"N": "1" * 38}
+    fresh = records.new_entry("x" * 256, Claim("exclusive", 400), 60, 0)["M"]
+    fresh |= {name: longest for name, value in fresh.items() if "N" in value}
+    document = records.new_document("", {"M": fresh}, 1)["M"]
+
+    def size(entries):
+        ids = [f"{number:020x}" for number in range(entries)]
+        queue = {"queue": {"M": {key: {"M": fresh} for key in ids}}, "tickets": {"M": dict.fromkeys(ids, longest)}}
+        return item_size({"lock": {"M": document | queue}})
+
+    assert size(2) - size(1) <= LARGEST_ENTRY
+    assert LARGEST_ITEM * 0.3 < size(MOST_WAITERS) <= LARGEST_ITEM / 2
 
 
 def test_no_document():

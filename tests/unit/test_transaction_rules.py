@@ -102,6 +102,21 @@ def test_the_stored_end_is_a_hint() -> None:
     assert reason(0.0, now_ms=1_006_000, skew=5.0) == "expired"
 
 
+def test_a_lease_beyond_belief_counts_as_a_day() -> None:
+    """By silence, and by the stored end: from the last renewal on."""
+    poisoned = header(lease_ms=10**30, until_ms=10**30)  # renewed at 0
+    day = 86_400
+
+    def verdict(now: float, now_ms: int, skew: float | None) -> str | None:
+        met = meet(None, poisoned, 0.0)
+        return reason_to_abort(poisoned, met, now=now, now_ms=now_ms, max_clock_skew=skew, priority=None)
+
+    assert verdict(day * 1.04, 0, None) is None
+    assert verdict(day * 1.06, 0, None) == "expired"
+    assert verdict(0.0, (day + 10) * 1000, 10.0) is None
+    assert verdict(0.0, (day + 10) * 1000 + 1, 10.0) == "expired"
+
+
 def test_the_older_one_wounds_after_the_grace() -> None:
     """Wound-wait: the older one waits for the grace, the younger one and whoever is no transaction for a lease."""
     assert reason(GRACE_S * 0.9, priority="400") is None
