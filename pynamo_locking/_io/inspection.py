@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._io import events, records, requests
+from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 
@@ -21,12 +21,13 @@ _ATTEMPTS: Final = 4
 
 
 def has_entries(attribute: str) -> Condition:
-    """Return the condition that somebody holds or waits for the lock in an item, for scans.
+    """Return the condition that somebody holds or waits for the lock in an item, or that it has no queue, for scans.
 
     Args:
         attribute: stored name of the lock attribute.
     """
-    condition: Condition = size(Path([attribute, records.QUEUE])) > 0
+    queue = Path([attribute, records.QUEUE])
+    condition: Condition = (is_made(attribute) | queue.exists()) & ~(queue == Stored(records.EMPTY))
     return condition
 
 
@@ -41,7 +42,7 @@ def has_mark(attribute: str) -> Condition:
 
 
 def state(row: Row) -> LockState:
-    """Read the lock document."""
+    """Read the lock document, which may be broken."""
     try:
         return requests.patiently(lambda: requests.look_at_document(row))
     except Unavailable as error:
@@ -52,7 +53,7 @@ def break_entry(row: Row, ticket: int) -> bool:
     """Remove the entry with that ticket; return whether it was there."""
     since = 0
     for _ in range(_ATTEMPTS):
-        now = state(row)
+        now = row.trusted(state(row))
         found = tuple(entry for entry in now.entries if entry.ticket == ticket)
         if not found:  # not by our first copy, whose answer got lost?
             return now.was_evicted(ticket, since) is True

@@ -194,6 +194,7 @@ class EmbeddedItem(FreeItem):
 
     def _next_document(self, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with the write counted in it; None if we are not inside."""
+        self.row.trusted(state)
         if state.mark is not None:
             raise ConfigurationError(
                 f"this copy of {self.row.label} was read while a transaction had the item: refresh() it first."

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.claims import WHOLE, Bound, Claim
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
 from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
-from pynamo_locking._io import runtime
+from pynamo_locking._io import flaws, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,9 @@ GHOST = "ghost"
 SET = "set"
 REMOVE = "remove"
 SPILL = "spill"
+
+#: What a mark intends.
+_OPS: Final = ("save", "delete", "keep")
 
 #: The attribute of a lock before it was ever taken, in a row that is there for locks alone.
 EMPTY: Final[dict[str, Any]] = {"M": {}}
@@ -74,12 +77,24 @@ def _stored_claim(claim: Claim) -> dict[str, Any]:
 
 
 def _claim_in(stored: Mapping[str, Any]) -> Claim:
-    permits = int(stored[PERMITS]["N"]) if PERMITS in stored else WHOLE.permits
-    return Claim(stored[MODE]["S"], permits, _bound_in(stored.get(LOWER)), _bound_in(stored.get(UPPER)))
+    permits = WHOLE.permits
+    if PERMITS in stored:
+        permits = int(stored[PERMITS]["N"])
+        if permits < 1:
+            raise ValueError(permits)
+    mode = stored[MODE]["S"]
+    if mode != EXCLUSIVE and mode != SHARED:  # noqa: PLR1714 - quicker, and for each entry
+        raise ValueError(mode)
+    return Claim(mode, permits, _bound_in(stored.get(LOWER)), _bound_in(stored.get(UPPER)))
 
 
 def _bound_in(stored: Mapping[str, Any] | None) -> Bound | None:
-    return None if stored is None else next(iter(stored.items()))
+    if stored is None:
+        return None
+    bound: Bound = next(iter(stored.items()))
+    if bound[0] not in ("N", "S", "B"):
+        raise ValueError(bound)
+    return bound
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
@@ -101,9 +116,25 @@ def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
 
 
 def state_of(raw: Mapping[str, Any] | None) -> LockState:
-    """Return the lock document stored as that map."""
-    if not raw or NEXT not in raw:
-        return FREE if raw is None else LockState(raw=raw, mark=_mark_in(raw))
+    """Return the lock document stored as that map: `LockState.unreadable` if it is broken."""
+    if not raw:
+        return FREE if raw is None else LockState(raw=raw)
+    try:
+        return _state(raw)
+    except flaws.UNREADABLE:
+        return broken(raw, flaws.flaw_in(_state, raw))
+
+
+def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
+    """Return the state of a document with that flaw."""
+    state = LockState(raw=raw)
+    object.__setattr__(state, "unreadable", flaw)  # no argument, which each sound one would pay for
+    return state
+
+
+def _state(raw: Mapping[str, Any]) -> LockState:
+    if NEXT not in raw and QUEUE not in raw and TICKETS not in raw:
+        return LockState(raw=raw, mark=_mark_in(raw))
     now_ms = runtime.current.time_ms()
     tickets = raw[TICKETS]["M"]
     entries = [
@@ -111,9 +142,13 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
         for name, stored in raw[QUEUE]["M"].items()
         if name in tickets
     ]
+    entries.sort(key=lambda entry: entry.ticket)
+    next_ticket = int(raw[NEXT]["N"])
+    if next_ticket < 1 or (entries and entries[-1].ticket >= next_ticket):  # a newcomer would pass by others
+        raise ValueError(next_ticket)
     return LockState(
-        entries=tuple(sorted(entries, key=lambda entry: entry.ticket)),
-        next_ticket=int(raw[NEXT]["N"]),
+        entries=tuple(entries),
+        next_ticket=next_ticket,
         since=int(raw[SINCE]["N"]),
         evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
         raw=raw,
@@ -126,12 +161,15 @@ def _mark_in(raw: Mapping[str, Any]) -> Mark | None:
         return None
     stored = raw[TX]["M"]
     intent = stored[INTENT]["M"]
+    op = intent[OP]["S"]
+    if op not in _OPS:
+        raise ValueError(op)
     mark = Mark(
         id=stored[TX_ID]["S"],
         table=stored[TX_TABLE]["S"],
-        op=intent[OP]["S"],
+        op=op,
         is_ghost=GHOST in intent,
-        spill=intent.get(SPILL, {}).get("S", ""),
+        spill=intent[SPILL]["S"] if SPILL in intent else "",
     )
     return with_changes(mark, intent)
 
@@ -162,8 +200,8 @@ def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
     """Return a mark with the changes that were stored in a row of their own."""
     return replace(
         mark,
-        set=stored.get(SET, {}).get("M", {}),
-        remove=tuple(name["S"] for name in stored.get(REMOVE, {}).get("L", ())),
+        set=stored[SET]["M"] if SET in stored else {},
+        remove=tuple(name["S"] for name in stored[REMOVE]["L"]) if REMOVE in stored else (),
     )
 
 

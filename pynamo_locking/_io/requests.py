@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,8 +17,9 @@ from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import Entry, LockState, traces
-from pynamo_locking._io import attempts, denials, events, records, runtime, transport
+from pynamo_locking._io import attempts, denials, events, flaws, records, runtime, transport
 from pynamo_locking._io.records import number
+from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,8 +80,15 @@ class Row:
         return plain(self.name)
 
     def state(self, image: Image | None) -> LockState:
-        """Return the lock document in an image of this item."""
-        return records.state_in(image, self.attribute)
+        """Return the lock document in an image of this item, for those who act upon it; see `trusted`."""
+        state = records.state_in(image, self.attribute)
+        return self.trusted(state) if state.unreadable else state
+
+    def trusted(self, state: LockState) -> LockState:
+        """Return a lock document of this item, or raise `CorruptRow` if it is broken."""
+        if state.unreadable:
+            raise flaws.of_lock(self, state.unreadable)
+        return state
 
 
 #: Access keys of models that have their own, as they were first seen: later sessions of a role have others.
@@ -176,13 +185,10 @@ def look(row: Row, *, consistent: bool) -> Image | None:
 
 
 def look_at_document(row: Row) -> LockState:
-    """Read the lock document alone, consistently."""
-    arguments = {
-        "ConsistentRead": True,
-        "ProjectionExpression": "#l",
-        "ExpressionAttributeNames": {"#l": row.attribute},
-    }
-    return row.state(_call(row, "GetItem", arguments).get("Item"))
+    """Read the lock document alone, consistently; it may be broken, see `Row.trusted`."""
+    names = {"#l": row.attribute}
+    arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
+    return records.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
 
 
 def renew(row: Row, entry: Entry, beat: int, *, want_image: bool) -> Image:
@@ -303,7 +309,13 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     }
     if all_values:
         arguments["ExpressionAttributeValues"] = all_values
-    image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    try:
+        image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    except ConfigurationError as error:
+        if error.cause_response_code == "ValidationException":  # as where a part of the document is of another type
+            with suppress(Unavailable):
+                row.trusted(look_at_document(row))
+        raise
     return image
 
 

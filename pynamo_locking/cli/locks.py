@@ -84,12 +84,13 @@ def list_(
 ) -> int:
     """List the locks that somebody holds or waits for.
 
-    Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan.
+    Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan. The exit code is 1
+    if some locks are broken; they are listed as well.
     """
     found = _model(session, model, attribute, prefix)
     document = _listed(found, prefix, with_free=all_)
     session.show(document, lambda console: console.print(_table(document)))
-    return 0
+    return _exit(document["unreadable"])
 
 
 def show(
@@ -102,12 +103,15 @@ def show(
 ) -> int:
     """Show one lock: its holders and its queue.
 
-    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked.
+    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked. The exit code is
+    1 if the lock is broken.
     """
     found = session.lockable(model, attribute)
     document = _looked_at(found, key, range_key)
-    session.show(document, lambda console: console.print(_table({"table": document["table"], "locks": [document]})))
-    return 0
+    flaw = {document["name"]: document["unreadable"]} if document["unreadable"] else {}
+    listed = {"table": document["table"], "locks": [] if flaw else [document], "unreadable": flaw}
+    session.show(document, lambda console: console.print(_table(listed)))
+    return _exit(document["unreadable"])
 
 
 def watch(
@@ -123,19 +127,19 @@ def watch(
     """Watch the locks that somebody holds or waits for, until Ctrl-C.
 
     Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed. While
-    there is no answer it goes on looking.
+    there is no answer it goes on looking. The exit code is 1 if the last look has shown broken locks.
     """
     found = _model(session, model, attribute, prefix)
+    if once:
+        return list_(session, model=model, attribute=attribute, prefix=prefix, all_=all_)
+    last: dict[str, Any] = {}
 
     def look() -> dict[str, Any]:
-        return _listed(found, prefix, with_free=all_)
+        last.update(_listed(found, prefix, with_free=all_))
+        return dict(last)
 
-    if once:
-        document = look()
-        session.show(document, lambda console: console.print(_table(document)))
-        return 0
     watching.watch(session, look, _table, every)
-    return 0
+    return _exit(last["unreadable"])
 
 
 def break_(
@@ -155,6 +159,9 @@ def break_(
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
+    if before["unreadable"]:
+        what = f"the lock {output.plain(before['name'])} is broken: {before['unreadable']}. Nothing was changed."
+        raise Problem("unreadable", what, Exit.NO)
     role, entry = _entry(before, ticket)
     if not yes:
         _ask(session, before, role, entry)
@@ -191,11 +198,16 @@ def _model(session: Session, model: str | None, attribute: str, prefix: str | No
 
 
 def _listed(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> dict[str, Any]:
-    return {"table": model.Meta.table_name, "locks": queues.found(model, prefix, with_free=with_free)}
+    made, broken = queues.found(model, prefix, with_free=with_free)
+    return {"table": model.Meta.table_name, "locks": made, "unreadable": broken}
+
+
+def _exit(unreadable: object) -> int:
+    return Exit.NO if unreadable else Exit.OK
 
 
 def _table(document: dict[str, Any]) -> RenderableType:
-    lines = queues.shown(document["locks"])
+    lines = queues.shown(document["locks"], document["unreadable"])
     if not lines:
         return f"{document['table']}: nobody holds a lock."
     return output.table(document["table"], queues.COLUMNS, lines, folds=("lock", "owner"))
@@ -219,12 +231,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     keys = _keys(model, key, range_key)
     name, table = model._target_of(*keys).row.name, model.Meta.table_name
-    try:
-        state = model.lock_state(*keys)
-    except listing.UNREADABLE as error:
-        message = f"what {output.plain(name)} in {table} has as its lock is none: {error!r}."
-        raise Problem("configuration", message, Exit.CONFIGURATION) from error
-    return {"table": table, **queues.document(name, [key, range_key], state)}
+    return {"table": table, **queues.document(name, [key, range_key], model.lock_state(*keys))}
 
 
 # Breaking
