@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import header_rows, headers, marks, requests, runtime, trust
+from pynamo_locking._io import flaws, header_rows, headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Row
 from pynamo_locking._io.resolving import reason_now, stuck
@@ -81,7 +81,7 @@ def complete(book: Book, header: Header) -> Completed:
 
 def _mark_in(row: Row) -> Mark | None:
     """Return the mark in a row that only a table of transactions names: no more of it than the lock is read."""
-    return row.trusted(persistently(lambda: requests.look_at_document(row))).mark
+    return flaws.trusted(row, persistently(lambda: requests.look_at_document(row))).mark
 
 
 def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:

@@ -13,6 +13,7 @@ from pynamo_locking.exceptions import CorruptRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.requests import Row
 
 _T = TypeVar("_T")
@@ -23,7 +24,7 @@ UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration
 #: What to do about a broken lock document.
 _ADVICE: Final = (
     "The lock cannot be used, nor what it guards be written, until that is mended. Remove that attribute of the item "
-    "when no process uses the lock; the next one makes it anew."
+    "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make it anew."
 )
 
 #: So much of a stored value is shown.
@@ -66,10 +67,16 @@ def corrupt(what: str, flaw: str, *, table: str, key: Mapping[str, Any], advice:
     return error
 
 
-def of_lock(row: Row, flaw: str) -> CorruptRow:
-    """Return the error for a lock document with that flaw."""
-    what = f"the lock in the attribute {row.attribute!r} of {row.label}"
-    return corrupt(what, flaw, table=row.table, key=row.key, advice=_ADVICE)
+def trusted(row: Row, state: LockState) -> LockState:
+    """Return the lock document of a row, for those who act upon it.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    if state.unreadable:
+        what = f"the lock in the attribute {row.attribute!r} of {row.label}"
+        raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=_ADVICE)
+    return state
 
 
 def flaw_in(parse: Callable[[Mapping[str, Any]], object], stored: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import events, records, requests
+from pynamo_locking._io import events, flaws, records, requests, runtime
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
@@ -49,11 +49,35 @@ def state(row: Row) -> LockState:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 
 
+def repair(row: Row) -> bool:
+    """Replace a lock document that is broken by a sound one; return whether it was.
+
+    All entries are gone then: a holder among them, or a waiter, finds that out as after the deletion of the document.
+    """
+    was_broken = False
+    for _ in range(_ATTEMPTS):
+        now = state(row)
+        if now.raw is None or not now.unreadable:
+            return was_broken
+        was_broken = True
+        sound = records.mended(now.raw, runtime.current.time_us())
+        try:
+            requests.patiently(lambda old=now.raw, new=sound: requests.replace(row, old, new))  # type: ignore[misc]
+        except Refused:
+            continue  # it was changed between the look and the repair, or this was a second copy
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"no answer to the repair of {row.label}; look at its state.", cause=error.cause
+            ) from error
+        return True
+    raise OutcomeUnknown(f"the lock document of {row.label} was changed faster than it could be repaired; try again.")
+
+
 def break_entry(row: Row, ticket: int) -> bool:
     """Remove the entry with that ticket; return whether it was there."""
     since = 0
     for _ in range(_ATTEMPTS):
-        now = row.trusted(state(row))
+        now = flaws.trusted(row, state(row))
         found = tuple(entry for entry in now.entries if entry.ticket == ticket)
         if not found:  # not by our first copy, whose answer got lost?
             return now.was_evicted(ticket, since) is True

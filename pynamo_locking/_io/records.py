@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,9 @@ GHOST = "ghost"
 SET = "set"
 REMOVE = "remove"
 SPILL = "spill"
+
+#: No ticket is above that: they begin at the time in µs, and DynamoDB has 38 digits.
+_MOST_TICKETS: Final = 10**30
 
 #: What a mark intends.
 _OPS: Final = ("save", "delete", "keep")
@@ -203,6 +207,31 @@ def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
         set=stored[SET]["M"] if SET in stored else {},
         remove=tuple(name["S"] for name in stored[REMOVE]["L"]) if REMOVE in stored else (),
     )
+
+
+def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """Return a sound document in the place of a broken one: an empty queue, and tickets above all that were given out.
+
+    A mark that can be read stays.
+    """
+    given = [raw.get(NEXT), raw.get(SINCE)]
+    for name in (TICKETS, EVICTED):
+        given += raw.get(name, {}).get("M", {}).values()
+    ticket = max(now_us, *map(_ticket_in, given))
+    content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket)}
+    content |= {QUEUE: EMPTY, TICKETS: EMPTY, EVICTED: EMPTY}
+    with suppress(*flaws.UNREADABLE):
+        content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
+    return {"M": content}
+
+
+def _ticket_in(stored: Any) -> int:
+    """Return the number after a stored one; 0 if it cannot have been a ticket."""
+    try:
+        ticket = int(stored["N"]) + 1
+    except flaws.UNREADABLE:
+        return 0
+    return ticket if ticket <= _MOST_TICKETS else 0
 
 
 def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Entry:

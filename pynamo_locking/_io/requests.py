@@ -80,15 +80,9 @@ class Row:
         return plain(self.name)
 
     def state(self, image: Image | None) -> LockState:
-        """Return the lock document in an image of this item, for those who act upon it; see `trusted`."""
+        """Return the lock document in an image of this item, for those who act upon it; see `flaws.trusted`."""
         state = records.state_in(image, self.attribute)
-        return self.trusted(state) if state.unreadable else state
-
-    def trusted(self, state: LockState) -> LockState:
-        """Return a lock document of this item, or raise `CorruptRow` if it is broken."""
-        if state.unreadable:
-            raise flaws.of_lock(self, state.unreadable)
-        return state
+        return flaws.trusted(self, state) if state.unreadable else state
 
 
 #: Access keys of models that have their own, as they were first seen: later sessions of a role have others.
@@ -185,7 +179,7 @@ def look(row: Row, *, consistent: bool) -> Image | None:
 
 
 def look_at_document(row: Row) -> LockState:
-    """Read the lock document alone, consistently; it may be broken, see `Row.trusted`."""
+    """Read the lock document alone, consistently; it may be broken, see `flaws.trusted`."""
     names = {"#l": row.attribute}
     arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
     return records.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
@@ -262,6 +256,12 @@ def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Ima
     )
 
 
+def replace(row: Row, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
+    """Put another lock document in the place of one, if that is still there."""
+    values = {":old": {"M": dict(old)}, ":new": new}
+    return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
+
+
 def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
     """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
 
@@ -314,7 +314,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     except ConfigurationError as error:
         if error.cause_response_code == "ValidationException":  # as where a part of the document is of another type
             with suppress(Unavailable):
-                row.trusted(look_at_document(row))
+                flaws.trusted(row, look_at_document(row))
         raise
     return image
 

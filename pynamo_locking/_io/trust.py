@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import records
+from pynamo_locking._io import flaws, records
 from pynamo_locking._io.headers import Book
 from pynamo_locking.exceptions import LockingError
 
@@ -75,4 +75,4 @@ def check_tickets(row: Row, state: LockState, entry_id: str) -> None:
     has_next = state.next_ticket > (0 if state.find(entry_id) is None else 1)
     if records.NEXT in (state.raw or ()) and not (has_next and state.entries):
         flaw = f"next is {state.next_ticket}, and {len(state.entries)} entries of its queue have a ticket"
-        row.trusted(records.broken(state.raw, flaw))
+        flaws.trusted(row, records.broken(state.raw, flaw))

@@ -1,4 +1,4 @@
-"""``locks list``, ``show``, ``watch`` and ``break``."""
+"""``locks list``, ``show``, ``watch``, ``break`` and ``repair``."""
 
 from __future__ import annotations
 
@@ -70,6 +70,14 @@ def attach(app: typer.Typer) -> None:
         break_,
         "pynamo-locking locks break nightly-report --ticket 1767225600000",
         "pynamo-locking locks break a-1 --ticket 1767225600000 --model shop.models:Account --yes",
+        **_TABLE,
+    )
+    command(
+        locks,
+        "repair",
+        repair,
+        "pynamo-locking locks repair nightly-report --table locks",
+        "pynamo-locking locks repair a-1 --model shop.models:Account --yes",
         **_TABLE,
     )
 
@@ -185,6 +193,33 @@ def break_(
     }
     session.show(document, lambda console: console.print(f"Ticket {ticket} of {output.plain(before['name'])} is gone."))
     return 0
+
+
+def repair(
+    session: Session,
+    *,
+    key: _Key,
+    range_key: _Range = None,
+    model: _Model = None,
+    attribute: _Attribute = _LOCK,
+    yes: _Yes = False,
+) -> int:
+    """Replace a broken lock document by a sound one, with an empty queue and tickets that go on.
+
+    Whoever holds the lock has lost it then. A lock that is sound is left as it is. The log says who did it.
+    """
+    found = session.lockable(model, attribute)
+    before = _looked_at(found, key, range_key)
+    name, why = output.plain(before["name"]), before["unreadable"]
+    if why and not yes:
+        session.confirm(f"{name}: {why}. Empty its queue?")
+    is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
+    if is_repaired:
+        output.leave_trace("the lock %s in %s was repaired by %s; %s", name, before["table"], _who(), why)
+    document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
+    said = "is repaired" if is_repaired else "is sound; nothing was changed"
+    session.show(document, lambda console: console.print(f"{name} {said}."))
+    return Exit.OK
 
 
 # Looking

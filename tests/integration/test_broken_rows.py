@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pynamodb.exceptions import AttributeDeserializationError, PynamoDBException
 
-from pynamo_locking import Conflict, CorruptRow, LockingError, recover, sweep
+from pynamo_locking import ConfigurationError, Conflict, CorruptRow, LockingError, LockLost, recover, sweep
 from pynamo_locking._io import headers, records
 from pynamo_locking.testing import VirtualClock
 from tests.integration.test_cli import Shell, prepared
@@ -232,6 +232,53 @@ def test_what_has_to_trust_the_lock(
             assert kept == {name: value for name, value in lock["M"].items() if name not in ("next", "tx")}, lock
 
 
+def test_repairs(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any broken lock can be taken again, with a ticket above those it had; nothing else of the item changes."""
+    for lock in some(documents()):
+        image = place(lock)
+        repaired = list[bool]()
+        run(lambda repaired=repaired: repaired.append(Purse.break_lock("p0", force=True)), monkeypatch, clock)  # type: ignore[misc]
+        after = stored(Purse, "p0")
+        assert repaired == [is_broken(lock)], lock
+        if not is_broken(lock):
+            assert after == image
+            continue
+        assert without_lock(after) == without_lock(image)
+        state = Purse.lock_state("p0")
+        assert not state.unreadable, lock
+        assert state.next_ticket >= 10**15
+        put(Transactions, header("T", "aborted"))
+        with Purse.locked("p0", wait=1) as held:
+            assert held.ticket is not None
+            assert held.ticket >= state.next_ticket
+        assert Purse.break_lock("p0", force=True) is False
+
+
+def test_tickets_go_on(memory: Engine) -> None:
+    """After the largest that can be read. Who held the lock cannot write any more, and is told that it is lost."""
+    memory.bind(Purse, Transactions)
+    Purse("p0", balance=1).save()
+    with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
+        image = stored(Purse, "p0")
+        assert image is not None
+        assert held.ticket is not None
+        far = held.ticket + 10**6
+        image["lock"]["M"] |= {"next": {"N": str(far)}, "queue": {"S": "x"}}
+        put(Purse, image)
+        assert Purse.break_lock("p0", force=True) is True
+        assert Purse.lock_state("p0").next_ticket == far + 1
+        held.item.balance = 7
+        held.item.save()
+    assert Purse.get("p0").balance == 1
+
+
+@pytest.mark.parametrize("arguments", [{}, {"ticket": 1, "force": True}], ids=str)
+def test_a_repair_and_a_ticket(memory: Engine, arguments: dict[str, Any]) -> None:
+    """One of both is asked for."""
+    with pytest.raises(ConfigurationError, match="force=True"):
+        Purse.break_lock("p0", **arguments)
+
+
 def test_the_error(clock: VirtualClock) -> None:
     """It names the table, the key, the field, what is there, and what to do; it survives a pickle."""
     place(document(e=_entry(owner={"N": "5"})))
@@ -361,6 +408,10 @@ def test_commands(memory: Engine, shell: Shell) -> None:
     one = min(bad)
     for arguments in (("show", one), ("show", one, "--json"), ("break", one, "--ticket", "1", "--yes")):
         assert shell.run("locks", *arguments, *table)[0] == 1
+    for was_broken in (True, False):
+        code, out, _ = shell.run("locks", "repair", one, "--yes", *table, "--json")
+        assert (code, json.loads(out)["repaired"], bool(json.loads(out)["was"])) == (0, was_broken, was_broken)
+    assert shell.run("locks", "show", one, *table)[0] == 0
     code, out, _ = shell.run("tables", "check", *table, "--json")
     (finding,) = [each for each in json.loads(out)["tables"][0]["findings"] if each["check"] == "broken"]
     assert (code, finding["level"]) == (1, "problem")
