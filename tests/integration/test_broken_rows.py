@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pynamodb.exceptions import AttributeDeserializationError, PynamoDBException
 
-from pynamo_locking import ConfigurationError, Conflict, CorruptRow, LockingError, LockLost, recover, sweep
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    CorruptRow,
+    LockingError,
+    LockLost,
+    recover,
+    sweep,
+    transaction,
+)
 from pynamo_locking._io import headers, records
 from pynamo_locking.testing import VirtualClock
 from tests.integration.test_cli import Shell, prepared
@@ -44,8 +53,18 @@ from tests.integration.test_poisoned_marks import (
     tx_snapshot,
     update,
 )
+from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Locks
-from tests.support.transaction_models import Purse, Session, Transactions, dying_after, make_long_from, stored
+from tests.support.transaction_models import (
+    Entry,
+    Purse,
+    Session,
+    Transactions,
+    dying_after,
+    make_long_from,
+    rows_of,
+    stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +82,7 @@ WRONG: Final[list[dict[str, Any] | None]] = [
 ]
 
 
-def broken(row: dict[str, Any], *path: str) -> Iterator[dict[str, Any]]:
+def broken(row: dict[str, Any], *path: Any) -> Iterator[dict[str, Any]]:
     """The row with each wrong value in each of its places, from that path on."""
     inner: Any = row
     for name in path:
@@ -375,6 +394,43 @@ def test_changes_beside_a_mark(
         put(Transactions, row)
         place({"M": {"tx": mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"})}})
         run(operation, monkeypatch, clock)
+
+
+# Guards
+
+
+def test_guards_of_queries(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which items were created is not made up: those who query in a transaction are told."""
+    memory.bind(Entry, Transactions)
+    with transaction() as tx:
+        tx.save(Entry("b", 1))
+    [guard] = [row for row in rows_of(Transactions) if row["id"]["S"].startswith("guard#")]
+    [named] = [name for name in guard if name.startswith("touched#")]
+    rows = [*broken(guard, named), *broken(guard, named, "L", 0)]
+    errors = list[Exception]()
+    for row in rows:
+        put(Transactions, row)
+        try:
+            with transaction(read_only=True, wait=1) as tx:
+                tx.query(Entry, "b")
+        except (LockingError, PynamoDBException) as error:
+            errors.append(error)
+    assert any(isinstance(error, CorruptRow) and error.table == name_of(Transactions) for error in errors)
+
+
+def test_guards_of_intervals(memory: Engine) -> None:
+    """The same for those who insert an interval."""
+    memory.bind(Slot, SlotLocks)
+    Slot.insert_disjoint([Slot("d", 0, end=5)])
+    [guard] = [row for row in rows_of(SlotLocks) if "touched" in row]
+    errors = list[Exception]()
+    for i, row in enumerate([*broken(guard, "touched"), *broken(guard, "touched", "L", 0)], 1):
+        put(SlotLocks, row)
+        try:
+            Slot.insert_disjoint([Slot("d", 10 * i, end=10 * i + 5)])
+        except (LockingError, PynamoDBException, AttributeDeserializationError) as error:
+            errors.append(error)
+    assert any(isinstance(error, CorruptRow) and error.table == name_of(SlotLocks) for error in errors)
 
 
 # The command line
