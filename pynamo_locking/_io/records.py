@@ -81,20 +81,20 @@ def _stored_claim(claim: Claim) -> dict[str, Any]:
 
 
 def _claim_in(stored: Mapping[str, Any]) -> Claim:
-    permits = WHOLE.permits
-    if PERMITS in stored:
-        permits = int(stored[PERMITS]["N"])
-        if permits < 1:
-            raise ValueError(permits)
     mode = stored[MODE]["S"]
-    if mode != EXCLUSIVE and mode != SHARED:  # noqa: PLR1714 - quicker, and for each entry
+    if mode == EXCLUSIVE and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
+        return WHOLE
+    if mode not in (EXCLUSIVE, SHARED):
         raise ValueError(mode)
-    return Claim(mode, permits, _bound_in(stored.get(LOWER)), _bound_in(stored.get(UPPER)))
+    lower = _bound_in(stored[LOWER]) if LOWER in stored else None
+    upper = _bound_in(stored[UPPER]) if UPPER in stored else None
+    permits = int(stored[PERMITS]["N"]) if PERMITS in stored else WHOLE.permits
+    if permits < 1:
+        raise ValueError(permits)
+    return Claim(mode, permits, lower, upper)
 
 
-def _bound_in(stored: Mapping[str, Any] | None) -> Bound | None:
-    if stored is None:
-        return None
+def _bound_in(stored: Mapping[str, Any]) -> Bound:
     bound: Bound = next(iter(stored.items()))
     if bound[0] not in ("N", "S", "B"):
         raise ValueError(bound)
