@@ -43,7 +43,8 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test ## the simulator: all exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test ## all broken rows, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/test_broken_rows.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)

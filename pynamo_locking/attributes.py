@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.attributes import Attribute
 from pynamodb.attributes import TTLAttribute as PynamoTTLAttribute
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pynamo_locking.awaitable import LockOptions
     from pynamo_locking.locks import Lock
     from pynamo_locking.models import LockableMixin
+
+
+#: The last second of the calendar.
+_LAST_S: Final = 253402300799
 
 
 class LockAttribute(Attribute[LockState]):
@@ -165,6 +169,14 @@ class TTLAttribute(PynamoTTLAttribute):
 
         @override
         def __set__(self, instance: Any, value: datetime | timedelta | None) -> None: ...
+
+    @override
+    def deserialize(self, value: Any) -> datetime:
+        try:
+            end: datetime = super().deserialize(value)  # type: ignore[no-untyped-call]
+        except (OverflowError, ValueError, OSError):  # no calendar has it
+            return datetime.fromtimestamp(0 if float(value) < 0 else _LAST_S, tz=timezone.utc)
+        return end
 
     @override
     def _normalize(self, value: Any) -> datetime | None:

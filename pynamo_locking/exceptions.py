@@ -14,6 +14,7 @@
     ├── OutcomeUnknown              the write may have been applied: .write_id
     ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
+    ├── CorruptRow                  another program broke a stored row: .table .key .field .found
     └── ConfigurationError(ValueError)   wrong arguments, tables or settings; says what to do
 
 The leaf decides what the caller may do: after `Conflict` and `LockTimeout` a retry is safe, after
@@ -290,6 +291,24 @@ class OverlapError(LockingError):
 
 class ItemNotFound(LockingError):
     """The item to lock does not exist. Also an instance of the model's own ``DoesNotExist``."""
+
+
+class CorruptRow(LockingError):
+    """A stored row of this package is not as it was written, so it was not trusted. Trying again does not help.
+
+    The values of an item can be read all the same. The message says what to restore or repair.
+
+    Attributes:
+        table: name of the table.
+        key: of the row, in DynamoDB's form.
+        field: what is wrong, as a path in the lock document or the row: ``"queue.4fGx.owner"``.
+        found: what is there, ``"missing"`` if nothing is.
+    """
+
+    table: str = ""
+    key: dict[str, Any] | None = None
+    field: str = ""
+    found: str = ""
 
 
 class ConfigurationError(LockingError, ValueError):

@@ -194,7 +194,7 @@ class Members:
     def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Entry) -> None:
         """Settle what a guard names, as it was when it was read, which is checked."""
         place = _identity(guard.model, guard.key)
-        new = {name: keys for name, keys in named_in(guard.base).items() if (place, name) not in self._settled}
+        new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
         settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
 

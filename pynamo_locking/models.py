@@ -289,27 +289,40 @@ class LockableMixin(AwaitableMixin):
         return cls._lock_target(hash_key, range_key, cls.lock_settings())
 
     @classmethod
-    def break_lock(cls, hash_key: Any, range_key: Any = None, *, ticket: int) -> bool:
-        """Remove an entry from a queue by hand, whether its owner lives or not.
+    def break_lock(
+        cls, hash_key: Any, range_key: Any = None, *, ticket: int | None = None, force: bool = False
+    ) -> bool:
+        """Remove an entry from a queue by hand, whether its owner lives or not; or repair a broken lock document.
 
         The owner's guarded writes are refused from then on; the next of its requests, at the latest its
         next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that has
         changed hands since he looked.
 
+        With `force` a document that is broken (`LockState.unreadable`) is replaced by a sound one with an empty queue.
+        Its tickets are above all that can be read in the broken one. Holders and waiters are out, as after a deletion
+        of the document. The values of the item stay, and so does the mark of a transaction if it can be read; if it
+        cannot, it is dropped, and with it what that transaction has not put in place yet.
+
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one. Without it: a range of that hash key.
             ticket: of the entry, from `lock_state`.
+            force: instead of the ticket: repair the document. One that is sound is left as it is.
 
         Returns:
-            Whether the entry was there and is gone now.
+            Whether the entry was there and is gone now; with `force`, whether the document was broken.
 
         Raises:
+            CorruptRow: the document is broken, and a ticket was given.
             OutcomeUnknown: no answer came; look at the lock's state.
+            ConfigurationError: neither a ticket nor `force` was given, or both. No request has been made.
 
         Cost: 1 read and 1 write.
         """
-        return inspection.break_entry(cls._target_of(hash_key, range_key).row, ticket)
+        row = cls._target_of(hash_key, range_key).row
+        if force is (ticket is not None):
+            raise ConfigurationError("break_lock() takes the ticket of an entry, or force=True to repair the document.")
+        return inspection.repair(row) if ticket is None else inspection.break_entry(row, ticket)
 
 
 class LockableModel(LockableMixin, Model):

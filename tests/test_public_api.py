@@ -22,6 +22,7 @@ PUBLIC = [
     "BatchResult",
     "ConfigurationError",
     "Conflict",
+    "CorruptRow",
     "Entry",
     "ExpiringMixin",
     "GuardedBatch",

@@ -96,6 +96,8 @@ class LockState:
         evicted: tickets of holders that were evicted or broken, by slot.
         raw: the stored map, as DynamoDB returned it.
         mark: of the transaction that the item is part of, None if it is not, or its values are decided and stored.
+        unreadable: what is wrong with the document, such as ``"next is missing"``; empty if it is sound. Of a broken
+            one nothing but `raw` is known: who is in its queue neither, so it is not free.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -104,6 +106,7 @@ class LockState:
     evicted: Mapping[int, int] = field(default_factory=dict)
     raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     mark: Mark | None = None
+    unreadable: str = field(default="", init=False)
 
     @property
     def holders(self) -> tuple[Entry, ...]:

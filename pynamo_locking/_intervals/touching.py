@@ -16,13 +16,15 @@ from pynamodb.constants import LIST
 from pynamodb.models import Model
 from typing_extensions import override
 
-from pynamo_locking._io import images
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io import flaws, images
+from pynamo_locking._io.guard_names import ADVICE
 from pynamo_locking.attributes import VersionAttribute
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.versioned import VersionedMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pynamo_locking._core.intervals import Span
     from pynamo_locking._io.requests import Image
@@ -92,8 +94,22 @@ class Touched:
 
 
 def touched_in(guard: IntervalGuard, hash_key: Image) -> list[Touched]:
-    """Return what a guard names."""
-    return [Touched(hash_key, tuple(each["L"])) for each in guard.touched or ()]
+    """Return what a guard names.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    table, name = guard.Meta.table_name, guard.name
+    what, key = f"the guard {plain(name)} in {table!r}", {"name": {"S": name}}
+    stored = {"touched": {LIST: guard.touched or []}}
+    return flaws.read(lambda row: _touched(row, hash_key), stored, what, table=table, key=key, advice=ADVICE)
+
+
+def _touched(stored: Mapping[str, Any], hash_key: Image) -> list[Touched]:
+    found = [Touched(hash_key, tuple(each["L"])) for each in stored["touched"]["L"]]
+    if not all(each.ends for each in found):
+        raise ValueError(found)
+    return found
 
 
 def note_touched(guard: IntervalGuard, touched: Sequence[Touched]) -> None:

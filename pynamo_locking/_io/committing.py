@@ -254,10 +254,9 @@ class Committing:
         if book is None or key is None:
             return None
         try:
-            content = header_rows.get_once(book, _row_of_key(key))
+            return header_rows.get_once(book, _row_of_key(key), lambda row: str(row["id"]["S"]))
         except Unavailable:
             return None
-        return None if content is None else str(content["id"]["S"])
 
 
 def _too_large(error: CannotBeStaged) -> ConfigurationError:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lease import LONGEST_LEASE_S
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import header_rows, headers, marks, requests, runtime, trust
+from pynamo_locking._io import flaws, header_rows, headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
-from pynamo_locking._io.listing import UNREADABLE
 from pynamo_locking._io.requests import Row
 from pynamo_locking._io.resolving import reason_now, stuck
 from pynamo_locking.exceptions import LockingError
@@ -80,14 +79,7 @@ def complete(book: Book, header: Header) -> Completed:
 
 def _mark_in(row: Row) -> Mark | None:
     """Return the mark in a row that only a table of transactions names: no more of it than the lock is read."""
-    try:
-        return persistently(lambda: requests.look_at_document(row)).mark
-    except UNREADABLE as error:
-        if isinstance(error, LockingError):
-            raise
-        raise LockingError(
-            f"the lock in the attribute {row.attribute!r} of {row.label} is broken: {error!r}"
-        ) from error
+    return flaws.trusted(row, persistently(lambda: requests.look_at_document(row))).mark
 
 
 def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
@@ -98,24 +90,19 @@ def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
     also when the header has expired.
 
     Raises:
-        LockingError: such a row is broken.
+        CorruptRow: such a row is broken.
     """
     for number in range(header.rows):
         name = header_rows.row_of_participants(header.id, number)
-        try:
-            content = header_rows.get_row(book, name)
-            found = [] if content is None else [_row(book, each["M"]) for each in content["items"]["L"]]
-        except UNREADABLE as error:
-            if isinstance(error, LockingError):
-                raise
-            raise LockingError(f"the row {name!r} of {book.table!r} is broken: {error!r}") from error
-        if content is None:
+        found = header_rows.get_row(book, name, lambda row: [_row(book, each["M"]) for each in row["items"]["L"]])
+        if found is None:
             return
         yield from found
 
 
 def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
-    key, table, spill = stored["key"]["M"], stored["table"]["S"], stored.get("spill", {}).get("S", "")
+    table, spill = stored["table"]["S"], stored["spill"]["S"] if "spill" in stored else ""
+    key = stored["key"]["M"]
     row = Row(
         connection=book.connection,
         table=table,

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.expressions.operand import Path
 
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io import flaws
 from pynamo_locking._io.images import size_of
 from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.seen import Seen
     from pynamo_locking._io.unit import Unread
     from pynamo_locking.guarded import GuardedMixin
 
@@ -33,6 +36,10 @@ _MOST_NAMED: Final = 8
 
 #: So much may be named by one transaction, and by all before it is removed, in bytes: a guard has to fit into 400 KB.
 _MOST_BYTES: Final = 120_000
+
+
+#: What to do about a broken guard.
+ADVICE: Final = "Remove that attribute when no process writes under its hash key."
 
 
 @dataclass
@@ -55,9 +62,18 @@ class Counted:
         return [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
 
 
-def named_in(guard: Image | Unread | None) -> dict[str, list[Image]]:
-    """Return what transactions have named in a guard, by attribute."""
-    return {name: [each["M"] for each in value["L"]] for name, value in _attributes(guard).items()}
+def named_in(guard: Seen) -> dict[str, list[Image]]:
+    """Return what transactions have named in a guard, by attribute.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    what, advice = f"the guard {plain(guard.key)} in {guard.table!r}", ADVICE
+    return flaws.read(_named, _attributes(guard.base), what, table=guard.table, key=guard.key, advice=advice)
+
+
+def _named(stored: Mapping[str, Any]) -> dict[str, list[Image]]:
+    return {name: [each["M"] for each in value["L"]] for name, value in stored.items()}
 
 
 def _attributes(guard: Image | Unread | None) -> Image:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
 
@@ -59,9 +58,9 @@ def leaving(own: OwnEntry) -> list[Action]:
 
 
 def unlocked(row: Row) -> Condition:
-    """Nobody is in the queue, or there is none, and no transaction has the item, nor another program."""
+    """The queue is an empty map, or there is none to be in, and no transaction has the item, nor another program."""
     queue = Path([row.attribute, records.QUEUE])
-    free: Condition = (queue.does_not_exist() | (size(queue) == 0)) & unmarked(row.attribute)
+    free: Condition = (queue.does_not_exist() | (queue == Stored(records.EMPTY))) & unmarked(row.attribute)
     if row.may_create:
         free &= Path([row.hash_name]).does_not_exist() | Path([row.attribute]).is_type("M")
     return free

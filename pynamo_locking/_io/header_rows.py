@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._io import runtime
+from pynamo_locking._io import flaws, runtime
 from pynamo_locking._io.headers import EXPIRES, ID, ROW_TTL_S, ask, check_own, persistently, put_once
 from pynamo_locking._io.records import number
 from pynamo_locking._io.requests import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamo_locking._io.headers import Book
+
+_T = TypeVar("_T")
 
 #: Stored name.
 CONTENT: Final = "content"
@@ -41,27 +43,40 @@ def once(book: Book, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dic
     }
 
 
-def get_row(book: Book, row_id: str) -> Mapping[str, Any] | None:
-    """Return what was kept beside a header."""
+def get_row(book: Book, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what was kept beside a header.
+
+    Raises:
+        CorruptRow: that function cannot read it.
+    """
+    image = _image(book, row_id)
+    return None if image is None else _read(book, row_id, lambda row: parse(row[CONTENT]["M"]), image)
+
+
+def _image(book: Book, row_id: str) -> dict[str, Any] | None:
     kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
-    image = persistently(lambda: ask(book, "GetItem", kwargs)).get("Item")
-    return None if image is None else image[CONTENT]["M"]
+    image: dict[str, Any] | None = persistently(lambda: ask(book, "GetItem", kwargs)).get("Item")
+    return image
 
 
-def get_once(book: Book, row_id: str) -> Mapping[str, Any] | None:
+def _read(book: Book, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]) -> _T:
+    what, advice = f"the row {row_id!r} of {book.table!r}", "Restore it, or find out who has written it."
+    return flaws.read(parse, image, what, table=book.table, key=book.key(row_id), advice=advice)
+
+
+def get_once(book: Book, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
     """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
 
     Raises:
         ConfigurationError: another program has stored an item of that name.
+        CorruptRow: that function cannot read it.
     """
-    kwargs = {"TableName": book.table, "Key": book.key(row_id), "ConsistentRead": True}
-    image = persistently(lambda: ask(book, "GetItem", kwargs)).get("Item")
-    if image is not None:
-        check_own(book, image, CONTENT)
-    if image is None or int(image[EXPIRES]["N"]) <= runtime.current.time_ms() // 1000:
+    image = _image(book, row_id)
+    if image is None:
         return None
-    content: Mapping[str, Any] = image[CONTENT]["M"]
-    return content
+    check_own(book, image, CONTENT)
+    ends_s, content = _read(book, row_id, lambda row: (int(row[EXPIRES]["N"]), parse(row[CONTENT]["M"])), image)
+    return None if ends_s <= runtime.current.time_ms() // 1000 else content
 
 
 def delete_row(book: Book, row_id: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.naming import shown_owner
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import requests, runtime, transport
+from pynamo_locking._io import flaws, requests, runtime, transport
 from pynamo_locking._io.denials import foreign, of_transactions
 from pynamo_locking._io.records import number
 from pynamo_locking._io.requests import Refused
@@ -44,6 +44,9 @@ CLEAN: Final = "clean"
 
 #: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
 ROW_TTL_S: Final = 30 * 24 * 3600
+
+#: What to do about a broken header.
+_ADVICE: Final = "Restore it, or delete it, which drops what the transaction has not put in place yet."
 
 #: Unanswered requests in a row before one gives up; their pauses last at most 12 s together.
 _ATTEMPTS: Final = 12
@@ -126,43 +129,41 @@ def check_own(book: Book, image: Mapping[str, Any], known_by: str) -> None:
 def read(book: Book, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
     kwargs = {"TableName": book.table, "Key": book.key(header_id), "ConsistentRead": True}
-    return header_in(ask(book, "GetItem", kwargs).get("Item"))
+    return header_in(ask(book, "GetItem", kwargs).get("Item"), book.table)
 
 
-def header_in(image: Mapping[str, Any] | None) -> Header | None:
-    """Return the header in the image of a row; None if there is none.
+def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None:
+    """Return the header in the image of a row of that table; None if there is none.
 
     Raises:
-        LockingError: its state is none, or a number is no whole one. Whatever else has another type counts as missing.
+        CorruptRow: its state is none, or a number is no whole one. Whatever else has another type counts as missing.
     """
     if image is None or STATE not in image:
         return None
+    what, advice = f"the row of the transaction {image[ID]['S']!r}", _ADVICE
+    return flaws.read(_header, image, what, table=table, key={ID: image[ID]}, advice=advice)
 
+
+def _header(image: Mapping[str, Any]) -> Header:
     def text(name: str) -> str:
         return str(image.get(name, {}).get("S", ""))
 
     def whole(name: str) -> int:
         return int(image.get(name, {}).get("N", 0))
 
-    try:
-        return Header(
-            id=text(ID),
-            state=State(text(STATE)),
-            priority=text(PRIORITY),
-            owner=shown_owner(text(OWNER)),
-            beat=whole(BEAT),
-            lease_ms=whole(LEASE),
-            until_ms=whole(UNTIL),
-            by=text(BY),
-            items=whole(ITEMS),
-            rows=whole(ROWS),
-            is_early=image.get(EARLY, {}).get("BOOL") is not False,  # who wrote it without may not have known
-        )
-    except ValueError as error:
-        raise LockingError(
-            f"the row of the transaction {text(ID)!r} is broken: {error}. Restore it, or delete it, which drops what "
-            f"the transaction has not put in place yet."
-        ) from error
+    return Header(
+        id=text(ID),
+        state=State(text(STATE)),
+        priority=text(PRIORITY),
+        owner=shown_owner(text(OWNER)),
+        beat=whole(BEAT),
+        lease_ms=whole(LEASE),
+        until_ms=whole(UNTIL),
+        by=text(BY),
+        items=whole(ITEMS),
+        rows=whole(ROWS),
+        is_early=image.get(EARLY, {}).get("BOOL") is not False,  # who wrote it without may not have known
+    )
 
 
 def renew(book: Book, header: Header, beat: int) -> Header:
@@ -273,7 +274,7 @@ def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: St
         except Refused as refused:
             image = refused.image
         # A header that is missing was final long ago, or never was: no mark of it may be finished.
-        return header_in(image) or Header(header_id, State.ABORTED, by="expired")
+        return header_in(image, book.table) or Header(header_id, State.ABORTED, by="expired")
 
     return persistently(send)
 
@@ -298,7 +299,7 @@ def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str,
         for image in answer["Items"]:
             found: Header | LockingError | None
             try:
-                found = header_in(image)
+                found = header_in(image, book.table)
             except LockingError as error:
                 found = error
             if found is not None:

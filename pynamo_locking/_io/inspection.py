@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pynamodb.expressions.condition import size
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import events, records, requests
+from pynamo_locking._io import events, flaws, records, requests, runtime
+from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 
@@ -21,12 +21,13 @@ _ATTEMPTS: Final = 4
 
 
 def has_entries(attribute: str) -> Condition:
-    """Return the condition that somebody holds or waits for the lock in an item, for scans.
+    """Return the condition that somebody holds or waits for the lock in an item, or that it has no queue, for scans.
 
     Args:
         attribute: stored name of the lock attribute.
     """
-    condition: Condition = size(Path([attribute, records.QUEUE])) > 0
+    queue = Path([attribute, records.QUEUE])
+    condition: Condition = (is_made(attribute) | queue.exists()) & ~(queue == Stored(records.EMPTY))
     return condition
 
 
@@ -41,18 +42,42 @@ def has_mark(attribute: str) -> Condition:
 
 
 def state(row: Row) -> LockState:
-    """Read the lock document."""
+    """Read the lock document, which may be broken."""
     try:
         return requests.patiently(lambda: requests.look_at_document(row))
     except Unavailable as error:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 
 
+def repair(row: Row) -> bool:
+    """Replace a lock document that is broken by a sound one; return whether it was.
+
+    All entries are gone then: a holder among them, or a waiter, finds that out as after the deletion of the document.
+    """
+    was_broken = False
+    for _ in range(_ATTEMPTS):
+        now = state(row)
+        if now.raw is None or not now.unreadable:
+            return was_broken
+        was_broken = True
+        sound = records.mended(now.raw, runtime.current.time_us())
+        try:
+            requests.patiently(lambda old=now.raw, new=sound: requests.replace(row, old, new))  # type: ignore[misc]
+        except Refused:
+            continue  # it was changed between the look and the repair, or this was a second copy
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"no answer to the repair of {row.label}; look at its state.", cause=error.cause
+            ) from error
+        return True
+    raise OutcomeUnknown(f"the lock document of {row.label} was changed faster than it could be repaired; try again.")
+
+
 def break_entry(row: Row, ticket: int) -> bool:
     """Remove the entry with that ticket; return whether it was there."""
     since = 0
     for _ in range(_ATTEMPTS):
-        now = state(row)
+        now = flaws.trusted(row, state(row))
         found = tuple(entry for entry in now.entries if entry.ticket == ticket)
         if not found:  # not by our first copy, whose answer got lost?
             return now.was_evicted(ticket, since) is True

@@ -10,7 +10,7 @@ from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import events, guards, locked, records, requests, transport, unlocked, versions
+from pynamo_locking._io import events, flaws, guards, locked, records, requests, transport, unlocked, versions
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.writes import DELETE, UPDATE, plan_delete, plan_save, plan_update
 from pynamo_locking.exceptions import ConfigurationError, Conflict, OutcomeUnknown
@@ -194,6 +194,7 @@ class EmbeddedItem(FreeItem):
 
     def _next_document(self, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with the write counted in it; None if we are not inside."""
+        flaws.trusted(self.row, state)
         if state.mark is not None:
             raise ConfigurationError(
                 f"this copy of {self.row.label} was read while a transaction had the item: refresh() it first."

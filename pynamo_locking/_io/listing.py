@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.attributes import BinaryAttribute
 
-from pynamo_locking._core.naming import plain
 from pynamo_locking._io import records
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState
-
-logger = logging.getLogger("pynamo_locking")
-
-#: What reading a lock document raises that this library has not written.
-UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 
 
 class Found(NamedTuple):
@@ -45,9 +38,7 @@ class Found(NamedTuple):
 
 
 def locks_in(model: Any, condition: Condition, *, is_consistent: bool) -> Iterator[Found]:
-    """Yield the items of a table whose lock meets a condition.
-
-    One that cannot be read is left out, with a warning: whoever looks at night wants to see all others.
+    """Yield the items of a table whose lock meets a condition, also those whose lock is broken.
 
     Args:
         model: with a lock attribute.
@@ -59,14 +50,7 @@ def locks_in(model: Any, condition: Condition, *, is_consistent: bool) -> Iterat
     lock = model._lock_attribute().attr_name
     names = [key.attr_name for key in key_attributes(model)]
     for image in scan(model, condition, [*names, lock], is_consistent=is_consistent):
-        key = {name: image[name] for name in names}
-        try:
-            state = records.state_in(image, lock)
-        except UNREADABLE as error:
-            table = model.Meta.table_name
-            logger.warning("the attribute %s of %s in %s is no lock: %r", lock, plain(key), table, error)
-        else:
-            yield Found(key, state)
+        yield Found({name: image[name] for name in names}, records.state_in(image, lock))
 
 
 def scan(

@@ -61,8 +61,7 @@ def whole(book: Book, mark: Mark) -> Mark | None:
     if not mark.spill:
         return mark
     trust.check_row_of_changes(mark.id, mark.spill)
-    stored = header_rows.get_row(book, mark.spill)
-    return None if stored is None else records.with_changes(mark, stored)
+    return header_rows.get_row(book, mark.spill, lambda row: records.with_changes(mark, row))
 
 
 def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:

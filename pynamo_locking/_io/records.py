@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.claims import WHOLE, Bound, Claim
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
 from pynamo_locking._core.naming import shown_owner
 from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
-from pynamo_locking._io import runtime
+from pynamo_locking._io import flaws, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,12 @@ GHOST = "ghost"
 SET = "set"
 REMOVE = "remove"
 SPILL = "spill"
+
+#: No ticket is above that: they begin at the time in µs, and DynamoDB has 38 digits.
+_MOST_TICKETS: Final = 10**30
+
+#: What a mark intends.
+_OPS: Final = ("save", "delete", "keep")
 
 #: The attribute of a lock before it was ever taken, in a row that is there for locks alone.
 EMPTY: Final[dict[str, Any]] = {"M": {}}
@@ -75,12 +82,24 @@ def _stored_claim(claim: Claim) -> dict[str, Any]:
 
 
 def _claim_in(stored: Mapping[str, Any]) -> Claim:
+    mode = stored[MODE]["S"]
+    if mode == EXCLUSIVE and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
+        return WHOLE
+    if mode not in (EXCLUSIVE, SHARED):
+        raise ValueError(mode)
+    lower = _bound_in(stored[LOWER]) if LOWER in stored else None
+    upper = _bound_in(stored[UPPER]) if UPPER in stored else None
     permits = int(stored[PERMITS]["N"]) if PERMITS in stored else WHOLE.permits
-    return Claim(stored[MODE]["S"], permits, _bound_in(stored.get(LOWER)), _bound_in(stored.get(UPPER)))
+    if permits < 1:
+        raise ValueError(permits)
+    return Claim(mode, permits, lower, upper)
 
 
-def _bound_in(stored: Mapping[str, Any] | None) -> Bound | None:
-    return None if stored is None else next(iter(stored.items()))
+def _bound_in(stored: Mapping[str, Any]) -> Bound:
+    bound: Bound = next(iter(stored.items()))
+    if bound[0] not in ("N", "S", "B"):
+        raise ValueError(bound)
+    return bound
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
@@ -102,9 +121,25 @@ def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
 
 
 def state_of(raw: Mapping[str, Any] | None) -> LockState:
-    """Return the lock document stored as that map."""
-    if not raw or NEXT not in raw:
-        return FREE if raw is None else LockState(raw=raw, mark=_mark_in(raw))
+    """Return the lock document stored as that map: `LockState.unreadable` if it is broken."""
+    if not raw:
+        return FREE if raw is None else LockState(raw=raw)
+    try:
+        return _state(raw)
+    except flaws.UNREADABLE:
+        return broken(raw, flaws.flaw_in(_state, raw))
+
+
+def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
+    """Return the state of a document with that flaw."""
+    state = LockState(raw=raw)
+    object.__setattr__(state, "unreadable", flaw)  # no argument, which each sound one would pay for
+    return state
+
+
+def _state(raw: Mapping[str, Any]) -> LockState:
+    if NEXT not in raw and QUEUE not in raw and TICKETS not in raw:
+        return LockState(raw=raw, mark=_mark_in(raw))
     now_ms = runtime.current.time_ms()
     tickets = raw[TICKETS]["M"]
     entries = [
@@ -112,9 +147,13 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
         for name, stored in raw[QUEUE]["M"].items()
         if name in tickets
     ]
+    entries.sort(key=lambda entry: entry.ticket)
+    next_ticket = int(raw[NEXT]["N"])
+    if next_ticket < 1 or (entries and entries[-1].ticket >= next_ticket):  # a newcomer would pass by others
+        raise ValueError(next_ticket)
     return LockState(
-        entries=tuple(sorted(entries, key=lambda entry: entry.ticket)),
-        next_ticket=int(raw[NEXT]["N"]),
+        entries=tuple(entries),
+        next_ticket=next_ticket,
         since=int(raw[SINCE]["N"]),
         evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
         raw=raw,
@@ -127,12 +166,15 @@ def _mark_in(raw: Mapping[str, Any]) -> Mark | None:
         return None
     stored = raw[TX]["M"]
     intent = stored[INTENT]["M"]
+    op = intent[OP]["S"]
+    if op not in _OPS:
+        raise ValueError(op)
     mark = Mark(
         id=stored[TX_ID]["S"],
         table=stored[TX_TABLE]["S"],
-        op=intent[OP]["S"],
+        op=op,
         is_ghost=GHOST in intent,
-        spill=intent.get(SPILL, {}).get("S", ""),
+        spill=intent[SPILL]["S"] if SPILL in intent else "",
     )
     return with_changes(mark, intent)
 
@@ -163,9 +205,34 @@ def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
     """Return a mark with the changes that were stored in a row of their own."""
     return replace(
         mark,
-        set=stored.get(SET, {}).get("M", {}),
-        remove=tuple(name["S"] for name in stored.get(REMOVE, {}).get("L", ())),
+        set=stored[SET]["M"] if SET in stored else {},
+        remove=tuple(name["S"] for name in stored[REMOVE]["L"]) if REMOVE in stored else (),
     )
+
+
+def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """Return a sound document in the place of a broken one: an empty queue, and tickets above all that were given out.
+
+    A mark that can be read stays.
+    """
+    given = [raw.get(NEXT), raw.get(SINCE)]
+    for name in (TICKETS, EVICTED):
+        given += raw.get(name, {}).get("M", {}).values()
+    ticket = max(now_us, *map(_ticket_in, given))
+    content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket)}
+    content |= {QUEUE: EMPTY, TICKETS: EMPTY, EVICTED: EMPTY}
+    with suppress(*flaws.UNREADABLE):
+        content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
+    return {"M": content}
+
+
+def _ticket_in(stored: Any) -> int:
+    """Return the number after a stored one; 0 if it cannot have been a ticket."""
+    try:
+        ticket = int(stored["N"]) + 1
+    except flaws.UNREADABLE:
+        return 0
+    return ticket if ticket <= _MOST_TICKETS else 0
 
 
 def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Entry:

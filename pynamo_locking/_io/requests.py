@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,8 +17,9 @@ from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import Entry, LockState, traces
-from pynamo_locking._io import attempts, denials, events, records, runtime, transport
+from pynamo_locking._io import attempts, denials, events, flaws, records, runtime, transport
 from pynamo_locking._io.records import number
+from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,8 +80,9 @@ class Row:
         return plain(self.name)
 
     def state(self, image: Image | None) -> LockState:
-        """Return the lock document in an image of this item."""
-        return records.state_in(image, self.attribute)
+        """Return the lock document in an image of this item, for those who act upon it; see `flaws.trusted`."""
+        state = records.state_in(image, self.attribute)
+        return flaws.trusted(self, state) if state.unreadable else state
 
 
 #: Access keys of models that have their own, as they were first seen: later sessions of a role have others.
@@ -176,13 +179,10 @@ def look(row: Row, *, consistent: bool) -> Image | None:
 
 
 def look_at_document(row: Row) -> LockState:
-    """Read the lock document alone, consistently."""
-    arguments = {
-        "ConsistentRead": True,
-        "ProjectionExpression": "#l",
-        "ExpressionAttributeNames": {"#l": row.attribute},
-    }
-    return row.state(_call(row, "GetItem", arguments).get("Item"))
+    """Read the lock document alone, consistently; it may be broken, see `flaws.trusted`."""
+    names = {"#l": row.attribute}
+    arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
+    return records.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
 
 
 def renew(row: Row, entry: Entry, beat: int, *, want_image: bool) -> Image:
@@ -256,6 +256,12 @@ def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Ima
     )
 
 
+def replace(row: Row, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
+    """Put another lock document in the place of one, if that is still there."""
+    values = {":old": {"M": dict(old)}, ":new": new}
+    return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
+
+
 def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
     """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
 
@@ -303,7 +309,13 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     }
     if all_values:
         arguments["ExpressionAttributeValues"] = all_values
-    image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    try:
+        image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    except ConfigurationError as error:
+        if error.cause_response_code == "ValidationException":  # as where a part of the document is of another type
+            with suppress(Unavailable):
+                flaws.trusted(row, look_at_document(row))
+        raise
     return image
 
 

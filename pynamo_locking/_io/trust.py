@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import records
+from pynamo_locking._io import flaws, records
 from pynamo_locking._io.headers import Book
 from pynamo_locking.exceptions import LockingError
 
@@ -70,12 +70,9 @@ def check_tickets(row: Row, state: LockState, entry_id: str) -> None:
     """Refuse a lock document that was met on the way into its queue, if it gives out no tickets.
 
     Raises:
-        LockingError: its next ticket is not above 0, or was not; or its queue is full of entries without tickets.
+        CorruptRow: its next ticket is not above 0, or was not; or its queue is full of entries without tickets.
     """
     has_next = state.next_ticket > (0 if state.find(entry_id) is None else 1)
     if records.NEXT in (state.raw or ()) and not (has_next and state.entries):
-        raise LockingError(
-            f"cannot lock {row.label}: the lock document in its attribute {row.attribute!r} is broken. Its next ticket "
-            f"is {state.next_ticket}, and {len(state.entries)} entries of its queue have a ticket. Nothing is held. "
-            f"Remove that attribute of the item when no process uses the lock; the next one makes it anew."
-        )
+        flaw = f"next is {state.next_ticket}, and {len(state.entries)} entries of its queue have a ticket"
+        flaws.trusted(row, records.broken(state.raw, flaw))

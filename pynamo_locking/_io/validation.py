@@ -111,7 +111,8 @@ class _Part:
             self._halve(error)
             return False
         count, is_valid = len(self._entries), True
-        found = {mark.id: headers.header_in(image) for mark, image in zip(marks, images[count:], strict=True)}
+        pairs = zip(marks, images[count:], strict=True)
+        found = {mark.id: headers.header_in(image, mark.table) for mark, image in pairs}
         for i, (entry, image) in enumerate(zip(self._entries, images[:count], strict=True)):
             self._marks[i] = _mark_in(entry, image)
             is_valid &= self._holds(entry, image, self._marks[i], found)

@@ -9,11 +9,12 @@ from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
 from pynamo_locking._core.naming import GUARD_PREFIX
-from pynamo_locking._io import header_rows, headers, listing, versions
+from pynamo_locking._io import header_rows, headers, listing, records, versions
 from pynamo_locking._io.administration import describe, keys_in, keys_of, ttl_of
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.transport import code_of, message_of
 from pynamo_locking.cli.problems import EXPECTED, explain
+from pynamo_locking.exceptions import CorruptRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -231,6 +232,10 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     except EXPECTED as error:
         yield Finding("rows", NOTE, f"not seen: {_why(error)}", "allow dynamodb:Scan to whoever checks")
         return
+    unreadable = [flaw for image in answer["Items"] for flaw in _flaws(model, image)]
+    if unreadable:
+        what = "; ".join(unreadable[:_MOST_NAMED] + ["..."][len(unreadable) <= _MOST_NAMED :])
+        yield Finding("broken", PROBLEM, f"{len(unreadable):,} cannot be read: {what}", "restore or remove them")
     seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {len(answer['Items']):,} items were looked at"
     strange = [image for image in answer["Items"] if _is_strange(model, image[name]["S"], image)]
     if not strange:
@@ -252,6 +257,20 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
         f"if they are not yours, switch TTL off, remove {expires} and the lock from them, and use another table; if "
         f"the attributes are those of a class of yours, check that as module:Class",
     )
+
+
+def _flaws(model: type[Model], image: dict[str, Any]) -> Iterator[str]:
+    """Say what is wrong with a row of locks, or of transactions, if anything is."""
+    try:
+        if role_of(model) == "transactions":
+            headers.header_in(image, model.Meta.table_name)
+        else:
+            lock = model._lock_attribute().attr_name  # type: ignore[attr-defined]
+            flaw = records.state_in(image, lock).unreadable
+            if flaw:
+                yield f"{image[listing.key_attributes(model)[0].attr_name]['S']!r}: {flaw}"
+    except CorruptRow as error:
+        yield str(error)
 
 
 def _is_strange(model: type[Model], name: str, image: dict[str, Any]) -> bool:

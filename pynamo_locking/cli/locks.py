@@ -1,4 +1,4 @@
-"""``locks list``, ``show``, ``watch`` and ``break``."""
+"""``locks list``, ``show``, ``watch``, ``break`` and ``repair``."""
 
 from __future__ import annotations
 
@@ -72,6 +72,14 @@ def attach(app: typer.Typer) -> None:
         "pynamo-locking locks break a-1 --ticket 1767225600000 --model shop.models:Account --yes",
         **_TABLE,
     )
+    command(
+        locks,
+        "repair",
+        repair,
+        "pynamo-locking locks repair nightly-report --table locks",
+        "pynamo-locking locks repair a-1 --model shop.models:Account --yes",
+        **_TABLE,
+    )
 
 
 def list_(
@@ -84,12 +92,13 @@ def list_(
 ) -> int:
     """List the locks that somebody holds or waits for.
 
-    Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan.
+    Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan. The exit code is 1
+    if some locks are broken; they are listed as well.
     """
     found = _model(session, model, attribute, prefix)
     document = _listed(found, prefix, with_free=all_)
     session.show(document, lambda console: console.print(_table(document)))
-    return 0
+    return _exit(document["unreadable"])
 
 
 def show(
@@ -102,12 +111,15 @@ def show(
 ) -> int:
     """Show one lock: its holders and its queue.
 
-    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked.
+    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked. The exit code is
+    1 if the lock is broken.
     """
     found = session.lockable(model, attribute)
     document = _looked_at(found, key, range_key)
-    session.show(document, lambda console: console.print(_table({"table": document["table"], "locks": [document]})))
-    return 0
+    flaw = {document["name"]: document["unreadable"]} if document["unreadable"] else {}
+    listed = {"table": document["table"], "locks": [] if flaw else [document], "unreadable": flaw}
+    session.show(document, lambda console: console.print(_table(listed)))
+    return _exit(document["unreadable"])
 
 
 def watch(
@@ -123,19 +135,19 @@ def watch(
     """Watch the locks that somebody holds or waits for, until Ctrl-C.
 
     Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed. While
-    there is no answer it goes on looking.
+    there is no answer it goes on looking. The exit code is 1 if the last look has shown broken locks.
     """
     found = _model(session, model, attribute, prefix)
+    if once:
+        return list_(session, model=model, attribute=attribute, prefix=prefix, all_=all_)
+    last: dict[str, Any] = {}
 
     def look() -> dict[str, Any]:
-        return _listed(found, prefix, with_free=all_)
+        last.update(_listed(found, prefix, with_free=all_))
+        return dict(last)
 
-    if once:
-        document = look()
-        session.show(document, lambda console: console.print(_table(document)))
-        return 0
     watching.watch(session, look, _table, every)
-    return 0
+    return _exit(last["unreadable"])
 
 
 def break_(
@@ -155,6 +167,9 @@ def break_(
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
+    if before["unreadable"]:
+        what = f"the lock {output.plain(before['name'])} is broken: {before['unreadable']}. Nothing was changed."
+        raise Problem("unreadable", what, Exit.NO)
     role, entry = _entry(before, ticket)
     if not yes:
         _ask(session, before, role, entry)
@@ -180,6 +195,33 @@ def break_(
     return 0
 
 
+def repair(
+    session: Session,
+    *,
+    key: _Key,
+    range_key: _Range = None,
+    model: _Model = None,
+    attribute: _Attribute = _LOCK,
+    yes: _Yes = False,
+) -> int:
+    """Replace a broken lock document by a sound one, with an empty queue and tickets that go on.
+
+    Whoever holds the lock has lost it then. A lock that is sound is left as it is. The log says who did it.
+    """
+    found = session.lockable(model, attribute)
+    before = _looked_at(found, key, range_key)
+    name, why = output.plain(before["name"]), before["unreadable"]
+    if why and not yes:
+        session.confirm(f"{name}: {why}. Empty its queue?")
+    is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
+    if is_repaired:
+        output.leave_trace("the lock %s in %s was repaired by %s; %s", name, before["table"], _who(), why)
+    document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
+    said = "is repaired" if is_repaired else "is sound; nothing was changed"
+    session.show(document, lambda console: console.print(f"{name} {said}."))
+    return Exit.OK
+
+
 # Looking
 
 
@@ -191,11 +233,16 @@ def _model(session: Session, model: str | None, attribute: str, prefix: str | No
 
 
 def _listed(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> dict[str, Any]:
-    return {"table": model.Meta.table_name, "locks": queues.found(model, prefix, with_free=with_free)}
+    made, broken = queues.found(model, prefix, with_free=with_free)
+    return {"table": model.Meta.table_name, "locks": made, "unreadable": broken}
+
+
+def _exit(unreadable: object) -> int:
+    return Exit.NO if unreadable else Exit.OK
 
 
 def _table(document: dict[str, Any]) -> RenderableType:
-    lines = queues.shown(document["locks"])
+    lines = queues.shown(document["locks"], document["unreadable"])
     if not lines:
         return f"{document['table']}: nobody holds a lock."
     return output.table(document["table"], queues.COLUMNS, lines, folds=("lock", "owner"))
@@ -219,12 +266,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     keys = _keys(model, key, range_key)
     name, table = model._target_of(*keys).row.name, model.Meta.table_name
-    try:
-        state = model.lock_state(*keys)
-    except listing.UNREADABLE as error:
-        message = f"what {output.plain(name)} in {table} has as its lock is none: {error!r}."
-        raise Problem("configuration", message, Exit.CONFIGURATION) from error
-    return {"table": table, **queues.document(name, [key, range_key], state)}
+    return {"table": table, **queues.document(name, [key, range_key], model.lock_state(*keys))}
 
 
 # Breaking

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from pynamo_locking import Entry, LockableMixin, LockState
 
 
-def found(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> list[dict[str, Any]]:
-    """Return the locks of a model's items, or of its table of locks, by name.
+def found(
+    model: type[LockableMixin], prefix: str | None, *, with_free: bool
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the locks of a model's items, or of its table of locks, by name; and what is wrong with broken ones.
 
     Args:
         model: whose locks.
@@ -39,7 +41,9 @@ def found(model: type[LockableMixin], prefix: str | None, *, with_free: bool) ->
     if begin:
         condition &= Path([carrier._hash_key_attribute().attr_name]).startswith(begin)
     made = [_document(model, each) for each in listing.locks_in(carrier, condition, is_consistent=True)]
-    return sorted(made, key=lambda each: (each["name"], each["key"]["range"] or ""))
+    made.sort(key=lambda each: (each["name"], each["key"]["range"] or ""))
+    broken = {each["name"]: each["unreadable"] for each in made if each["unreadable"]}
+    return [each for each in made if not each["unreadable"]], broken
 
 
 def _quoted(prefix: str | None) -> str:
@@ -82,12 +86,13 @@ def document(name: str, key: list[str | None], state: LockState) -> dict[str, An
     return {
         "name": name,
         "key": {"hash": key[0], "range": key[1]},
-        "is_free": not state.entries and mark is None,
+        "is_free": not state.entries and mark is None and not state.unreadable,
         "holders": [entry_document(entry) for entry in state.holders],
         "waiters": [entry_document(entry) for entry in state.waiters],
         "next_ticket": state.next_ticket or None,
         "broken_tickets": sorted(state.evicted.values()),
         "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
+        "unreadable": state.unreadable or None,
     }
 
 
@@ -120,8 +125,8 @@ COLUMNS = ("lock", "", "ticket", "owner", "mode", "renewed", "lease", "lease end
 _STYLES: Final = {"holds": "green", "waits": "yellow"}
 
 
-def shown(locks: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    """Return the rows of the table for people: one for each entry, holders first."""
+def shown(locks: list[dict[str, Any]], unreadable: Mapping[str, str]) -> list[tuple[object, ...]]:
+    """Return the rows of the table for people: one for each entry, holders first; then the locks that are broken."""
     lines: list[tuple[object, ...]] = []
     for lock in locks:
         entries = [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
@@ -133,6 +138,7 @@ def shown(locks: list[dict[str, Any]]) -> list[tuple[object, ...]]:
             mine.append(("", "free", "", "", "", "", "", ""))
         mine[0] = (lock["name"], *mine[0][1:])
         lines += mine
+    lines += [(name, Text("broken", "bold red"), "", why, "", "", "", "") for name, why in unreadable.items()]
     return lines
 
 

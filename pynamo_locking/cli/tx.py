@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamodb.expressions.operand import Path
@@ -92,7 +93,7 @@ def list_(
     found, unreadable = list[Header](), dict[str, str]()
     for image in listing.scan(table, condition):
         try:
-            found += [header for header in [headers.header_in(image)] if header is not None]
+            found += [header for header in [headers.header_in(image, table.Meta.table_name)] if header is not None]
         except LockingError as error:
             unreadable[image[headers.ID]["S"]] = str(error)
     found.sort(key=lambda header: (header.priority, header.id))
@@ -219,13 +220,14 @@ def _unknown(table: type[TransactionTable], tx_id: str) -> Problem:
 def _document(header: Header) -> dict[str, Any]:
     now_ms = runtime.current.time_ms()
     began, _, _ = header.priority.partition("-")
+    began_ms = int(began) if re.fullmatch("[0-9]{1,15}", began) else None  # another writer may have put anything there
     return {
         "id": header.id,
         "state": header.state.value,
         "owner": header.owner,
         "marked_items": header.items,
-        "began_at": output.text_of_ms(int(began)) if began.isdigit() else None,
-        "age_s": (now_ms - int(began)) / 1000 if began.isdigit() else None,
+        "began_at": None if began_ms is None else output.text_of_ms(began_ms),
+        "age_s": None if began_ms is None else (now_ms - began_ms) / 1000,
         "lease_s": header.lease,
         "since_renewal_s": (now_ms - header.until_ms + header.lease_ms) / 1000,
         "lease_ends_at": output.text_of_ms(header.until_ms),

@@ -78,6 +78,8 @@ def _cell(value: Any) -> str:
 
 
 def _rows(model: Any, key: Sequence[str], state: LockState) -> Iterator[Row]:
+    if state.unreadable:
+        logger.warning("the lock %s %s is broken: %s", model.__name__, naming.plain("/".join(key)), state.unreadable)
     holding = {entry.ticket for entry in state.holders}
     for entry in state.entries:
         yield {

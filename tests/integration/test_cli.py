@@ -176,8 +176,10 @@ def test_the_document_of_a_lock(memory, shell, clock):
                 "next_ticket": lock.ticket + 1,
                 "broken_tickets": [],
                 "transaction": None,
+                "unreadable": None,
             }
         ],
+        "unreadable": {},
     }
     assert shown == {"table": name_of(Locks), **listed["locks"][0]}
 
@@ -462,7 +464,7 @@ def test_settings_say_where(memory, shell, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text(f'[tool.pynamo-locking]\ntable = "{name_of(Locks)}"\n')
 
-    assert shell.answer("locks", "list") == {"table": name_of(Locks), "locks": []}
+    assert shell.answer("locks", "list") == {"table": name_of(Locks), "locks": [], "unreadable": {}}
     assert shell.error("locks", "list", "--table", memory.new_name("other"))["kind"] == "table_missing"
 
 
@@ -478,7 +480,11 @@ def test_the_settings_are_those_of_named_models_as_well(dynoxide, capsys, monkey
     monkeypatch.setattr(f"{__name__}.Seat", Local)
     shell.answer("tables", "create", f"{__name__}:Seat")
 
-    assert shell.answer("locks", "list", "--model", f"{__name__}:Seat") == {"table": table, "locks": []}
+    assert shell.answer("locks", "list", "--model", f"{__name__}:Seat") == {
+        "table": table,
+        "locks": [],
+        "unreadable": {},
+    }
     assert (Local.Meta.host, Local.Meta.region) == (None, None)
 
 

@@ -408,7 +408,7 @@ def put(engine: Engine, name: str, lock: dict[str, Any]) -> None:
 
 
 def test_items_that_are_no_locks(memory, shell):
-    """The list leaves them out, with a warning, and has all others; whoever asks for one is told."""
+    """The list says which are broken, and has all others; whoever asks for one is told."""
     memory.bind(Locks)
     entry = {"M": {"owner": {"S": "x"}}}
     document = {"next": {"N": "2"}, "queue": {"M": {"e": entry}}, "tickets": {"M": {"e": {"N": "1"}}}}
@@ -416,12 +416,12 @@ def test_items_that_are_no_locks(memory, shell):
     put(memory, "text", {"S": "no lock"})
     with Locks.locked("job"):
         code, out, err = shell.run("locks", "list", "--table", name_of(Locks), "--json")
-    asked = shell.error("locks", "show", "broken", "--table", name_of(Locks))
+    asked, shown, _ = shell.run("locks", "show", "broken", "--table", name_of(Locks), "--json")
 
-    assert code == 0
+    assert (code, err) == (1, "")
     assert [each["name"] for each in json.loads(out)["locks"]] == ["job"]
-    assert "broken" in json.loads(err)["log"]["message"]
-    assert (asked["kind"], asked["exit_code"]) == ("configuration", 78)
+    assert json.loads(out)["unreadable"] == {"broken": "queue.e.mode is missing"}
+    assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.mode is missing")
 
 
 def test_a_time_that_no_calendar_has(memory, shell):

@@ -135,7 +135,9 @@ def test_who_waits(memory):
         assert [(row["state"], row["claim"]) for row in rows] == [
             ("holds", str(lock._wish.claim)) for lock in (first, second)
         ]
-    states = _queues._rows(Beside, ["x"], SimpleNamespace(holders=(entry(1),), entries=(entry(1), entry(2))))
+    states = _queues._rows(
+        Beside, ["x"], SimpleNamespace(unreadable="", holders=(entry(1),), entries=(entry(1), entry(2)))
+    )
     assert [row["state"] for row in states] == ["holds", "waits"]
 
 
@@ -145,7 +147,9 @@ def entry(ticket):
 
 def test_the_table_of_people():
     """A heading, aligned columns, seconds with their unit; only the heading if there is nothing."""
-    rows = list(_queues._rows(Slot, ["7"], SimpleNamespace(holders=(), entries=(entry(1), entry(12345)))))
+    rows = list(
+        _queues._rows(Slot, ["7"], SimpleNamespace(unreadable="", holders=(), entries=(entry(1), entry(12345))))
+    )
     heading, first, second = _queues.table(rows).splitlines()
     assert heading.split() == list(_queues.COLUMNS)
     assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "1.2", "s", "60.0", "s"]

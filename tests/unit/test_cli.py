@@ -494,5 +494,5 @@ def test_a_lease_that_is_over_stands_out() -> None:
     times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
     holder, waiter = ({**entry, **each} for each in times)
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
-    alive, dead = (row[-1] for row in queues.shown([lock]))
+    alive, dead = (row[-1] for row in queues.shown([lock], {}))
     assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]

@@ -158,8 +158,8 @@ def r10_headers_are_forgotten_at_once() -> Patches:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
     read = headers.header_in
 
-    def forgetful(image: Any) -> Any:
-        header = read(image)
+    def forgetful(image: Any, table: str = "") -> Any:
+        header = read(image, table)
         return None if header is not None and header.state is transaction.State.FINISHED else header
 
     return [(headers, "header_in", forgetful)]
@@ -214,8 +214,8 @@ def snapshots_look_past_early_checks() -> Patches:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
     header_in = headers.header_in
 
-    def late(image: Any) -> Any:
-        header = header_in(image)
+    def late(image: Any, table: str = "") -> Any:
+        header = header_in(image, table)
         return None if header is None else replace(header, is_early=False)
 
     return [(headers, "header_in", late)]

@@ -1,0 +1,122 @@
+"""What is wrong with a stored row: found by reading it once more, after reading it has failed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from typing_extensions import override
+
+from pynamo_locking._core.naming import plain
+from pynamo_locking.exceptions import CorruptRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.requests import Row
+
+_T = TypeVar("_T")
+
+#: What reading a row raises that this library has not written.
+UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+
+#: What to do about a broken lock document.
+_ADVICE: Final = (
+    "The lock cannot be used, nor what it guards be written, until that is mended. Remove that attribute of the item "
+    "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make it anew."
+)
+
+#: So much of a stored value is shown.
+_SHOWN: Final = 80
+
+
+def read(
+    parse: Callable[[Mapping[str, Any]], _T],
+    stored: Mapping[str, Any],
+    what: str,
+    *,
+    table: str,
+    key: Mapping[str, Any],
+    advice: str,
+) -> _T:
+    """Return what a function makes of a stored map.
+
+    Args:
+        parse: the function. It asks the map, and the maps in it, for nothing but their parts.
+        stored: the map, in DynamoDB's form.
+        what: says of what it is the content, and where that is.
+        table: of the row.
+        key: of the row, in DynamoDB's form.
+        advice: what to do if it is broken.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    try:
+        return parse(stored)
+    except UNREADABLE as error:
+        raise corrupt(what, flaw_in(parse, stored), table=table, key=key, advice=advice) from error
+
+
+def corrupt(what: str, flaw: str, *, table: str, key: Mapping[str, Any], advice: str) -> CorruptRow:
+    """Return the error for a row with that flaw."""
+    error = CorruptRow(f"{what} is broken: {flaw}. {advice}")
+    error.table, error.key = table, dict(key)
+    error.field, _, error.found = flaw.partition(" is ")
+    return error
+
+
+def trusted(row: Row, state: LockState) -> LockState:
+    """Return the lock document of a row, for those who act upon it.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    if state.unreadable:
+        what = f"the lock in the attribute {row.attribute!r} of {row.label}"
+        raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=_ADVICE)
+    return state
+
+
+def flaw_in(parse: Callable[[Mapping[str, Any]], object], stored: Mapping[str, Any]) -> str:
+    """Return which part of a stored map a function cannot read, and what is there: ``next is missing``."""
+    asked = list[tuple[str, ...]]()
+    with suppress(*UNREADABLE):
+        parse(_Traced(stored, (), asked))
+    path = asked[-1] if asked else ()
+    names = path[: len(path) - (len(path) + 1) % 2]  # without DynamoDB's type at the end
+    found: Any = stored
+    for name in names:
+        found = found[int(name)] if isinstance(found, list) else found.get(name)
+    return f"{plain('.'.join(names[::2]))} is {'missing' if found is None else plain(found)[:_SHOWN]}"
+
+
+class _Traced(dict[str, Any]):
+    """A stored map that notes what it is asked for."""
+
+    def __init__(self, stored: Mapping[str, Any], path: tuple[str, ...], asked: list[tuple[str, ...]]) -> None:
+        super().__init__({name: _traced(value, (*path, name), asked) for name, value in stored.items()})
+        self._path, self._asked = path, asked
+
+    @override
+    def __getitem__(self, name: str) -> Any:
+        self._asked.append((*self._path, name))
+        return super().__getitem__(name)
+
+    @override
+    def get(self, name: str, default: Any = None) -> Any:
+        self._asked.append((*self._path, name))
+        return super().get(name, default)
+
+    @override
+    def items(self) -> Any:
+        return ((name, self[name]) for name in self)
+
+
+def _traced(value: Any, path: tuple[str, ...], asked: list[tuple[str, ...]]) -> Any:
+    if isinstance(value, dict):
+        return _Traced(value, path, asked)
+    if isinstance(value, list):
+        return [_traced(each, (*path, str(i)), asked) for i, each in enumerate(value)]
+    return value
