@@ -158,6 +158,7 @@ class SoundQueue(Checker):
                     self._highest[change.place] = entry.ticket
 
     def _check_document(self, place: Place, state: LockState, image: Image | None) -> None:
+        self.require(not state.unreadable, f"{place}: {state.unreadable} in {state.raw}")
         tickets = [entry.ticket for entry in state.entries]
         self.require(len(set(tickets)) == len(tickets), f"{place}: two entries with one ticket: {tickets}")
         self.require(all(ticket < state.next_ticket for ticket in tickets), f"{place}: next ticket is taken: {state}")
