@@ -80,7 +80,7 @@ def get_once(book: Book, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) 
 
 
 def delete_row(book: Book, row_id: str) -> None:
-    """Remove what was kept beside a header, once nobody needs it."""
+    """Remove what was kept beside a header, once the transaction does not need it."""
     kwargs = {
         "TableName": book.table,
         "Key": book.key(row_id),

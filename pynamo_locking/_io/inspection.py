@@ -21,7 +21,7 @@ _ATTEMPTS: Final = 4
 
 
 def has_entries(attribute: str) -> Condition:
-    """Return the condition that somebody holds or waits for the lock in an item, or that it has no queue, for scans.
+    """Return the condition that the lock in an item has a holder or a waiter, or that it has no queue, for scans.
 
     Args:
         attribute: stored name of the lock attribute.

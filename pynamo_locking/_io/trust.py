@@ -24,7 +24,7 @@ def book_of(row: Row, mark: Mark) -> Book:
     """Return the table of transactions that a mark names, which has to be the one that the item's model declares.
 
     Raises:
-        LockingError: it is another one. Whoever may write the item could have put that name there, so it is not asked.
+        LockingError: it is another one. Any writer of the item could have put that name there, so it is not asked.
     """
     declared = row.transactions
     if declared is None or mark.table != declared:

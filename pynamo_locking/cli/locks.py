@@ -206,7 +206,7 @@ def repair(
 ) -> int:
     """Replace a broken lock document by a sound one, with an empty queue and tickets that go on.
 
-    Whoever holds the lock has lost it then. A lock that is sound is left as it is. The log says who did it.
+    A holder has lost the lock then. A lock that is sound is left as it is. The log says who did it.
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
