@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking.awaitable import LockOptions
     from pynamo_locking.locks import Lock
-    from pynamo_locking.models import LockableMixin
 
 
 #: The last second of the calendar.
@@ -88,14 +87,15 @@ class LockAttribute(Attribute[LockState]):
 
     def __call__(self, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Lock[Any]:
         """Return ``Model.lock(hash_key, range_key, **options)``, for models whose attribute hides it."""
-        model: type[LockableMixin] | None = self._model
+        model: type[Any] | None = self._model
         if model is None:
             raise ConfigurationError("a LockAttribute makes locks only through its model: Model.lock(key).")
         if not hasattr(model, "locked"):
             raise ConfigurationError(
                 f"{model.__name__} has a LockAttribute, but is no LockableModel: derive it from one."
             )
-        return model.locked(hash_key, range_key, **options)
+        lock: Lock[Any] = model.locked(hash_key, range_key, **options)
+        return lock
 
 
 class VersionAttribute(PynamoVersionAttribute):

@@ -14,7 +14,6 @@ from pynamo_locking._io import runtime, versions
 from pynamo_locking._io.denials import foreign
 from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.guard_names import Counted, forgetting, has_room, is_full, named_in, naming, too_many
-from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
 from pynamo_locking._io.together import settle
 from pynamo_locking._io.unit import UNREAD, Entry
@@ -103,7 +102,7 @@ class Members:
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
         key = {name: image[name] for name in names}
-        identity, row = _identity(model, key), row_of(model, key)
+        identity, row = _identity(model, key), model._row_of_key(key)
         entry = self._entry(identity)
         if entry is None:
             is_marked = row is not None and row.state(image).mark is not None

@@ -153,6 +153,12 @@ class PlacedMixin(_Base):
             label=label,
         )
 
+    @classmethod
+    def _row_of_key(cls, key: dict[str, Any]) -> Row | None:
+        """Return an item as one that can carry a mark; None if its model has no lock attribute."""
+        lock = cls._lock_attribute()
+        return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
+
     def _lock_row_of_item(self) -> Row:
         return self._lock_target(*self._key_values(), self.lock_settings()).row
 

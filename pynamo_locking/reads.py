@@ -78,7 +78,7 @@ class ReadingMixin(PlacedMixin):
             raise ConfigurationError(
                 f"get() knows the isolations {' and '.join(_LEVELS)}, of whole items: not {isolation!r}."
             )
-        image = Reader(isolation).read(cls, rows.key_of(cls, hash_key, range_key))  # type: ignore[arg-type]
+        image = Reader(isolation).read(cls, rows.key_of(cls, hash_key, range_key))
         if image is None:
             raise cls.DoesNotExist("There is no such item.")
         return cls.from_raw_data(image)

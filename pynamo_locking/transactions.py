@@ -300,10 +300,21 @@ class Transaction(QueryingMixin):
                 entry.forsake(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if events.listeners:
-            last.insert(0, partial(events.tell.transaction_ended, self, self._terms, self._commit, told))
+            last.insert(0, partial(self._tell_end, told))
         if not self.is_repeated:
             last += self._after_commit if self._is_committed else self._after_rollback
         call_all(last, error)
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        events.tell.transaction_ended(
+            self._terms,
+            began_s=self._began_s,
+            items=len(self._members.entries),
+            path="" if self._commit is None else self._commit.path,
+            is_committed=self._is_committed,
+            is_repeated=self.is_repeated,
+            error=error,
+        )
 
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,16 +13,14 @@ from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.own import OwnEntry
+    from collections.abc import Mapping
+
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
 
 #: Attempts to remove an entry; after that its lease has to end by itself.
 _ATTEMPTS: Final = 4
-
-#: Our entries in all queues.
-held: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
 
 #: Entries that a thread has been given to remove, by their ids.
 _unfinished: dict[str, Row] = {}
@@ -76,16 +73,9 @@ def _remove(row: Row, entry_id: str) -> None:
             return
 
 
-def _leave_at_exit() -> None:
-    """Remove what threads have not removed yet, and what the main thread holds. Other threads may still be at work.
-
-    One request each, until one is not answered.
-    """
-    thread = runtime.current.party()[:2]
-    mine = [own for own in tuple(held) if own.party[:2] == thread and not (own.ended or own.lost.is_set())]
-    for own in mine:
-        own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
-    for entry_id, row in {**_unfinished, **{own.entry.id: own.row for own in mine}}.items():
+def leave_at_exit(held: Mapping[str, Row]) -> None:
+    """Remove what threads have not removed yet, and these: one request each, until one is not answered."""
+    for entry_id, row in {**_unfinished, **held}.items():
         try:
             requests.release(row, entry_id, want_image=False)
         except (Refused, LockingError):
@@ -96,4 +86,3 @@ def _leave_at_exit() -> None:
 
 
 runtime.after_fork(_unfinished.clear)
-runtime.at_exit(_leave_at_exit)

@@ -13,7 +13,7 @@ from pynamodb.expressions.update import Update
 from pynamo_locking._core.outcome import Kind, Outcome, judge
 from pynamo_locking._io import attempts, guards, local, runtime, transport
 from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.writes import Patience
+from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _settle(
     if outcome is Outcome.APPLIED:
         return
     if outcome is Outcome.REJECTED:
-        raise write.refused(error, image) from error
+        raise refusal(write, write.operation.error, image, error) from error
     if outcome is Outcome.LOST or check.kind is Kind.KEEP:
         own.lose_to(own.row.state(image), is_going=check.kind is not Kind.KEEP)
     raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(check.number))) from error
@@ -278,5 +278,5 @@ def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
     if reason.get("Code") == "ConditionalCheckFailed":
         message, table = reason.get("Message", ""), write.item.Meta.table_name
         cause = transport.condition_failed(write.operation.error, message, table, request=error)
-        raise write.refused(cause, reason.get("Item")) from error
+        raise refusal(write, write.operation.error, reason.get("Item"), cause) from error
     raise write.failed(error) from error

@@ -12,7 +12,7 @@ from pynamo_locking._core.naming import plain
 from pynamo_locking._io import events, runtime
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.telling import Held
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -30,7 +30,7 @@ class Outage:
         self._pause_s = 0.0
         self._is_over = False  # the lease, and the log has said so
 
-    def failed(self, own: OwnEntry, error: BaseException, *, is_odd: bool = False) -> None:
+    def failed(self, own: Held, error: BaseException, *, is_odd: bool = False) -> None:
         """Tell that a renewal got no usable answer.
 
         Args:
@@ -54,7 +54,7 @@ class Outage:
         if events.listeners:
             events.tell.renewal_failed(own, error, failing_s=failing_s, is_news=is_news)
 
-    def _words(self, own: OwnEntry, error: BaseException, failing_s: float) -> str:
+    def _words(self, own: Held, error: BaseException, failing_s: float) -> str:
         if own.remaining:
             left = f"{own.remaining:.1f} s of its lease of {own.entry.lease:g} s are left"
         else:
@@ -65,7 +65,7 @@ class Outage:
             f"Last error: {str(error) or repr(error)}"
         )
 
-    def ended(self, own: OwnEntry) -> float | None:
+    def ended(self, own: Held) -> float | None:
         """Note a renewal that succeeded; return for how many seconds there had been none, if any had failed."""
         if self._renewed_s is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -337,7 +338,8 @@ class OwnEntry:
         return f"lock {self.row.label} ticket {self.entry.ticket}"
 
 
-_alive = leaving.held
+#: Our entries in all queues.
+_alive: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
 
 
 def _leave_all_to_parent() -> None:
@@ -345,4 +347,14 @@ def _leave_all_to_parent() -> None:
         own.leave_to_parent()
 
 
+def _leave_at_exit() -> None:
+    """Remove what the main thread holds. Other threads may still be at work."""
+    thread = runtime.current.party()[:2]
+    mine = [own for own in tuple(_alive) if own.party[:2] == thread and not (own.ended or own.lost.is_set())]
+    for own in mine:
+        own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
+    leaving.leave_at_exit({own.entry.id: own.row for own in mine})
+
+
 runtime.after_fork(_leave_all_to_parent)
+runtime.at_exit(_leave_at_exit)

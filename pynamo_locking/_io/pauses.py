@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.local import Mailbox
     from pynamo_locking._io.requests import Image
 
 T = TypeVar("T")
+
+
+class Bell(Protocol):
+    """What ends a pause early: a place where this process leaves a newer image of the row."""
+
+    on_ring: Callable[[], None] | None
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` at the next ring; at once if it has rung already."""
+
+    def wait(self, timeout: float) -> Image | None:
+        """Return the image that was left, waiting up to `timeout` seconds for it."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +32,11 @@ class Pause:
 
     Attributes:
         seconds: how long, at most.
-        mailbox: what ends it early, if anything does.
+        mailbox: the bell that ends it early, if any.
     """
 
     seconds: float
-    mailbox: Mailbox | None = None
+    mailbox: Bell | None = None
 
     def sleep(self) -> Image | None:
         """Let it pass in this thread; return what was left in the mailbox."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking._core import paths as rules
-from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.transaction import Fate, fate, shows_committed
 from pynamo_locking._io import attempts, headers, marks, transport, trust
 from pynamo_locking._io.headers import persistently
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.requests import Image, Row
-    from pynamo_locking.guarded import GuardedMixin
+    from pynamo_locking.placement import PlacedMixin
 
 #: Waits for what is undecided; waits only where a validation of reads alone would; shows what is committed; shows
 #: what is intended.
@@ -48,7 +47,7 @@ class Reader:
         self._ghosts = 0
         self.priority = priority
 
-    def read(self, model: type[GuardedMixin], key: Image) -> Image | None:
+    def read(self, model: type[PlacedMixin], key: Image) -> Image | None:
         """Return a stored item, None if there is none.
 
         Raises:
@@ -56,7 +55,7 @@ class Reader:
             GetError: DynamoDB refused the request.
             LockingError: the item has a mark that cannot be resolved.
         """
-        row, resolver = row_of(model, key), Resolver(deadline=self._deadline, priority=self.priority)
+        row, resolver = model._row_of_key(key), Resolver(deadline=self._deadline, priority=self.priority)
         while True:
             image = _get(model, key)
             mark = None if row is None else row.state(image).mark
@@ -93,7 +92,7 @@ def _intended(row: Row, image: Image, mark: Mark) -> Image | None:
     return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
 
 
-def _get(model: type[GuardedMixin], key: Image) -> Image | None:
+def _get(model: type[PlacedMixin], key: Image) -> Image | None:
     connection = model._get_connection()
     kwargs: dict[str, Any] = {"TableName": connection.table_name, "Key": key, "ConsistentRead": True}
     try:
@@ -121,10 +120,3 @@ def for_commit() -> Iterator[None]:
                 cause=cause,
             ) from error
         raise TransactWriteError("Failed to read an item for the commit", transport.readable(cause)) from error
-
-
-def row_of(model: type[GuardedMixin], key: Image) -> Row | None:
-    """Return an item as one that can carry a mark; None if its model has no lock attribute."""
-    lock = model._lock_attribute()
-    settings = model.lock_settings() if lock is not None else LockSettings()
-    return None if lock is None else model._lock_row(key, lock, settings, "")

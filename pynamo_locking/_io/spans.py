@@ -13,7 +13,6 @@ from pynamo_locking._core.intervals import Edge, Span
 from pynamo_locking._io import rows
 from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.operands import Stored
-from pynamo_locking._io.reading import row_of
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -232,5 +231,5 @@ def _committed(axis: Axis, image: Image, reader: Reader) -> Image | None:
     """Return a row without what a transaction of many items may be about to do to it; None if there is none."""
     model: Any = axis.model
     key = axis.key_in(image)
-    row = row_of(model, key)
+    row = model._row_of_key(key)
     return reader.read(model, key) if row is not None and row.state(image).mark is not None else image

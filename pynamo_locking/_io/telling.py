@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from typing_extensions import ParamSpec
 
@@ -24,18 +24,18 @@ from pynamo_locking.exceptions import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from threading import Event
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.committing import Committing, Terms
+    from pynamo_locking._io.committing import Terms
     from pynamo_locking._io.headers import Book
-    from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.wish import Wish
     from pynamo_locking._io.writes import Write
-    from pynamo_locking.transactions import Transaction
 
 _P = ParamSpec("_P")
+_E = TypeVar("_E", bound="Held")
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -57,6 +57,29 @@ def _harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
 # Locks
 
 
+class Held(Protocol):
+    """What is told of an entry of ours. `taking` and `held_since_s` are set only while somebody listens."""
+
+    row: Row
+    entry: Entry
+    image: Image | None
+    taking: events.Scope | None
+    held_since_s: float | None
+    deadline: float
+    ended: bool
+    lost: Event
+    lost_reason: str
+    has_heartbeat: bool
+
+    @property
+    def remaining(self) -> float: ...
+    @property
+    def last_beat(self) -> int: ...
+    @property
+    def last_write(self) -> int: ...
+    def release(self) -> None: ...
+
+
 def _about(row: Row, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
     return {
         **clocks(),
@@ -69,7 +92,7 @@ def _about(row: Row, owner: str, entry_id: str, ticket: int | None) -> dict[str,
     }
 
 
-def _about_own(own: OwnEntry) -> dict[str, Any]:
+def _about_own(own: Held) -> dict[str, Any]:
     return _about(own.row, own.entry.owner, own.entry.id, own.entry.ticket)
 
 
@@ -89,7 +112,7 @@ def attempt(row: Row, wish: Wish) -> Iterator[events.Scope | None]:
             raise
 
 
-def taking(row: Row, wish: Wish, take: Callable[[], OwnEntry]) -> OwnEntry:
+def taking(row: Row, wish: Wish, take: Callable[[], _E]) -> _E:
     """Take a lock, and note for `acquired` what it took."""
     with attempt(row, wish) as scope:
         own = take()
@@ -97,7 +120,7 @@ def taking(row: Row, wish: Wish, take: Callable[[], OwnEntry]) -> OwnEntry:
     return own
 
 
-def releasing(own: OwnEntry) -> None:
+def releasing(own: Held) -> None:
     """Give a lock back, and count for `released` what that consumes."""
     with events.scope(keeps=False):
         own.release()
@@ -138,7 +161,7 @@ def _timed_out(row: Row, wish: Wish, scope: events.Scope, error: LockTimeout) ->
 
 
 @_harmless
-def acquired(own: OwnEntry) -> None:
+def acquired(own: Held) -> None:
     """Tell that we have a lock."""
     own.held_since_s = runtime.current.monotonic()
     own.taking = own.taking or events.current_scope()  # a task is still in it
@@ -149,7 +172,7 @@ def acquired(own: OwnEntry) -> None:
     emit(kinds.Acquired(**_about_own(own), **facts, lease_ms=own.entry.lease_ms, mode=own.entry.claim.mode))
 
 
-def _held_ms(own: OwnEntry) -> float | None:
+def _held_ms(own: Held) -> float | None:
     return None if own.held_since_s is None else _ms_since(own.held_since_s)
 
 
@@ -159,7 +182,7 @@ def _units() -> float | None:
 
 
 @_harmless
-def renewed(own: OwnEntry, began_s: float, deadline_s: float, failed_s: float | None) -> None:
+def renewed(own: Held, began_s: float, deadline_s: float, failed_s: float | None) -> None:
     """Tell that a lease was renewed, which would have been over at `deadline_s`; after a failure, for how long."""
     emit(
         kinds.Renewed(
@@ -174,7 +197,7 @@ def renewed(own: OwnEntry, began_s: float, deadline_s: float, failed_s: float | 
 
 
 @_harmless
-def renewal_failed(own: OwnEntry, error: BaseException, *, failing_s: float, is_news: bool) -> None:
+def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news: bool) -> None:
     """Tell that a renewal got no usable answer."""
     cause = getattr(error, "cause", None) or error
     emit(
@@ -190,13 +213,13 @@ def renewal_failed(own: OwnEntry, error: BaseException, *, failing_s: float, is_
 
 
 @_harmless
-def lost(own: OwnEntry) -> None:
+def lost(own: Held) -> None:
     """Tell that a lock was lost."""
     emit(kinds.Lost(**_about_own(own), reason=own.lost_reason, held_ms=_held_ms(own)))
 
 
 @_harmless
-def released(own: OwnEntry, *, is_confirmed: bool) -> None:
+def released(own: Held, *, is_confirmed: bool) -> None:
     """Tell that a lock was given back."""
     emit(
         kinds.Released(
@@ -272,19 +295,26 @@ def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
 
 @_harmless
 def transaction_ended(
-    transaction: Transaction, terms: Terms, committing: Committing | None, error: BaseException | None
+    terms: Terms,
+    *,
+    began_s: float,
+    items: int,
+    path: str,
+    is_committed: bool,
+    is_repeated: bool,
+    error: BaseException | None,
 ) -> None:
-    """Tell that a transaction of ours is over."""
+    """Tell that a transaction of ours has ended."""
     about = {
         **clocks(),
         "transaction_id": terms.id,
         "owner": terms.owner,
-        "lasted_ms": _ms_since(transaction._began_s),
-        "items": len(transaction._members.entries),
-        "path": "" if committing is None else committing.path,
+        "lasted_ms": _ms_since(began_s),
+        "items": items,
+        "path": path,
     }
-    if transaction._is_committed:
-        emit(kinds.TransactionCommitted(**about, is_repeated=transaction.is_repeated))
+    if is_committed:
+        emit(kinds.TransactionCommitted(**about, is_repeated=is_repeated))
     else:
         emit(kinds.TransactionRolledBack(**about, error="" if error is None else _name_of_error(error)))
 

@@ -14,7 +14,7 @@ from pynamo_locking._core.queue import FREE, dead_among
 from pynamo_locking._io import expiry, guards, requests, runtime, transport
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.resolving import Resolver, StillPending
-from pynamo_locking._io.writes import Patience
+from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import ItemLocked, LockingError, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class _Sending:
         if self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
             self._clear(image)
             return None
-        raise self.write.refused(error, image) from error
+        raise refusal(self.write, self.write.operation.error, image, error) from error
 
     def _resolve(self, mark: Mark, image: Image | None, error: Exception) -> None:
         """Take the mark of a transaction out of the way, or wait for it."""

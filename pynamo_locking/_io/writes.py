@@ -176,10 +176,6 @@ class Write:
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, transport.readable(error))
 
-    def refused(self, error: Exception, image: Image | None) -> Exception:
-        """Return the error for a condition that failed on that image."""
-        return refusal(self, self.operation.error, image, error)
-
     def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
