@@ -106,14 +106,14 @@ class _Part:
         """Check them; tell whether that counts, or has to be done again as some are in the way."""
         marks = self._marks_to_look_past()
         try:
-            images = read_together(self._entries, marks)
+            read = read_together(self._entries, marks)
         except TooLarge as error:
             self._halve(error)
             return False
         count, is_valid = len(self._entries), True
-        pairs = zip(marks, images[count:], strict=True)
+        pairs = zip(marks, read[count:], strict=True)
         found = {mark.id: headers.header_in(image, mark.table) for mark, image in pairs}
-        for i, (entry, image) in enumerate(zip(self._entries, images[:count], strict=True)):
+        for i, (entry, image) in enumerate(zip(self._entries, read[:count], strict=True)):
             self._marks[i] = _mark_in(entry, image)
             is_valid &= self._holds(entry, image, self._marks[i], found)
         return is_valid
