@@ -142,11 +142,7 @@ class Heart:
         return runtime.current.monotonic() + retry_delay(own.entry.lease, runtime.current.jitter())
 
 
+#: Of this process. Users of it name the module, so that a test replaces it in one place.
 heart = Heart()
 
-
-def _start_anew_after_fork() -> None:
-    heart.__init__()  # type: ignore[misc]
-
-
-runtime.after_fork(_start_anew_after_fork)
+runtime.after_fork(heart.__init__)  # type: ignore[misc]

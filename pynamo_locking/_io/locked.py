@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from pynamodb.expressions.update import Update
 
 from pynamo_locking._core.outcome import Kind, Outcome, judge
-from pynamo_locking._io import attempts, guards, local, runtime, transport
-from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io import attempts, guards, heartbeat, local, runtime, transport
 from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -123,7 +122,7 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
 def left(own: OwnEntry, image: Image | None) -> None:
     """Note that a write took our entry away with it, and tell who waits in this process."""
     own.end()
-    heart.remove(own)
+    heartbeat.heart.remove(own)
     local.tell_waiters(own.row, image)
 
 

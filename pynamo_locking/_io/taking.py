@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Generic
 
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import events, handed, local, runtime
-from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io import events, handed, heartbeat, local, runtime
 from pynamo_locking._io.locked import taken_here
 from pynamo_locking._io.target import M
 from pynamo_locking._io.waiting import Acquisition
@@ -111,13 +110,13 @@ class Taker(Generic[M]):
             local.remember(own)
         except BaseException:
             own.release_and_count()
-            heart.remove(own)
+            heartbeat.heart.remove(own)
             raise
         return own
 
     def _begin_heartbeat(self, own: OwnEntry) -> None:
         if self._wish.heartbeat and not own.has_heartbeat:
-            heart.add(own)
+            heartbeat.heart.add(own)
             own.has_heartbeat = True
 
     def _note_take(self, own: OwnEntry) -> None:
@@ -166,7 +165,7 @@ class Taker(Generic[M]):
         finally:
             if is_last:  # nobody renews what nobody can give back any more
                 own.end(is_confirmed=False)
-                heart.remove(own)
+                heartbeat.heart.remove(own)
 
     # Blocks
 
@@ -245,4 +244,4 @@ def _leave_behind(own: OwnEntry) -> None:
     """Let a thread remove the entry of a caller that was interrupted, or has gone."""
     own.leave_behind()
     local.forget(own)
-    heart.remove(own)
+    heartbeat.heart.remove(own)

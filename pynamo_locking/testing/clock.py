@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import Self
 
-from pynamo_locking._io import locked, runtime, taking
+from pynamo_locking._io import heartbeat, runtime
 from pynamo_locking._io.heartbeat import Heart
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import clock_view
@@ -25,9 +25,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 #: Threads of the library have names that begin so.
 _LIBRARY: Final = "pynamo-locking-"
-
-#: Where the heart of the process is known.
-_KNOWS_HEART: Final[tuple[Any, ...]] = (taking, locked)
 
 
 class VirtualClock:
@@ -239,16 +236,12 @@ class _Hearts:
     def __init__(self) -> None:
         self._by_view: dict[ClockView | None, Heart] = {}
         self._guard = runtime.Runtime().mutex()
-        self._former: list[tuple[Any, Heart]] = []
 
     def take_over(self) -> None:
-        self._former = [(module, module.heart) for module in _KNOWS_HEART]
-        for module in _KNOWS_HEART:
-            module.heart = self
+        self._former, heartbeat.heart = heartbeat.heart, cast("Heart", self)
 
     def give_back(self) -> None:
-        for module, heart in self._former:
-            module.heart = heart
+        heartbeat.heart = self._former
 
     def add(self, own: OwnEntry) -> None:
         self._mine().add(own)
