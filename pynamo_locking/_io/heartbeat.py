@@ -145,4 +145,9 @@ class Heart:
 #: Of this process. Users of it name the module, so that a test replaces it in one place.
 heart = Heart()
 
-runtime.after_fork(heart.__init__)  # type: ignore[misc]
+
+def _start_anew_after_fork() -> None:
+    heart.__init__()  # type: ignore[misc]
+
+
+runtime.after_fork(_start_anew_after_fork)

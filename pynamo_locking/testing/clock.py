@@ -233,6 +233,8 @@ class _VirtualRuntime(runtime.Runtime):
 class _Hearts:
     """In the place of the heart of this process: one for each virtual process, so that their clocks do not mix."""
 
+    _former = heartbeat.heart
+
     def __init__(self) -> None:
         self._by_view: dict[ClockView | None, Heart] = {}
         self._guard = runtime.Runtime().mutex()
