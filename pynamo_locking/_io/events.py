@@ -14,6 +14,7 @@ import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking._core import events as kinds
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -126,7 +127,7 @@ def subscribe(
 
     Cost: no request.
     """
-    base = _kinds().Event
+    base = kinds.Event
     classes: tuple[Any, ...] = of if isinstance(of, tuple) else (base if of is None else of,)
     if inspect.iscoroutinefunction(subscriber) or not callable(subscriber):
         raise ConfigurationError(f"a subscriber is a plain function of one argument, not {subscriber!r}.")
@@ -160,11 +161,7 @@ def emit(event: Event) -> None:
 
 def is_logged(kind: str) -> bool:
     """Tell whether `telemetry.logs` makes records of the events with this name: a line of ours would double them."""
-    return any(each.is_log and each.hears(getattr(_kinds(), kind)) for each in listeners)
-
-
-def _kinds() -> Any:
-    return importlib.import_module("pynamo_locking._io.telling").kinds
+    return any(each.is_log and each.hears(getattr(kinds, kind)) for each in listeners)
 
 
 class Scope:

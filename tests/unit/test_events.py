@@ -6,8 +6,6 @@ import contextvars
 import dataclasses
 import logging
 import pickle
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -304,11 +302,3 @@ def test_no_fact_is_an_item(kind: type[Event]) -> None:
     """Facts are numbers, strings, and the class of a model: no value of an item can be among them."""
     allowed = {"int", "float", "str", "bool", "int | None", "float | None", "str | None", "type[Any] | None"}
     assert {str(field.type) for field in dataclasses.fields(kind)} <= allowed
-
-
-def test_who_does_not_listen_does_not_load_the_events() -> None:
-    """An import of the package makes none of their classes."""
-    loaded = "[name for name in sys.modules if name.endswith(('_core.events', '_io.telling'))]"
-    script = f"import sys, pynamo_locking; print({loaded})"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout == "[]\n"
