@@ -18,13 +18,13 @@ from pynamo_locking.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
-    from threading import Event
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.runtime import Event
     from pynamo_locking._io.wish import Wish
     from pynamo_locking.guarded import GuardedMixin
     from pynamo_locking.locks import Lock

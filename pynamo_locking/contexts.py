@@ -14,6 +14,7 @@ from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime
 from pynamo_locking._io.copies import Before
 from pynamo_locking._io.locked import taken_here
+from pynamo_locking._io.target import M
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking.locks import Lock
 
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
     from pynamo_locking.guarded import GuardedMixin
 
-M = TypeVar("M", bound="GuardedMixin")
+G = TypeVar("G", bound="GuardedMixin")
 
 
-class Edit(contextlib.AbstractContextManager[M], Generic[M]):
+class Edit(contextlib.AbstractContextManager[G], Generic[G]):
     """The context manager of `LockableModel.edit`."""
 
-    def __init__(self, lock: Lock[M]) -> None:
+    def __init__(self, lock: Lock[G]) -> None:
         self.lock = lock
         self._before: Before | None = None
 
     @override
-    def __enter__(self) -> M:
+    def __enter__(self) -> G:
         takes = self.lock._takes
         try:
             self.lock._enter()
@@ -47,7 +48,7 @@ class Edit(contextlib.AbstractContextManager[M], Generic[M]):
             raise
         return item
 
-    def _note(self, item: M) -> None:
+    def _note(self, item: G) -> None:
         """Note what the item is, if an outer block goes on with it should this one fail."""
         is_inner, copies = not self.lock._is_last_take, self.lock._must_have_taken().copies
         self._before = Before(item, copies) if is_inner else None

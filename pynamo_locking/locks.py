@@ -13,13 +13,13 @@ from pynamo_locking._io.target import M
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from threading import Event
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.runtime import Event
 
 
 class Lock(Taker[M]):

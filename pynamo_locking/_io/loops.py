@@ -35,6 +35,8 @@ MAX_THREADS: Final = 32
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
+Cancelled = asyncio.CancelledError
+
 #: The class of what `aclose` of an async generator returns; Python has no public name for it.
 _CLOSING: Final = "async_generator_athrow"
 
@@ -292,7 +294,7 @@ async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> 
         raise
     except BaseException:
         if not taking.is_over:
-            with contextlib.suppress(asyncio.CancelledError):  # by one that comes on top of it
+            with contextlib.suppress(Cancelled):  # by one that comes on top of it
                 await to_the_end(taking.abandon)
         raise
     return taking.own

@@ -39,6 +39,10 @@ def _monotonic_source() -> Callable[[], float]:
     return time.monotonic
 
 
+#: What `Runtime.event` makes.
+Event = threading.Event
+
+
 class _Thread(threading.local):
     """Tells a thread from a later one: idents are given out again as soon as a thread has ended."""
 

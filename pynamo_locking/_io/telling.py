@@ -24,13 +24,13 @@ from pynamo_locking.exceptions import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from threading import Event
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.committing import Terms
     from pynamo_locking._io.headers import Book
     from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.runtime import Event
     from pynamo_locking._io.wish import Wish
     from pynamo_locking._io.writes import Write
 
