@@ -14,7 +14,6 @@ from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import runtime
 from pynamo_locking._io.copies import Before
 from pynamo_locking._io.locked import taken_here
-from pynamo_locking._io.target import M
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking.locks import Lock
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from pynamo_locking._io.target import M
     from pynamo_locking.guarded import GuardedMixin
 
 G = TypeVar("G", bound="GuardedMixin")
