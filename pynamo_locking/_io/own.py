@@ -74,7 +74,7 @@ class OwnEntry:
         self._beat = beat
         self._writes = entry.writes
         self._make_mutexes()
-        _alive.add(self)
+        leaving.held.add(self)
 
     def _make_mutexes(self) -> None:
         self._mutex = runtime.current.mutex()
@@ -259,7 +259,7 @@ class OwnEntry:
             state = self.row.state(refused.image)
             # A document that has not forgotten also knows of copies that something on the way has made.
             evicted = state.was_evicted(self.entry.ticket, self.since)
-            if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
+            if evicted or (evicted is None and not (in_doubt or attempt > 0)):
                 self.may_be_gone = False  # no request of ours has removed it
                 self.lose_to(state)
             if self.lost.is_set():
@@ -337,11 +337,8 @@ class OwnEntry:
         return f"lock {self.row.label} ticket {self.entry.ticket}"
 
 
-_alive = leaving.held
-
-
 def _leave_all_to_parent() -> None:
-    for own in tuple(_alive):
+    for own in tuple(leaving.held):
         own.leave_to_parent()
 
 

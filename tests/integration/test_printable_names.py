@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking import ItemLocked, LockTimeout
 from pynamo_locking._core.naming import plain
-from pynamo_locking._io import own
+from pynamo_locking._io import leaving
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import held_elsewhere
 from tests.support.workers import Locks, Plain
@@ -47,7 +47,7 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
         dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
-        own._alive.discard(dead._own)
+        leaving.held.discard(dead._own)
         with held_elsewhere(Locks.lock(EVIL, wait=1000)):
             pass
         lock = Locks.lock(EVIL)

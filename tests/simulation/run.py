@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking._core import paths
-from pynamo_locking._io import headers, heartbeat, leaving, local, locked, loops, own, runtime, taking
+from pynamo_locking._io import headers, heartbeat, leaving, local, locked, loops, runtime, taking
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -260,7 +260,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
             setattr(module, name, value)
         yield
     finally:
-        for entry in tuple(own._alive):
+        for entry in tuple(leaving.held):
             entry.ended = True
         leaving._unfinished.clear()
         logger.disabled = was_disabled
