@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings
 from pynamo_locking._core.claims import Claim
 from pynamo_locking._core.limits import MOST_WAITERS
-from pynamo_locking._io import records
+from pynamo_locking._io import local, records
+from pynamo_locking._io.waiting import Acquisition
 from pynamo_locking._io.wish import make_wish
 from pynamo_locking.testing import VirtualClock
 from tests.integration.test_broken_rows import _entry, document, place
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engines.engine import Engine
+
+#: Of the arguments of `locked()`.
+NOTHING: Final[dict[str, Any]] = dict.fromkeys(("wait", "lease", "heartbeat", "owner"))
 
 
 @pytest.fixture
@@ -151,10 +155,27 @@ def test_how_many_entries_there_are(memory: Engine) -> None:
     """Holders of a semaphore count among the most that fit into half of an item."""
     memory.bind(Locks)
     settings = LockSettings(max_waiters=MOST_WAITERS)
-    given: dict[str, Any] = dict.fromkeys(("wait", "lease", "heartbeat", "owner"))
     for permits, most in ((1, MOST_WAITERS + 1), (MOST_WAITERS, MOST_WAITERS + 1)):
-        wish = make_wish(Locks, **given, settings=settings, claim=Claim(permits=permits))
+        wish = make_wish(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
         assert wish.capacity == most
+
+
+def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
+    """The last save of a lock is applied, and then the waiters of the process are told: they see what is broken."""
+    memory.bind(Purse, Transactions)
+    Purse("p0", balance=1).save()
+    row = Purse.lock("p0")._target.row
+    with Purse.edit("p0") as purse:
+        mailbox = Acquisition(row, make_wish(Purse, **NOTHING, settings=None))._mailbox
+        local.open_mailbox(row, mailbox)
+        purse.balance = 7
+        image = stored(Purse, "p0")
+        assert image is not None
+        mailbox.put(image)
+        put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
+    local.close_mailbox(row, mailbox)
+    assert Purse.get("p0").balance == 7
+    assert mailbox.wait(0) == image
 
 
 @pytest.fixture
