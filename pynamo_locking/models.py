@@ -298,10 +298,10 @@ class LockableMixin(AwaitableMixin):
         next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that has
         changed hands since he looked.
 
-        With `force` a document that is broken (`LockState.unreadable`) is replaced by a sound one with an empty queue.
-        Its tickets are above all that can be read in the broken one. Holders and waiters are out, as after a deletion
-        of the document. The values of the item stay, and so does the mark of a transaction if it can be read; if it
-        cannot, it is dropped, and with it what that transaction has not put in place yet.
+        With `force` a document that is broken (`LockState.unreadable`) is replaced by a sound one. Its next ticket is
+        above all that can be read in the broken one. Holders and waiters stay if their entries can be read; the others
+        are out, as after a deletion of the document. The values of the item stay, and so does the mark of a transaction
+        if it can be read; if it cannot, it is dropped, and with it what that transaction has not put in place yet.
 
         Args:
             hash_key: the item's hash key.

@@ -94,7 +94,8 @@ class LockSettings:
             wall clock: a full lease is watched. Safe for guarded data either way. 10 s.
         max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and
             its owner label. When the queue is full, newcomers try again outside of it until their
-            deadline. 100; at most 400, which with the longest labels take half of an item.
+            deadline. 100; at most 400, which with the longest labels take half of an item, and those who hold a
+            semaphore together count among these.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when
             its turn seems to come. 0.01 s; `poll` itself if that is shorter.
         poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB

@@ -173,14 +173,14 @@ class Commit:
 
     def _resolve(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> bool:
         """Take marks out of the way; tell whether there were any, so that it is worth another try."""
-        marked = [
-            (action.row, mark)
-            for action, reason in zip(self.all, reasons, strict=False)
-            if reason.get("Code") == "ConditionalCheckFailed"
-            and action.row is not None
-            and (mark := action.mark_in(reason.get("Item"))) is not None
-        ]
         try:
+            marked = [
+                (action.row, mark)
+                for action, reason in zip(self.all, reasons, strict=False)
+                if reason.get("Code") == "ConditionalCheckFailed"
+                and action.row is not None
+                and (mark := action.mark_in(reason.get("Item"))) is not None
+            ]
             for row, mark in marked:
                 self.resolver.resolve(row, mark)
         except (StillPending, Unavailable, LockingError) as pending:

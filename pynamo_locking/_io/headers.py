@@ -46,7 +46,9 @@ CLEAN: Final = "clean"
 ROW_TTL_S: Final = 30 * 24 * 3600
 
 #: What to do about a broken header.
-_ADVICE: Final = "Restore it, or delete it, which drops what the transaction has not put in place yet."
+_ADVICE: Final = (
+    "Restore it, with the state that it had. If beat, lease_ms or until_ms is broken, put 0 there: it may be aborted."
+)
 
 #: Unanswered requests in a row before one gives up; their pauses last at most 12 s together.
 _ATTEMPTS: Final = 12

@@ -52,7 +52,7 @@ def state(row: Row) -> LockState:
 def repair(row: Row) -> bool:
     """Replace a lock document that is broken by a sound one; return whether it was.
 
-    All entries are gone then: a holder among them, or a waiter, finds that out as after the deletion of the document.
+    Entries that cannot be read are gone then: their owners find that out as after the deletion of the document.
     """
     was_broken = False
     for _ in range(_ATTEMPTS):

@@ -13,7 +13,7 @@ from pynamodb.expressions.update import Update
 from pynamo_locking._core.outcome import Kind, Outcome, judge
 from pynamo_locking._io import attempts, guards, heartbeat, local, runtime, transport
 from pynamo_locking._io.writes import Patience, refusal
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,7 +155,13 @@ def _settle(
     repeated: bool,  # noqa: FBT001
 ) -> None:
     """Return if a refused write was applied by its earlier copy, raise what happened otherwise."""
-    outcome, own = _judged(check, image, repeated), check.own
+    own = check.own
+    try:
+        outcome = _judged(check, image, repeated)
+    except LockingError as reason:  # its lock document is broken, so nothing tells
+        if repeated:
+            raise write.unknown(error, own.write_id(check.number)) from reason
+        raise
     if outcome is Outcome.APPLIED:
         return
     if outcome is Outcome.REJECTED:

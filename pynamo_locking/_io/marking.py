@@ -288,7 +288,7 @@ class Marker:
         except transport.BOTOCORE_EXCEPTIONS as error:
             reasons = transport.reasons_of(error)
             if reasons and reasons[0].get("Code") == "ConditionalCheckFailed":
-                raise Refused(reasons[0].get("Item"), repeated=transport.was_repeated(error)) from error
+                raise Refused(reasons[0].get("Item")) from error
             if transport.is_conflict(reasons) or transport.is_transient(error):
                 raise Unavailable(error) from error
             raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error

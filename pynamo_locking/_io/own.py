@@ -75,7 +75,7 @@ class OwnEntry:
         self._beat = beat
         self._writes = entry.writes
         self._make_mutexes()
-        _alive.add(self)
+        held.add(self)
 
     def _make_mutexes(self) -> None:
         self._mutex = runtime.current.mutex()
@@ -260,7 +260,7 @@ class OwnEntry:
             state = self.row.state(refused.image)
             # A document that has not forgotten also knows of copies that something on the way has made.
             evicted = state.was_evicted(self.entry.ticket, self.since)
-            if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
+            if evicted or (evicted is None and not (in_doubt or attempt > 0)):
                 self.may_be_gone = False  # no request of ours has removed it
                 self.lose_to(state)
             if self.lost.is_set():
@@ -339,18 +339,18 @@ class OwnEntry:
 
 
 #: Our entries in all queues.
-_alive: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
+held: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
 
 
 def _leave_all_to_parent() -> None:
-    for own in tuple(_alive):
+    for own in tuple(held):
         own.leave_to_parent()
 
 
 def _leave_at_exit() -> None:
     """Remove what the main thread holds. Other threads may still be at work."""
     thread = runtime.current.party()[:2]
-    mine = [own for own in tuple(_alive) if own.party[:2] == thread and not (own.ended or own.lost.is_set())]
+    mine = [own for own in tuple(held) if own.party[:2] == thread and not (own.ended or own.lost.is_set())]
     for own in mine:
         own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
     leaving.leave_at_exit({own.entry.id: own.row for own in mine})

@@ -38,7 +38,8 @@ SET = "set"
 REMOVE = "remove"
 SPILL = "spill"
 
-#: No ticket is above that: they begin at the time in µs, and DynamoDB has 38 digits.
+#: No ticket is above that: they begin at the time in µs, and DynamoDB has 38 digits. One is given out only if it and
+#: the next one can be read, so a repair never lowers them.
 _MOST_TICKETS: Final = 10**30
 
 #: What a mark intends.
@@ -142,14 +143,13 @@ def _state(raw: Mapping[str, Any]) -> LockState:
         return LockState(raw=raw, mark=_mark_in(raw))
     now_ms = runtime.current.time_ms()
     tickets = raw[TICKETS]["M"]
-    entries = [
-        _entry(name, int(tickets[name]["N"]), stored["M"], now_ms)
-        for name, stored in raw[QUEUE]["M"].items()
-        if name in tickets
-    ]
-    entries.sort(key=lambda entry: entry.ticket)
-    next_ticket = int(raw[NEXT]["N"])
-    if next_ticket < 1 or (entries and entries[-1].ticket >= next_ticket):  # a newcomer would pass by others
+    entries = [_entry(name, _ticket_in(tickets[name]), stored["M"], now_ms) for name, stored in raw[QUEUE]["M"].items()]
+    if len(entries) > 1:
+        entries.sort(key=lambda entry: entry.ticket)
+        if len({entry.ticket for entry in entries}) < len(entries):  # two would hold the lock
+            raise ValueError(raw[TICKETS])
+    next_ticket = _ticket_in(raw[NEXT])
+    if entries and entries[-1].ticket >= next_ticket:  # a newcomer would pass by others
         raise ValueError(next_ticket)
     return LockState(
         entries=tuple(entries),
@@ -211,28 +211,36 @@ def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
 
 
 def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """Return a sound document in the place of a broken one: an empty queue, and tickets above all that were given out.
+    """Return a sound document in the place of a broken one, whose next ticket is above all that were given out.
 
-    A mark that can be read stays.
+    Entries that can be read stay, and so does a mark. `since` is new: an entry that is gone was not released.
     """
     given = [raw.get(NEXT), raw.get(SINCE)]
     for name in (TICKETS, EVICTED):
         given += raw.get(name, {}).get("M", {}).values()
-    ticket = max(now_us, *map(_ticket_in, given))
-    content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket)}
-    content |= {QUEUE: EMPTY, TICKETS: EMPTY, EVICTED: EMPTY}
+    ticket = now_us
+    for stored in given:
+        with suppress(*flaws.UNREADABLE):
+            ticket = max(ticket, min(_ticket_in(stored) + 1, _MOST_TICKETS))
+    kept = dict[str, int]()
+    for name, stored in raw.get(QUEUE, {}).get("M", {}).items():
+        with suppress(*flaws.UNREADABLE):
+            kept[name] = _entry(name, _ticket_in(raw[TICKETS]["M"][name], ticket - 1), stored["M"], 0).ticket
+    if len(set(kept.values())) < len(kept):  # two would hold the lock
+        kept = {}
+    content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket), EVICTED: EMPTY}
+    content[QUEUE] = {"M": {name: raw[QUEUE]["M"][name] for name in kept}}
+    content[TICKETS] = {"M": {name: number(each) for name, each in kept.items()}}
     with suppress(*flaws.UNREADABLE):
         content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
     return {"M": content}
 
 
-def _ticket_in(stored: Any) -> int:
-    """Return the number after a stored one; 0 if it cannot have been a ticket."""
-    try:
-        ticket = int(stored["N"]) + 1
-    except flaws.UNREADABLE:
-        return 0
-    return ticket if ticket <= _MOST_TICKETS else 0
+def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
+    ticket = int(stored["N"])
+    if not 0 < ticket <= most:
+        raise ValueError(ticket)
+    return ticket
 
 
 def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Entry:

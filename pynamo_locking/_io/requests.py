@@ -104,10 +104,9 @@ def _account(model: type[Any] | None) -> str | None:
 class Refused(Exception):  # noqa: N818 - an answer, not an error
     """The condition failed. Carries the item as it was, or None if there is no such item."""
 
-    def __init__(self, image: Image | None, *, repeated: bool) -> None:
+    def __init__(self, image: Image | None) -> None:
         super().__init__("the condition failed")
         self.image = image
-        self.repeated = repeated
 
 
 class Unavailable(Exception):  # noqa: N818 - an answer, not an error
@@ -343,7 +342,7 @@ def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[
         return attempts.dispatch(connection, operation, kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
         if transport.code_of(error) == transport.CONDITION_FAILED:
-            raise Refused(transport.image_of(error), repeated=transport.was_repeated(error)) from error
+            raise Refused(transport.image_of(error)) from error
         if transport.is_transient(error):
             raise Unavailable(error) from error
         raise

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io import flaws, records
 from pynamo_locking._io.headers import Book
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import LockState, Mark
+    from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.requests import Row
 
 #: Of a row of changes, behind the id of its transaction; see `header_rows.row_of_changes`.
@@ -64,15 +63,3 @@ def check_place(book: Book, header_id: str, table: str) -> None:
             f"one of another account or Region than {book.table!r}. That table was not asked. Find out who has written "
             f"this."
         )
-
-
-def check_tickets(row: Row, state: LockState, entry_id: str) -> None:
-    """Refuse a lock document that was met on the way into its queue, if it gives out no tickets.
-
-    Raises:
-        CorruptRow: its next ticket is not above 0, or was not; or its queue is full of entries without tickets.
-    """
-    has_next = state.next_ticket > (0 if state.find(entry_id) is None else 1)
-    if records.NEXT in (state.raw or ()) and not (has_next and state.entries):
-        flaw = f"next is {state.next_ticket}, and {len(state.entries)} entries of its queue have a ticket"
-        flaws.trusted(row, records.broken(state.raw, flaw))

@@ -100,7 +100,12 @@ class _Sending:
             return {} if image is None else {"Attributes": image}
         if outcome is Outcome.UNKNOWN:
             raise self.write.unknown(error) from error
-        state = FREE if self.row is None else self.row.state(image)
+        try:
+            state = FREE if self.row is None else self.row.state(image)
+        except LockingError as reason:
+            if self.repeated and self.write.may_still_be_applied(image):
+                raise self.write.unknown(error) from reason
+            raise
         if state.mark is not None:
             self._resolve(state.mark, image, error)
             return None

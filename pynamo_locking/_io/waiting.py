@@ -18,7 +18,7 @@ from pynamo_locking._core.queue import (
     observe,
     poll_delay,
 )
-from pynamo_locking._io import events, leaving, local, requests, runtime, trust
+from pynamo_locking._io import events, leaving, local, records, requests, runtime
 from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.own import OwnEntry
@@ -55,7 +55,7 @@ class Acquisition:
         self._state = FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
-        self._mailbox = local.Mailbox(wish.claim, self._row.state)
+        self._mailbox = local.Mailbox(wish.claim, lambda image: records.state_in(image, row.attribute))
         self._resolver = Resolver(deadline=self._deadline)
         self._entry: Entry | None = None
         self._started, self._beat = 0.0, 0
@@ -122,7 +122,6 @@ class Acquisition:
         for _ in range(_ATTEMPTS_AT_ONCE):
             image = self._attempt(lambda: requests.enter(self._row, self._new, self._wish.capacity))
             state = self._row.state(image)
-            trust.check_tickets(self._row, state, self._new.id)
             if state.find(self._new.id) is not None:
                 return image
             if state.exists:

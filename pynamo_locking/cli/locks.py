@@ -204,20 +204,20 @@ def repair(
     attribute: _Attribute = _LOCK,
     yes: _Yes = False,
 ) -> int:
-    """Replace a broken lock document by a sound one, with an empty queue and tickets that go on.
+    """Replace a broken lock document by a sound one: entries that cannot be read are gone, and tickets go on.
 
-    A holder has lost the lock then. A lock that is sound is left as it is. The log says who did it.
+    A holder whose entry is gone has lost the lock. What is no broken lock is left as it is. The log says who did it.
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
     name, why = output.plain(before["name"]), before["unreadable"]
     if why and not yes:
-        session.confirm(f"{name}: {why}. Empty its queue?")
+        session.confirm(f"{name}: {why}. Remove what cannot be read?")
     is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
     if is_repaired:
         output.leave_trace("the lock %s in %s was repaired by %s; %s", name, before["table"], _who(), why)
     document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
-    said = "is repaired" if is_repaired else "is sound; nothing was changed"
+    said = "is repaired" if is_repaired else "has no broken lock; nothing was changed"
     session.show(document, lambda console: console.print(f"{name} {said}."))
     return Exit.OK
 

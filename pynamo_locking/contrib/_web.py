@@ -7,6 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import local, versions
 from pynamo_locking._io.heartbeat import heart
@@ -155,8 +156,8 @@ def _retry_after(state: LockState | None) -> dict[str, str]:
     holders = () if state is None else state.holders
     if not holders or any(holder.age < holder.lease / 2 for holder in holders):
         return {}
-    left = max(holder.lease - holder.age for holder in holders)
-    return {"Retry-After": str(max(1, math.ceil(left)))}
+    ends_ms = (believed(holder.lease_ms, holder.until_ms, LONGEST_LEASE_S)[1] - holder.read_ms for holder in holders)
+    return {"Retry-After": str(max(1, math.ceil(max(ends_ms) / 1000)))}
 
 
 # Entity tags

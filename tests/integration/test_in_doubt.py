@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
@@ -15,6 +15,7 @@ from pynamo_locking import (
     ItemLocked,
     LockableModel,
     LockAttribute,
+    LockingError,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
@@ -209,3 +210,51 @@ def test_a_create_under_a_lock_in_another_row_may_still_arrive():
         )
         land()
         assert stored(Beside) == 9
+
+
+@contextmanager
+def broken_meanwhile(operation, model):
+    """Keep the first request of this operation, and break the lock of the item before the answer to the second."""
+    kept = []
+
+    def tap(endpoint, request, sent, forward):
+        if sent != operation or kept:
+            return forward()
+        kept.append(forward)
+        connection = model._get_connection().connection
+        image = connection.dispatch("GetItem", {"TableName": model.Meta.table_name, "Key": {"key": {"S": "k"}}})["Item"]
+        image["lock"] = {"M": {**image["lock"]["M"], "queue": {"M": {"e": {"S": "x"}}}}}
+        connection.dispatch("PutItem", {"TableName": model.Meta.table_name, "Item": image})
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with faults._tapped(tap):
+        yield
+        assert kept
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_save_that_a_broken_lock_refuses_may_still_arrive(inside):
+    """Once the lock is repaired; who holds it stays in its queue if its entry can be read."""
+    with suppress(LockingError), Page.locked("k") as lock:
+        item = lock.item if inside else changed(Page)
+        item.n = 1
+        if not inside:
+            lock.release()
+        with broken_meanwhile("UpdateItem", Page), pytest.raises(LockingError) as caught:
+            item.save()
+    assert isinstance(caught.value, OutcomeUnknown)
+    assert isinstance(caught.value, PutError)
+
+
+def test_a_transaction_that_a_broken_lock_refuses_may_still_arrive():
+    """As above."""
+    with Page.locked("k"):
+        pass
+    page = changed(Page)
+    with (
+        broken_meanwhile("TransactWriteItems", Page),
+        pytest.raises(OutcomeUnknown) as caught,
+        TransactWrite(connection=Page._get_connection().connection) as write,
+    ):
+        write.save(page)
+    assert isinstance(caught.value, TransactWriteError)

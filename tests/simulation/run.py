@@ -260,7 +260,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
             setattr(module, name, value)
         yield
     finally:
-        for entry in tuple(own._alive):
+        for entry in tuple(own.held):
             entry.ended = True
         leaving._unfinished.clear()
         logger.disabled = was_disabled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -162,6 +163,13 @@ def test_the_type_can_lead_to_pages_of_ones_own():
 def test_when_to_try_again(ages, header):
     """Only where it is known: where the holder has stopped to renew its lease."""
     assert _web.problem(LockTimeout("busy", queue=queue(*ages)), is_conditional=False).headers == header
+
+
+def test_a_lease_that_is_not_believed():
+    """A stored lease of years does not keep clients away for years."""
+    entry = replace(queue(600).entries[0], lease_ms=10**30, until_ms=10**29)
+    error = LockTimeout("busy", queue=LockState(entries=(entry,), next_ticket=9))
+    assert _web.problem(error, is_conditional=False).headers == {"Retry-After": "1"}
 
 
 def test_when_to_try_again_after_a_refused_write():

@@ -137,13 +137,14 @@ def test_an_image_is_read_by_the_name_of_its_attribute():
     assert records.state_in({"guard": {"M": raw}}, "lock") is FREE
 
 
-def test_half_an_entry_is_none():
-    """An entry without a ticket, or a ticket without an entry, is in no queue."""
+def test_half_an_entry():
+    """A ticket without an entry is in no queue. An entry without a ticket is: writes from outside are refused."""
     raw = stored([entry(1), entry(2), entry(3)], 4, 1, {})
-    del raw["tickets"]["M"]["id1"]
     del raw["queue"]["M"]["id2"]
+    assert [e.id for e in records.state_of(raw).entries] == ["id1", "id3"]
 
-    assert [e.id for e in records.state_of(raw).entries] == ["id3"]
+    del raw["tickets"]["M"]["id1"]
+    assert records.state_of(raw).unreadable == "tickets.id1 is missing"
 
 
 def test_a_write_is_counted_in_a_copy():
