@@ -214,7 +214,7 @@ class GuardedMixin(ReadingMixin):
     ) -> dict[str, Any]:
         """Return a request that somebody else will send, and who will call `update_local_version_attribute`."""
         if write.operation is not DELETE:  # of which PynamoDB tells nobody
-            versions.promise(self, write.part, outdates=bool(write.actions), is_handed_out=True)
+            versions.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
         del kwargs["ReturnValuesOnConditionCheckFailure"]
         if return_values_on_condition_failure is not None:
             kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
@@ -271,7 +271,7 @@ class GuardedMixin(ReadingMixin):
     def update_local_version_attribute(self) -> None:
         """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
         super().update_local_version_attribute()  # type: ignore[no-untyped-call]
-        versions.keep_promise(self)
+        versions.take_expected(self)
         state = put_document(self)
         if state is not None:
             name = next(name for name, a in self.get_attributes().items() if isinstance(a, LockAttribute))

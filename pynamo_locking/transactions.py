@@ -13,7 +13,7 @@ from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import events, runtime
 from pynamo_locking._io.callbacks import call_all
-from pynamo_locking._io.committing import Committing, Terms
+from pynamo_locking._io.committing import Committing, TransactionOptions
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.savepoint import Savepoint
 from pynamo_locking.exceptions import ConfigurationError
@@ -21,7 +21,7 @@ from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.members import Members, give_back
 from pynamo_locking.querying import QueryingMixin
 from pynamo_locking.terms import check_options, checked_lease, is_guarding
-from pynamo_locking.transaction_table import book_of
+from pynamo_locking.transaction_table import header_table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.paths import Plan
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.unit import Entry
     from pynamo_locking.transaction_table import TransactionTable
 
@@ -100,7 +100,7 @@ class Transaction(QueryingMixin):
         self._began_s = runtime.current.monotonic()
         deadline = self._began_s + seconds(wait, "wait")
         priority = f"{runtime.current.time_ms():015}-{self.id}"
-        self._terms = Terms(
+        self._options = TransactionOptions(
             id=self.id,
             priority=priority,
             owner=runtime.current.owner() if owner is None else checked_owner(owner),
@@ -254,10 +254,10 @@ class Transaction(QueryingMixin):
 
     def _committing(self) -> Committing:
         try:
-            book: Book | None = book_of(self._members.table())
+            header_table: HeaderTable | None = header_table_of(self._members.table())
         except ConfigurationError:
-            book = None
-        return Committing(list(self._members.entries.values()), replace(self._terms, book=book))
+            header_table = None
+        return Committing(list(self._members.entries.values()), replace(self._options, header_table=header_table))
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction is over then, whatever happens.
@@ -300,7 +300,7 @@ class Transaction(QueryingMixin):
                 entry.forsake(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if events.listeners:
-            last.insert(0, partial(events.tell.transaction_ended, self, self._terms, self._commit, told))
+            last.insert(0, partial(events.tell.transaction_ended, self, self._options, self._commit, told))
         if not self.is_repeated:
             last += self._after_commit if self._is_committed else self._after_rollback
         call_all(last, error)
@@ -331,8 +331,8 @@ class Transaction(QueryingMixin):
 
     def _again(self, successor: Transaction) -> Transaction:
         """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
-        successor._terms = replace(successor._terms, priority=self._terms.priority)
-        successor._members.reader.priority = self._terms.priority
+        successor._options = replace(successor._options, priority=self._options.priority)
+        successor._members.reader.priority = self._options.priority
         return successor
 
     def __enter__(self) -> Self:

@@ -300,7 +300,7 @@ class Disjoint:
             versions.copy_knowledge(fresh, row)
             return True
         if ours.may_be_followed_by(placing.kind):
-            versions.assume(row, stored)
+            versions.set_known(row, stored)
             placing.is_adopted = True
         return False
 

@@ -176,7 +176,7 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     expires = expiry.attribute_name(type(row))
     entry.delete(None if expires is None else expiry.alive(expires), checks=True)
     tx._count_in_guard(entry)
-    versions.assume(row, Known())
+    versions.set_known(row, Known())
     lock = row._lock_attribute()
     for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
         row.attribute_values.pop(name, None)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import paths as rules
-from pynamo_locking._core.paths import CannotBeStaged, Member, Path, Plan, choose
+from pynamo_locking._core.paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import events, header_rows, images, runtime
 from pynamo_locking._io.assembly import Assembly
-from pynamo_locking._io.commit import Action, Commit
+from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.items import GuardedItem
 from pynamo_locking._io.long_path import LongCommit, key_size
 from pynamo_locking._io.marking import can_be_marked
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pynamodb.connection import Connection
 
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.unit import Entry
 
 #: For how long an idempotency key is known, in seconds.
@@ -36,7 +36,7 @@ KEY_TTL_S: Final = 24 * 3600
 
 
 @dataclass(frozen=True)
-class Terms:
+class TransactionOptions:
     """How a transaction is committed, whatever is in it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Terms:
         workers: how many requests at once.
         idempotency_key: names what it does.
         on_progress: called with the number of items done and of all.
-        book: the table of transactions; None if there is none.
+        header_table: the table of transactions; None if there is none.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Terms:
     workers: int
     idempotency_key: str | None = None
     on_progress: Callable[[int, int], object] | None = None
-    book: Book | None = None
+    header_table: HeaderTable | None = None
 
 
 class Committing:
@@ -67,16 +67,16 @@ class Committing:
 
     Args:
         entries: all of the transaction, in any order.
-        terms: how.
+        options: how.
 
     Attributes:
         path: the one that it takes; empty before.
     """
 
-    def __init__(self, entries: Sequence[Entry], terms: Terms) -> None:
+    def __init__(self, entries: Sequence[Entry], options: TransactionOptions) -> None:
         taking_part = [entry for entry in entries if entry.write is not None or entry.is_read]
         self._entries = sorted(taking_part, key=lambda entry: (entry.table, repr(sorted(entry.key.items()))))
-        self._terms = terms
+        self._options = options
         self._long: LongCommit | None = None
         self._assembly: Assembly | None = None
         self.path = ""
@@ -95,12 +95,14 @@ class Committing:
         try:
             extra = self._extra_actions()
             is_long = len(self._entries) + extra > rules.MOST_ACTIONS
-            table = None if self._terms.book is None else self._terms.book.table
+            table = None if self._options.header_table is None else self._options.header_table.table
             plan = choose([_member(entry, table, is_long=is_long) for entry in self._entries], extra=extra)
         except CannotBeStaged as error:
             raise _too_large(error) from error
         self._check_places()
-        if self._terms.book is None and (plan.path is Path.LONG or self._terms.idempotency_key is not None):
+        if self._options.header_table is None and (
+            plan.path is CommitPath.LONG or self._options.idempotency_key is not None
+        ):
             raise ConfigurationError(
                 "a transaction of more than 100 actions, or with an idempotency key, needs a TransactionTable: pass it "
                 "to transaction(), or name it in Meta.transaction_table of a model."
@@ -114,8 +116,8 @@ class Committing:
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
         connections = [entry.item._get_connection().connection for entry in self._entries]
-        if self._terms.book is not None:
-            connections.append(self._terms.book.connection)
+        if self._options.header_table is not None:
+            connections.append(self._options.header_table.connection)
         places = {(connection.region, connection.host) for connection in connections}
         if len(places) > 1:
             named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
@@ -128,7 +130,7 @@ class Committing:
         writers = [entry.writer for entry in self._entries]
         guarded = [writer for writer in writers if isinstance(writer, GuardedItem)]
         locked_rows = {own.row.identity for writer in guarded for own in writer.owns}
-        return len(locked_rows) + (self._terms.idempotency_key is not None)
+        return len(locked_rows) + (self._options.idempotency_key is not None)
 
     def run(self) -> bool:
         """Commit; tell whether it was committed before, under the same idempotency key.
@@ -140,23 +142,23 @@ class Committing:
         plan = self.plan()
         self.path = plan.path.value
         try:
-            if plan.path is Path.READ:
+            if plan.path is CommitPath.READ:
                 self._validate()
-            elif plan.path is Path.SINGLE:
+            elif plan.path is CommitPath.SINGLE:
                 self._write_one()
-            elif plan.path is Path.NATIVE:
+            elif plan.path is CommitPath.NATIVE:
                 self._write_together()
-            elif plan.path is Path.LONG:
+            elif plan.path is CommitPath.LONG:
                 self._write_long(plan)
         except (Conflict, OutcomeUnknown, TransactWriteError) as error:
             found = self._found_key()
             if found is None:
-                if events.listeners and plan.path is not Path.SINGLE:  # of which the write itself has told
-                    events.tell.commit_failed(self._terms.id, self._entries[0].table if self._entries else "", error)
+                if events.listeners and plan.path is not CommitPath.SINGLE:  # of which the write itself has told
+                    events.tell.commit_failed(self._options.id, self._entries[0].table if self._entries else "", error)
                 raise
-            if found == self._terms.id:
+            if found == self._options.id:
                 self._note_commit()
-            return found != self._terms.id
+            return found != self._options.id
         return False
 
     def _note_commit(self) -> None:
@@ -167,7 +169,7 @@ class Committing:
             self._assembly.note_commit()
 
     def _validate(self) -> None:
-        resolver = Resolver(deadline=self._terms.deadline, priority=self._terms.priority)
+        resolver = Resolver(deadline=self._options.deadline, priority=self._options.priority)
         try:
             validate(self._entries, resolver, is_snapshot=True)
         except (StillPending, Unavailable) as reason:
@@ -194,10 +196,10 @@ class Committing:
                     self._connection(),
                     list(assembly.actions.values()),
                     [*assembly.guards, *self._key_action()],
-                    self._terms.id,
+                    self._options.id,
                     may_change_token=True,
                     options={},
-                    resolver=Resolver(deadline=self._terms.deadline, priority=self._terms.priority),
+                    resolver=Resolver(deadline=self._options.deadline, priority=self._options.priority),
                 ).send()
         except BaseException as error:
             assembly.note_refusal(error)
@@ -206,20 +208,20 @@ class Committing:
 
     def _connection(self) -> Connection:
         if not self._entries:  # only the key
-            assert self._terms.book is not None  # noqa: S101 - `plan` checks it
-            return self._terms.book.connection
+            assert self._options.header_table is not None  # noqa: S101 - `plan` checks it
+            return self._options.header_table.connection
         connection: Connection = self._entries[0].item._get_connection().connection
         return connection
 
     def _write_long(self, plan: Plan) -> None:
-        terms, now_ms = self._terms, runtime.current.time_ms()
-        assert terms.book is not None  # noqa: S101 - `plan` checks it
-        lease_ms = int(terms.lease * 1000)
+        options, now_ms = self._options, runtime.current.time_ms()
+        assert options.header_table is not None  # noqa: S101 - `plan` checks it
+        lease_ms = int(options.lease * 1000)
         header = Header(
-            terms.id,
+            options.id,
             State.PENDING,
-            terms.priority,
-            terms.owner,
+            options.priority,
+            options.owner,
             lease_ms=lease_ms,
             until_ms=now_ms + lease_ms,
             is_early=bool(plan.validated),
@@ -227,12 +229,12 @@ class Committing:
         self._long = LongCommit(
             self._entries,
             plan,
-            terms.book,
+            options.header_table,
             header,
-            deadline=terms.deadline,
-            workers=terms.workers,
+            deadline=options.deadline,
+            workers=options.workers,
             extra=self._key_action(),
-            on_progress=terms.on_progress,
+            on_progress=options.on_progress,
         )
         try:
             self._long.run()
@@ -241,20 +243,22 @@ class Committing:
 
     # Idempotency keys
 
-    def _key_action(self) -> list[Action]:
+    def _key_action(self) -> list[TransactAction]:
         """Return the action that notes the idempotency key, once."""
-        book, key = self._terms.book, self._terms.idempotency_key
-        if book is None or key is None:
+        header_table, key = self._options.header_table, self._options.idempotency_key
+        if header_table is None or key is None:
             return []
-        return [Action(header_rows.once(book, _row_of_key(key), {"id": {"S": self._terms.id}}, KEY_TTL_S))]
+        return [
+            TransactAction(header_rows.once(header_table, _row_of_key(key), {"id": {"S": self._options.id}}, KEY_TTL_S))
+        ]
 
     def _found_key(self) -> str | None:
         """Return which transaction has left the idempotency key: an earlier one, or this one."""
-        book, key = self._terms.book, self._terms.idempotency_key
-        if book is None or key is None:
+        header_table, key = self._options.header_table, self._options.idempotency_key
+        if header_table is None or key is None:
             return None
         try:
-            return header_rows.get_once(book, _row_of_key(key), lambda row: str(row["id"]["S"]))
+            return header_rows.get_once(header_table, _row_of_key(key), lambda row: str(row["id"]["S"]))
         except Unavailable:
             return None
 
@@ -271,13 +275,13 @@ def _row_of_key(key: str) -> str:
     return f"key#{key}"
 
 
-def _member(entry: Entry, table: str | None, *, is_long: bool) -> Member:
+def _member(entry: Entry, table: str | None, *, is_long: bool) -> MemberFacts:
     row = entry.row
     is_delete = entry.write is not None and entry.write.operation is DELETE
     before = images.size_of(entry.base) if isinstance(entry.base, dict) else 0
     is_counted = entry.writer is not None and entry.writer.is_locked  # in the lock, which refuses a second copy
     after = 0 if is_delete or isinstance(entry.after, Unread) or entry.after is None else images.size_of(entry.after)
-    return Member(
+    return MemberFacts(
         is_write=entry.write is not None,
         is_absent=entry.is_absent,
         can_be_marked=can_be_marked(entry, table),

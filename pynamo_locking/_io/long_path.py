@@ -24,7 +24,7 @@ from pynamo_locking._core.paths import keys_in_rows
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import header_rows, headers, images, locked, marks, reading, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
-from pynamo_locking._io.commit import Action, Commit
+from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.marking import Marked, Marker, plan_mark
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking._core.paths import Plan
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.unit import Entry
 
@@ -49,7 +49,7 @@ class LongCommit:
     Args:
         entries: the items, in the order of their keys.
         plan: which of them are direct, staged, checked, validated.
-        book: the table of transactions.
+        header_table: the table of transactions.
         header: of this one.
         deadline: until when to wait for others, by the monotonic clock.
         workers: how many requests at once.
@@ -64,17 +64,17 @@ class LongCommit:
         self,
         entries: Sequence[Entry],
         plan: Plan,
-        book: Book,
+        header_table: HeaderTable,
         header: Header,
         *,
         deadline: float,
         workers: int,
-        extra: Sequence[Action] = (),
+        extra: Sequence[TransactAction] = (),
         on_progress: Callable[[int, int], object] | None = None,
     ) -> None:
         self._entries = entries
         self._plan = plan
-        self._book = book
+        self._header_table = header_table
         self._header = header
         self._deadline = deadline
         self._workers = workers
@@ -105,7 +105,7 @@ class LongCommit:
         self._renewed = runtime.current.monotonic()
         interrupt: BaseException | None = None
         try:
-            headers.begin(self._book, self._header)
+            headers.begin(self._header_table, self._header)
             self._is_begun = True
             self._write_rows()
             self._run([partial(self._marker.mark, one) for one in self._marked])
@@ -134,7 +134,7 @@ class LongCommit:
         id_, staged, name = self._header.id, set(self._plan.staged), header_rows.row_of_changes
         with reading.for_commit():
             return [
-                plan_mark(self._entries[i], id_, self._book, name(id_, i), is_staged=i in staged)
+                plan_mark(self._entries[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
                 for i in self._plan.marked
             ]
 
@@ -143,13 +143,13 @@ class LongCommit:
         for one in self._marked:
             if one.mark.spill:
                 self.pulse()
-                header_rows.put_row(self._book, one.mark.spill, records.stored_changes(one.mark), expires=False)
+                header_rows.put_row(self._header_table, one.mark.spill, records.stored_changes(one.mark), expires=False)
         stored = [_participant(one) for one in self._marked]
         for number, keys in enumerate(keys_in_rows([key_size(one.row) for one in self._marked])):
             self.pulse()
             content = {"items": {"L": [stored[i] for i in keys]}}
             header_rows.put_row(
-                self._book, header_rows.row_of_participants(self._header.id, number), content, expires=True
+                self._header_table, header_rows.row_of_participants(self._header.id, number), content, expires=True
             )
 
     def pulse(self) -> None:
@@ -164,7 +164,7 @@ class LongCommit:
                 return
             self._beat += 1
             self._renewed = now
-            stored = headers.renew(self._book, self._header, self._beat)
+            stored = headers.renew(self._header_table, self._header, self._beat)
         if stored.state is not State.PENDING:
             raise self._aborted(stored)
 
@@ -201,12 +201,12 @@ class LongCommit:
         self.pulse()
         self._assemble()
         to = State.COMMITTED if self._plan.staged else State.FINISHED
-        flip = Action(headers.decision(self._book, self._header.id, to))
+        flip = TransactAction(headers.decision(self._header_table, self._header.id, to))
         self._assembly.before_commit()
         self._expect_deletes(expected=True)
         with self._assembly.last_under_locks():
             commit = Commit(
-                self._book.connection,
+                self._header_table.connection,
                 list(self._assembly.actions.values()),
                 [flip, *self._assembly.guards, *self._extra],
                 self._header.id,
@@ -237,7 +237,7 @@ class LongCommit:
             OutcomeUnknown, TransactionAborted: where that says more than the error.
         """
         try:
-            stored = headers.abort(self._book, self._header.id, "itself")
+            stored = headers.abort(self._header_table, self._header.id, "itself")
         except Unavailable as silence:
             if self._is_sent:
                 raise self._unknown(silence) from error
@@ -278,7 +278,7 @@ class LongCommit:
                     "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
                 )
             else:
-                headers.clean(self._book, self._header.id, is_certain=True)
+                headers.clean(self._header_table, self._header.id, is_certain=True)
         except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
             logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
 
@@ -291,8 +291,8 @@ class LongCommit:
             return
         self._failure = None
         try:
-            self._run([partial(marks.finish, self._book, one.row, one.mark) for one in staged])
-            headers.finish(self._book, self._header.id)
+            self._run([partial(marks.finish, self._header_table, one.row, one.mark) for one in staged])
+            headers.finish(self._header_table, self._header.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
             logger.warning("the committed transaction %s is left to be finished: %s", self._header.id, error)
@@ -300,7 +300,7 @@ class LongCommit:
     def _remove_rows(self) -> None:
         for one in self._marked:
             if one.mark.spill:
-                header_rows.delete_row(self._book, one.mark.spill)
+                header_rows.delete_row(self._header_table, one.mark.spill)
 
     def _note_commit(self) -> None:
         self._assembly.note_commit()

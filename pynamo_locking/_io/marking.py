@@ -13,7 +13,7 @@ from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
-from pynamo_locking._io.commit import Action
+from pynamo_locking._io.commit import TransactAction
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.intents import intent_of
 from pynamo_locking._io.items import EmbeddedItem
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action as UpdateAction
+    from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.unit import Entry
@@ -79,23 +79,23 @@ class Marked:
         writer = self.entry.writer
         return writer.own if isinstance(writer, EmbeddedItem) else None
 
-    def decided_by(self) -> Action:
+    def decided_by(self) -> TransactAction:
         """Return how the decision writes the item, which carries our mark."""
         write, name = self.entry.final(), self.row.attribute
         mine = replace(write, condition=guards.marked_by(name, self.mark.id))
         is_delete = write.operation is DELETE
         kwargs = mine.kwargs(None, [] if is_delete else [Path([name, records.TX]).remove()])
         kwargs.pop("ReturnValues", None)
-        return Action({write.request.removesuffix("Item"): kwargs}, write)
+        return TransactAction({write.request.removesuffix("Item"): kwargs}, write)
 
 
-def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged: bool) -> Marked:
+def plan_mark(entry: Entry, header_id: str, header_table: HeaderTable, name: str, *, is_staged: bool) -> Marked:
     """Work out what the mark of an item says; nothing is sent that anybody else could see.
 
     Args:
         entry: what the transaction does to the item.
         header_id: of the transaction.
-        book: where its header is.
+        header_table: where its header is.
         name: of the row for what does not fit into the mark.
         is_staged: False for an item that is only kept, for the decision to write it.
 
@@ -105,12 +105,12 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
     """
     if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
         entry.pin()
-        if not can_be_marked(entry, book.table):
+        if not can_be_marked(entry, header_table.table):
             raise _no_place(entry)
     op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
     row = entry.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
-    mark = Mark(header_id, book.table, op, entry.is_absent, set_, tuple(removed))
+    mark = Mark(header_id, header_table.table, op, entry.is_absent, set_, tuple(removed))
     if is_staged and _must_spill(entry, mark):
         mark = replace(mark, spill=name)
         if images.size_of(records.stored_changes(mark)) > LARGEST_SPILL_BYTES:
@@ -246,7 +246,7 @@ class Marker:
             cause = transport.condition_failed(
                 TransactWriteError, "the item is not the one that was read", one.entry.table
             )
-            raise Action({}, one.entry.final(), one.row, one.own, one.number).explain(image, cause)
+            raise TransactAction({}, one.entry.final(), one.row, one.own, one.number).explain(image, cause)
         return False
 
     def _clear_expired(self, one: Marked, image: Image) -> None:
@@ -296,7 +296,7 @@ class Marker:
     def _kwargs(self, one: Marked) -> dict[str, Any]:
         name, stored, write, own = one.row.attribute, records.stored_mark(one.mark), one.entry.final(), one.own
         path, value = ([name, records.TX], stored) if one.has_document else ([name], {"M": {records.TX: stored}})
-        actions: list[UpdateAction] = [Path(path).set(Stored(value))]
+        actions: list[Action] = [Path(path).set(Stored(value))]
         condition: Condition | None = write.condition
         guard: Condition | None = None
         if one.mark.is_ghost:

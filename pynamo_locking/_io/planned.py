@@ -118,7 +118,7 @@ class Planned:
         """
         self.is_checked = self.is_checked or self.is_read or checks
         writer = self._new_writer()
-        with versions.posing(self.item, self.before):
+        with versions.planned_as(self.item, self.before):
             write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
         base = self.base if isinstance(self.base, dict) else {}
         kept: Image = {}
@@ -144,12 +144,12 @@ class Planned:
 
     def _plan_update(self, actions: list[Action]) -> None:
         writer = self._new_writer()
-        with versions.posing(self.item, self.before):
+        with versions.planned_as(self.item, self.before):
             self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
 
     def _plan_delete(self) -> None:
         writer = self._new_writer()
-        with versions.posing(self.item, self.before):
+        with versions.planned_as(self.item, self.before):
             self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
 
     def _changes(self) -> list[Action]:
@@ -184,7 +184,7 @@ class Planned:
 
     def _save_again(self, old: Write) -> Write:
         """Return a save of the values that were given when it was asked for."""
-        with versions.posing(self.item, self.before):
+        with versions.planned_as(self.item, self.before):
             part = versions.part_of(self.item, is_checked=True, token=self._token)
         condition = expiry.for_save(self.model, guards.both(self.condition, part.condition()))
         write = replace(old, part=part, condition=condition, return_values=None)
@@ -206,7 +206,7 @@ class Planned:
         self._check_key()
         write = self.write
         if write is None:
-            with versions.posing(self.item, self.before):
+            with versions.planned_as(self.item, self.before):
                 part = versions.part_of(self.item, is_checked=True)
             known = expiry.for_save(self.model, part.condition())
             return Write(self.item, CHECK, part, guards.both(self.condition, self._strict(known, part.is_checked)))

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.committing import Committing, Terms
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.committing import Committing, TransactionOptions
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.wish import Wish
@@ -272,13 +272,13 @@ def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
 
 @_harmless
 def transaction_ended(
-    transaction: Transaction, terms: Terms, committing: Committing | None, error: BaseException | None
+    transaction: Transaction, options: TransactionOptions, committing: Committing | None, error: BaseException | None
 ) -> None:
     """Tell that a transaction of ours is over."""
     about = {
         **clocks(),
-        "transaction_id": terms.id,
-        "owner": terms.owner,
+        "transaction_id": options.id,
+        "owner": options.owner,
         "lasted_ms": _ms_since(transaction._began_s),
         "items": len(transaction._members.entries),
         "path": "" if committing is None else committing.path,
@@ -291,7 +291,7 @@ def transaction_ended(
 
 @_harmless
 def recovered(
-    book: Book, header: Header | None, transaction_id: str, *, outcome: str, by: str, reason: str = ""
+    header_table: HeaderTable, header: Header | None, transaction_id: str, *, outcome: str, by: str, reason: str = ""
 ) -> None:
     """Tell that we did something about a transaction of somebody else."""
     owner = "" if header is None else header.owner
@@ -300,7 +300,7 @@ def recovered(
             **clocks(),
             transaction_id=transaction_id,
             owner=owner,
-            table=book.table,
+            table=header_table.table,
             outcome=outcome,
             by=by,
             reason=reason,

@@ -245,7 +245,7 @@ class Entry(Seen):
         self.item = self._first
         if isinstance(self.base, dict):
             self._show(self.base)
-            versions.assume(self.item, self.before)
+            versions.set_known(self.item, self.before)
         self._version = versions.known(self.item).version
 
     def saved(self) -> Saved:

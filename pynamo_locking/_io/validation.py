@@ -164,7 +164,7 @@ def _mark_in(entry: Entry, image: Image | Unread | None) -> Mark | None:
     row = entry.row
     mark = row.state(image).mark if row is not None and isinstance(image, dict) else None
     if row is not None and mark is not None:
-        trust.book_of(row, mark)  # refuses what names another table, before that is read
+        trust.header_table_of(row, mark)  # refuses what names another table, before that is read
     return mark
 
 

@@ -32,7 +32,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import completion, header_rows, headers
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.transaction_table import book_of
+from pynamo_locking.transaction_table import header_table_of
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import held_elsewhere
 from tests.support.transaction_models import (
@@ -590,8 +590,8 @@ def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     real_engine.bind(Purse, Transactions)
     for beat, state in ((None, "aborted"), ({"S": "0"}, "aborted"), ({"N": "0"}, "aborted"), ({"N": "7"}, "pending")):
         put(Transactions, header("T", "pending", beat=beat))
-        book = book_of(Transactions)
-        assert headers.abort(book, "T", "expired", beat=0).state.value == state
+        header_table = header_table_of(Transactions)
+        assert headers.abort(header_table, "T", "expired", beat=0).state.value == state
     put(Transactions, header("T", "pending", beat=None))
     put(Transactions, participants("T"))
     assert sweep(Transactions).aborted == 1

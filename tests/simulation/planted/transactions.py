@@ -14,7 +14,7 @@ from pynamo_locking._core.paths import Plan as Paths
 from pynamo_locking._core.transaction import Fate, fate
 from pynamo_locking._io import attempts, guards, headers, marks, requests, resolving, validation
 from pynamo_locking._io.commit import Commit
-from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io.headers import HeaderTable, persistently
 from pynamo_locking._io.long_path import LongCommit
 from pynamo_locking._io.marking import Marked, Marker
 from pynamo_locking._io.resolving import Resolver
@@ -61,10 +61,10 @@ def r3_marks_before_the_header() -> Patches:
     begin, decide = headers.begin, LongCommit._decide
 
     def later(self: Any) -> None:
-        begin(self._book, self._header)
+        begin(self._header_table, self._header)
         decide(self)
 
-    return [(headers, "begin", lambda book, header: None), (LongCommit, "_decide", later)]
+    return [(headers, "begin", lambda header_table, header: None), (LongCommit, "_decide", later)]
 
 
 @plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600)
@@ -72,15 +72,15 @@ def r4_marks_dropped_while_pending() -> Patches:
     """A mark that is in the way for too long is removed, and the transaction is not aborted."""
 
     def begin(self: Any, row: Any, mark: Any) -> Any:
-        book = Book(row.connection, mark.table)
-        header = persistently(lambda: headers.read(book, mark.id))
+        header_table = HeaderTable(row.connection, mark.table)
+        header = persistently(lambda: headers.read(header_table, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             try:
-                return self._wait_or_abort(book, header)
+                return self._wait_or_abort(header_table, header)
             except _Dropped:
                 return marks.drop(row, mark)
-        return marks.finish(book, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
+        return marks.finish(header_table, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
@@ -109,9 +109,9 @@ def _plain_read(entry: Any) -> Any:
 
 
 def _plain_header(entries: Any, mark: Any) -> Any:
-    book = Book(entries[0].item._get_connection().connection, mark.table)
-    kwargs = {"TableName": book.table, "Key": book.key(mark.id), "ConsistentRead": True}
-    return persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
+    header_table = HeaderTable(entries[0].item._get_connection().connection, mark.table)
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(mark.id), "ConsistentRead": True}
+    return persistently(lambda: requests.ask(header_table.connection, "GetItem", kwargs)).get("Item")
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
@@ -147,7 +147,7 @@ def r9_finished_before_all_items_are() -> Patches:
     finish = LongCommit._finish
 
     def early(self: Any) -> None:
-        headers.finish(self._book, self._header.id)
+        headers.finish(self._header_table, self._header.id)
         finish(self)
 
     return [(LongCommit, "_finish", early)]
@@ -248,7 +248,7 @@ def clean_before_the_marks_are_dropped() -> Patches:
     drop = LongCommit._drop_marks
 
     def early(self: Any) -> None:
-        headers.clean(self._book, self._header.id, is_certain=True)
+        headers.clean(self._header_table, self._header.id, is_certain=True)
         drop(self)
 
     return [(LongCommit, "_drop_marks", early)]
