@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
+from pynamodb.pagination import ResultIterator
 
 from pynamo_locking._core.naming import guard_name
-from pynamo_locking._io import runtime, versions
+from pynamo_locking._io import guards, runtime, versions
 from pynamo_locking._io.denials import foreign
 from pynamo_locking._io.expiry import is_expired
 from pynamo_locking._io.guard_names import Counted, forgetting, has_room, is_full, named_in, naming, too_many
+from pynamo_locking._io.member import UNREAD, Member, Unread
 from pynamo_locking._io.reading import row_of
 from pynamo_locking._io.rows import key_of
 from pynamo_locking._io.together import settle
-from pynamo_locking._io.unit import UNREAD, Entry
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost
 from pynamo_locking.models import LockableMixin
-from pynamo_locking.terms import check_model
+from pynamo_locking.terms import check_model, is_guarding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pynamodb.expressions.condition import Condition
 
@@ -47,7 +48,7 @@ class Members:
         relies_on_reads: whether everything that is read has to be so still at the commit.
 
     Attributes:
-        entries: the items, by table and key.
+        members: the items, by table and key.
         locks: those that are held until the end.
         reader: reads items.
     """
@@ -61,7 +62,7 @@ class Members:
         *,
         relies_on_reads: bool,
     ) -> None:
-        self.entries: dict[Any, Entry] = {}
+        self.by_key: dict[Any, Member] = {}
         self.locks: list[Lock[Any]] = []
         self._id = transaction_id
         self._table = table
@@ -71,81 +72,113 @@ class Members:
         self._counted: dict[Any, Counted] = {}
         self._settled = set[tuple[Any, str]]()
 
-    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
+    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         """Return an item that the transaction from now on relies on, reading it if it has not."""
-        entry = self._find(model, hash_key, range_key, for_update=for_update)
+        member = self._find(model, hash_key, range_key, for_update=for_update)
         if self._relies_on_reads:
-            entry.rely()
-        return entry
+            member.rely()
+        return member
 
-    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
+    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         check_model(model)
         key = key_of(model, hash_key, range_key)
         identity = _identity(model, key)
         if for_update:
             self._lock(model, hash_key, range_key)
-        entry = self._entry(identity)
-        if entry is not None and for_update:
-            entry.note_lock()
-        if entry is None:
+        member = self._known(identity)
+        if member is not None and for_update:
+            member.note_lock()
+        if member is None:
             image = self._image(model, key)
             item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
-            entry = self.entries[identity] = Entry(item, key, image, self._read_again, self._id)
-        return entry
+            member = self._add(identity, item, key, image)
+        return member
 
-    def _entry(self, identity: Any) -> Entry | None:
-        entry = self.entries.get(identity)
-        return None if entry is None or entry.is_unused else entry
+    def _add(self, identity: Any, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
+        def read(member: Member) -> Image | None:
+            return self._image(member.model, member.key)
 
-    def found(self, model: type[Any], image: Image) -> Entry:
+        member = self.by_key[identity] = Member(item, key, base, read, self._id)
+        return member
+
+    def _known(self, identity: Any) -> Member | None:
+        member = self.by_key.get(identity)
+        return None if member is None or member.is_unused else member
+
+    def _found(self, model: type[Any], image: Image) -> Member:
         """Return an item that a consistent query has found, and that the transaction from now on relies on."""
         names = [
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
         key = {name: image[name] for name in names}
         identity, row = _identity(model, key), row_of(model, key)
-        entry = self._entry(identity)
-        if entry is None:
+        member = self._known(identity)
+        if member is None:
             is_marked = row is not None and row.state(image).mark is not None
             current = self._image(model, key) if is_marked else (None if is_expired(model, image) else image)
             item = model.from_raw_data(copy.deepcopy(current or image))
-            entry = self.entries[identity] = Entry(item, key, current, self._read_again, self._id)
+            member = self._add(identity, item, key, current)
         if self._relies_on_reads:
-            entry.rely()
-        return entry
+            member.rely()
+        return member
 
-    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Entry:
+    def query(
+        self,
+        model: type[Any],
+        hash_key: Any,
+        range_key_condition: Condition | None,
+        filter_condition: Condition | None,
+        options: dict[str, Any],
+    ) -> list[Any]:
+        """Return the items of a hash key as the transaction sees them, in the order of their range keys."""
+        if is_guarding(model):
+            self._rely_on_guard(model, hash_key)
+        limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
+        members = [self._found(model, image) for image in _stored(model, hash_key, range_key_condition, options)]
+        known = {id(member) for member in members}
+        key_condition = guards.both(model._hash_key_attribute() == hash_key, range_key_condition)
+        members = [member for member in members if issubclass(member.model, model)] + [
+            member
+            for member in self.by_key.values()
+            if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
+        ]
+        items = [member.item for member in members if member.look() is not None and member.shows(filter_condition)]
+        if model._range_keyname is not None:
+            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
+        return items[:limit]
+
+    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Member:
         """Return what the transaction knows of an instance that somebody hands in, to write it or to check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
         identity = _identity(type(item), key)
-        entry = self._entry(identity)
-        if entry is None:
+        member = self._known(identity)
+        if member is None:
             versions.check_current(item, TransactWriteError)
-            entry = self.entries[identity] = Entry(item, key, UNREAD, self._read_again, self._id)
+            member = self._add(identity, item, key, UNREAD)
         if is_write:
-            entry.take(item, replaces=replaces)
+            member.take(item, replaces=replaces)
         else:
-            entry.compare(item)
-        return entry
+            member.compare(item)
+        return member
 
-    def guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
+    def guard(self, model: type[GuardedMixin], hash_key: Any) -> Member:
         """Return the row that counts who creates and deletes items of a hash key."""
         [stored] = _hash_key(model, hash_key).values()
         return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
 
-    def counter(self, model: type[Any], name: str) -> Entry:
+    def counter(self, model: type[Any], name: str) -> Member:
         """Return a row of ours that counts who writes under a hash key.
 
         Raises:
             ConfigurationError: another program has stored what is there.
         """
-        entry = self._find(model, name)
-        if isinstance(entry.base, dict) and versions.known_of(model, entry.base).version is None:
+        member = self._find(model, name)
+        if member.stored and versions.known_of(model, member.stored).version is None:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
-        return entry
+        return member
 
-    def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
+    def _rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
         """Rely on nobody creating or deleting items of a hash key, so that it can be queried.
 
         DynamoDB applies a native transaction item by item: the guard may show one already whose items a query does
@@ -155,16 +188,16 @@ class Members:
         guard.rely()
         self._settle(model, _hash_key(model, hash_key), guard)
 
-    def count_in_guard(self, entry: Entry) -> None:
+    def count_in_guard(self, member: Member) -> None:
         """Tell those who query the hash key of an item that it is created or deleted."""
-        hash_key = getattr(entry.item, str(entry.model._hash_keyname))
-        guard = self.guard(entry.model, hash_key)
+        hash_key = getattr(member.item, str(member.model._hash_keyname))
+        guard = self.guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
-        counted = Counted(entry.model, _hash_key(entry.model, hash_key))
+        counted = Counted(member.model, _hash_key(member.model, hash_key))
         keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
-        keys[_identity(entry.model, entry.key)] = entry.key
+        keys[_identity(member.model, member.key)] = member.key
 
-    def name_in_guards(self, direct: Callable[[], Collection[Entry]]) -> None:
+    def name_in_guards(self, direct: Callable[[], Collection[Member]]) -> None:
         """Name in the guards what was counted there; before the commit.
 
         Args:
@@ -176,22 +209,22 @@ class Members:
         """
         chosen: set[Any] | None = None
         for identity, counted in self._counted.items():
-            guard = self.entries.get(identity)
+            guard = self.by_key.get(identity)
             if guard is None or guard.write is None:  # it was all taken back
                 continue
             names = counted.names(None)
             if not has_room(names):
                 chosen = chosen or _identities(direct())
                 names = counted.names(chosen)
-            if is_full(guard.base):
+            if is_full(guard.stored):
                 self._settle(counted.model, counted.hash_key, guard)
-                guard.update([naming(self._id, names), *forgetting(guard.base)], None, checks=False)
+                guard.update([naming(self._id, names), *forgetting(guard.stored)], None, checks=False)
             else:
                 guard.update([naming(self._id, names)], None, checks=False)
         if chosen is not None and not _identities(direct()) <= chosen:
             raise too_many()  # the names themselves have changed what goes where
 
-    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Entry) -> None:
+    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Member) -> None:
         """Settle what a guard names, as it was when it was read, which is checked."""
         place = _identity(guard.model, guard.key)
         new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
@@ -201,9 +234,6 @@ class Members:
     def _image(self, model: type[Any], key: Image) -> Image | None:
         image = self.reader.read(model, key)
         return None if image is None or is_expired(model, image) else image
-
-    def _read_again(self, entry: Entry) -> Image | None:
-        return self._image(entry.model, entry.key)
 
     def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
         if not issubclass(model, LockableMixin):
@@ -234,16 +264,28 @@ class Members:
     def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
         if model is not None:
             yield model
-        for entry in self.entries.values():
-            yield entry.model
+        for member in self.by_key.values():
+            yield member.model
 
 
-def _is_counter(entry: Entry) -> Condition:
+def _is_counter(member: Member) -> Condition:
     """Return the condition that a row counts, or is not there: another program may have stored it since it was read."""
-    version = versions.shape_of(entry.model).version
+    version = versions.shape_of(member.model).version
     assert version is not None  # noqa: S101 - it counts
-    condition: Condition = Path([next(iter(entry.key))]).does_not_exist() | version.exists()
+    condition: Condition = Path([next(iter(member.key))]).does_not_exist() | version.exists()
     return condition
+
+
+def _stored(
+    model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
+) -> Iterable[Image]:
+    """Query without the filters of models: a placeholder, which has no class yet, may be an item that is committed."""
+    arguments = {"consistent_read": True, "limit": options.get("page_size"), "range_key_condition": range_key_condition}
+    serialized = model._serialize_keys(hash_key)[0]
+    found: Iterable[Image] = ResultIterator(
+        model._get_connection().query, (serialized,), arguments, rate_limit=options.get("rate_limit")
+    )
+    return found
 
 
 def give_back(lock: Lock[Any]) -> None:
@@ -259,8 +301,8 @@ def _hash_key(model: type[Any], hash_key: Any) -> Image:
     return {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
 
 
-def _identities(entries: Collection[Entry]) -> set[Any]:
-    return {_identity(entry.model, entry.key) for entry in entries}
+def _identities(members: Collection[Member]) -> set[Any]:
+    return {_identity(member.model, member.key) for member in members}
 
 
 def _identity(model: type[Any], key: Image) -> Any:

@@ -21,7 +21,6 @@ LAYERS = [
     ["running", "intervals"],
     ["_intervals"],
     ["transactions", "recovery"],
-    ["querying"],
     ["members"],
     ["terms"],
     ["named", "transaction_table"],

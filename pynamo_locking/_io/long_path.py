@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking._core.paths import Plan
-    from pynamo_locking._io.headers import HeaderTable
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Row
-    from pynamo_locking._io.unit import Entry
+    from pynamo_locking._io.transaction_options import TransactionOptions
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -47,39 +47,25 @@ class LongCommit:
     """One commit of the long path.
 
     Args:
-        entries: the items, in the order of their keys.
+        members: the items, in the order of their keys.
         plan: which of them are direct, staged, checked, validated.
-        header_table: the table of transactions.
-        header: of this one.
-        deadline: until when to wait for others, by the monotonic clock.
-        workers: how many requests at once.
+        options: of the transaction.
         extra: more actions of the decision.
-        on_progress: called with the number of requests done and of all, for marks and finishes.
 
     Attributes:
         is_decided: whether it is known to be committed.
     """
 
     def __init__(
-        self,
-        entries: Sequence[Entry],
-        plan: Plan,
-        header_table: HeaderTable,
-        header: Header,
-        *,
-        deadline: float,
-        workers: int,
-        extra: Sequence[TransactAction] = (),
-        on_progress: Callable[[int, int], object] | None = None,
+        self, members: Sequence[Member], plan: Plan, options: TransactionOptions, extra: Sequence[TransactAction]
     ) -> None:
-        self._entries = entries
+        assert options.header_table is not None  # noqa: S101 - `Committing.plan` checks it
+        self._members = members
         self._plan = plan
-        self._header_table = header_table
-        self._header = header
-        self._deadline = deadline
-        self._workers = workers
+        self._options = options
+        self._header_table = options.header_table
+        self._header = _new_header(options, is_early=bool(plan.validated))
         self._extra = extra
-        self._on_progress = on_progress
         self._done = 0
         self._beat = 0
         self._renewed = 0.0
@@ -90,7 +76,7 @@ class LongCommit:
         self._is_sent = False
         self.is_decided = False
         self._assembly = Assembly()
-        self._marker = Marker(header, deadline, self.pulse, lambda: self._failure is not None)
+        self._marker = Marker(self._header, options.deadline, self.pulse, lambda: self._failure is not None)
 
     def run(self) -> None:
         """Commit, or leave nothing behind.
@@ -109,7 +95,7 @@ class LongCommit:
             self._is_begun = True
             self._write_rows()
             self._run([partial(self._marker.mark, one) for one in self._marked])
-            validate([self._entries[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
+            validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
@@ -134,7 +120,7 @@ class LongCommit:
         id_, staged, name = self._header.id, set(self._plan.staged), header_rows.row_of_changes
         with reading.for_commit():
             return [
-                plan_mark(self._entries[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
+                plan_mark(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
                 for i in self._plan.marked
             ]
 
@@ -185,15 +171,15 @@ class LongCommit:
                 except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
                     self._failure = error
 
-        Pool([partial(guarded, job) for job in jobs], self._workers, on_done or self._progress).run()
+        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done or self._progress).run()
         if self._failure is not None:
             raise self._failure
 
     def _progress(self, _: int) -> None:
         self._done += 1
-        if self._on_progress is not None:
+        if self._options.on_progress is not None:
             staged = len(self._plan.staged)
-            self._on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
+            self._options.on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
 
     # The decision
 
@@ -218,17 +204,17 @@ class LongCommit:
             commit.send()
 
     def _assemble(self) -> None:
-        marked = {id(one.entry): one for one in self._marked}
+        marked = {id(one.member): one for one in self._marked}
         for i in self._plan.direct:
-            entry = self._entries[i]
-            assert entry.writer is not None  # noqa: S101 - it has a write
-            one = marked.get(id(entry))
+            member = self._members[i]
+            assert member.writer is not None  # noqa: S101 - it has a write
+            one = marked.get(id(member))
             if one is None:
-                self._assembly.add_write(i, entry.writer, entry.final())
+                self._assembly.add_write(i, member.writer, member.final())
             else:
                 self._assembly.actions[i] = one.decided_by()
         for i in self._plan.checked:
-            self._assembly.add_check(i, self._entries[i].final(), self._entries[i].row)
+            self._assembly.add_check(i, self._members[i].final(), self._members[i].row)
 
     def _give_up(self, error: BaseException) -> bool:
         """Abort, unless the decision got through; tell whether it did.
@@ -306,15 +292,28 @@ class LongCommit:
         self._assembly.note_commit()
         for one in self._marked:
             if one.is_staged:
-                note_applied(one.entry.final())
-            if one.entry.is_deleted and one.own is not None:
+                note_applied(one.member.final())
+            if one.member.is_deleted and one.own is not None:
                 locked.left(one.own, None)
 
     def _expect_deletes(self, *, expected: bool) -> None:
         """Note that locks of ours may go with the items that carry them."""
         for one in self._marked:
-            if one.entry.is_deleted and one.own is not None:
+            if one.member.is_deleted and one.own is not None:
                 one.own.may_delete = expected
+
+
+def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+    now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
+    return Header(
+        options.id,
+        State.PENDING,
+        options.priority,
+        options.owner,
+        lease_ms=lease_ms,
+        until_ms=now_ms + lease_ms,
+        is_early=is_early,
+    )
 
 
 def key_size(row: Row) -> int:

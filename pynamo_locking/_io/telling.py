@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.committing import Committing, TransactionOptions
+    from pynamo_locking._io.committing import Committing
     from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
@@ -271,16 +271,14 @@ def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
 
 
 @_harmless
-def transaction_ended(
-    transaction: Transaction, options: TransactionOptions, committing: Committing | None, error: BaseException | None
-) -> None:
+def transaction_ended(transaction: Transaction, committing: Committing | None, error: BaseException | None) -> None:
     """Tell that a transaction of ours is over."""
     about = {
         **clocks(),
-        "transaction_id": options.id,
-        "owner": options.owner,
+        "transaction_id": transaction.id,
+        "owner": transaction._options.owner,
         "lasted_ms": _ms_since(transaction._began_s),
-        "items": len(transaction._members.entries),
+        "items": len(transaction._members.by_key),
         "path": "" if committing is None else committing.path,
     }
     if transaction._is_committed:

@@ -58,13 +58,12 @@ def check_place(header_table: HeaderTable, header_id: str, table: str) -> None:
     Raises:
         LockingError: it is.
     """
-    if (
-        table.rpartition("/")[0] != header_table.table.rpartition("/")[0]
-    ):  # of an ARN all but the name; of a name nothing
+    place, declared = table.rpartition("/")[0], header_table.table.rpartition("/")[0]
+    if place != declared:  # of an ARN all but the name; of a name nothing
         raise LockingError(
             f"the transaction {header_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named as "
-            f"one of another account or Region than {header_table.table!r}. That table was not asked. Find out who has written "
-            f"this."
+            f"one of another account or Region than {header_table.table!r}. That table was not asked. Find out who has "
+            f"written this."
         )
 
 

@@ -96,20 +96,20 @@ class _Dropped(Exception):  # noqa: N818 - a signal
 def r5_plain_reads_validate() -> Patches:
     """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
 
-    def read_together(entries: Any, marks: Any = ()) -> list[Any]:
-        return [*map(_plain_read, entries), *(_plain_header(entries, mark) for mark in marks)]
+    def read_together(members: Any, marks: Any = ()) -> list[Any]:
+        return [*map(_plain_read, members), *(_plain_header(members, mark) for mark in marks)]
 
     return [(validation, "read_together", read_together)]
 
 
-def _plain_read(entry: Any) -> Any:
-    kwargs = {"TableName": entry.table, "Key": entry.key, "ConsistentRead": True}
-    connection = entry.item._get_connection().connection
+def _plain_read(member: Any) -> Any:
+    kwargs = {"TableName": member.table, "Key": member.key, "ConsistentRead": True}
+    connection = member.item._get_connection().connection
     return persistently(lambda: requests.ask(connection, "GetItem", kwargs)).get("Item")
 
 
-def _plain_header(entries: Any, mark: Any) -> Any:
-    header_table = HeaderTable(entries[0].item._get_connection().connection, mark.table)
+def _plain_header(members: Any, mark: Any) -> Any:
+    header_table = HeaderTable(members[0].item._get_connection().connection, mark.table)
     kwargs = {"TableName": header_table.table, "Key": header_table.key(mark.id), "ConsistentRead": True}
     return persistently(lambda: requests.ask(header_table.connection, "GetItem", kwargs)).get("Item")
 
@@ -124,7 +124,7 @@ def r6_validation_before_everything_is_marked() -> Patches:
 def r7_absence_is_checked_last() -> Patches:
     """An item that was absent is checked after others: it may have come and gone in between."""
     ordered = validation.in_order
-    return [(validation, "in_order", lambda entries: ordered(entries)[::-1])]
+    return [(validation, "in_order", lambda members: ordered(members)[::-1])]
 
 
 @plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", limit=1000)
@@ -202,9 +202,9 @@ def snapshots_with_headers_of_another_moment() -> Patches:
     """A snapshot looks past a mark whose transaction was pending a moment ago: it is decided when the item is read."""
     read = validation.read_together
 
-    def read_together(entries: Any, marks: Any = ()) -> list[Any]:
-        found = [_plain_header(entries, mark) for mark in marks]
-        return [*read(entries), *found]
+    def read_together(members: Any, marks: Any = ()) -> list[Any]:
+        found = [_plain_header(members, mark) for mark in marks]
+        return [*read(members), *found]
 
     return [(validation, "read_together", read_together)]
 
