@@ -13,11 +13,10 @@ from pynamodb.pagination import ResultIterator
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._io import guards, runtime, versions
 from pynamo_locking._io.denials import foreign
-from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.expiry import unexpired
 from pynamo_locking._io.guard_names import Counted, forgetting, has_room, is_full, named_in, naming, too_many
 from pynamo_locking._io.member import UNREAD, Member, Unread
-from pynamo_locking._io.reading import row_of
-from pynamo_locking._io.rows import key_of
+from pynamo_locking._io.rows import ItemKey, key_of
 from pynamo_locking._io.together import settle
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost
 from pynamo_locking.models import LockableMixin
@@ -38,7 +37,7 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class Members:
-    """What a transaction has to do with which items.
+    """The items of one transaction, and the locks that it holds of them.
 
     Args:
         transaction_id: of the transaction.
@@ -62,7 +61,7 @@ class Members:
         *,
         relies_on_reads: bool,
     ) -> None:
-        self.by_key: dict[Any, Member] = {}
+        self.by_key: dict[ItemKey, Member] = {}
         self.locks: list[Lock[Any]] = []
         self._id = transaction_id
         self._table = table
@@ -82,27 +81,24 @@ class Members:
     def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         check_model(model)
         key = key_of(model, hash_key, range_key)
-        identity = _identity(model, key)
         if for_update:
             self._lock(model, hash_key, range_key)
-        member = self._known(identity)
+        member = self._known(model, key)
         if member is not None and for_update:
             member.note_lock()
         if member is None:
             image = self._image(model, key)
             item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
-            member = self._add(identity, item, key, image)
+            member = self._add(item, key, image)
         return member
 
-    def _add(self, identity: Any, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
-        def read(member: Member) -> Image | None:
-            return self._image(member.model, member.key)
-
-        member = self.by_key[identity] = Member(item, key, base, read, self._id)
+    def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
+        member = Member(item, key, base, lambda member: self._image(member.model, member.key), self._id)
+        self.by_key[member.identity] = member
         return member
 
-    def _known(self, identity: Any) -> Member | None:
-        member = self.by_key.get(identity)
+    def _known(self, model: type[Any], key: Image) -> Member | None:
+        member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
         return None if member is None or member.is_unused else member
 
     def _found(self, model: type[Any], image: Image) -> Member:
@@ -111,13 +107,11 @@ class Members:
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
         key = {name: image[name] for name in names}
-        identity, row = _identity(model, key), row_of(model, key)
-        member = self._known(identity)
+        member = self._known(model, key)
         if member is None:
-            is_marked = row is not None and row.state(image).mark is not None
-            current = self._image(model, key) if is_marked else (None if is_expired(model, image) else image)
+            current = unexpired(model, self.reader.committed(model, key, image))
             item = model.from_raw_data(copy.deepcopy(current or image))
-            member = self._add(identity, item, key, current)
+            member = self._add(item, key, current)
         if self._relies_on_reads:
             member.rely()
         return member
@@ -151,20 +145,19 @@ class Members:
         """Return what the transaction knows of an instance that somebody hands in, to write it or to check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
-        identity = _identity(type(item), key)
-        member = self._known(identity)
+        member = self._known(type(item), key)
         if member is None:
             versions.check_current(item, TransactWriteError)
-            member = self._add(identity, item, key, UNREAD)
+            member = self._add(item, key, UNREAD)
         if is_write:
             member.take(item, replaces=replaces)
         else:
             member.compare(item)
         return member
 
-    def guard(self, model: type[GuardedMixin], hash_key: Any) -> Member:
+    def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
         """Return the row that counts who creates and deletes items of a hash key."""
-        [stored] = _hash_key(model, hash_key).values()
+        [stored] = hash_key.values()
         return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
 
     def counter(self, model: type[Any], name: str) -> Member:
@@ -179,23 +172,19 @@ class Members:
         return member
 
     def _rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
-        """Rely on nobody creating or deleting items of a hash key, so that it can be queried.
-
-        DynamoDB applies a native transaction item by item: the guard may show one already whose items a query does
-        not. So those that are named in the guard are settled first.
-        """
-        guard = self.guard(model, hash_key)
+        """Rely on nobody creating or deleting items of a hash key, and settle those that its guard names."""
+        attribute: Any = model._hash_key_attribute()
+        stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+        guard = self._guard(model, stored)
         guard.rely()
-        self._settle(model, _hash_key(model, hash_key), guard)
+        self._settle(model, stored, guard)
 
     def count_in_guard(self, member: Member) -> None:
         """Tell those who query the hash key of an item that it is created or deleted."""
-        hash_key = getattr(member.item, str(member.model._hash_keyname))
-        guard = self.guard(member.model, hash_key)
+        hash_key = dict([next(iter(member.key.items()))])
+        guard = self._guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
-        counted = Counted(member.model, _hash_key(member.model, hash_key))
-        keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
-        keys[_identity(member.model, member.key)] = member.key
+        self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
 
     def name_in_guards(self, direct: Callable[[], Collection[Member]]) -> None:
         """Name in the guards what was counted there; before the commit.
@@ -214,26 +203,25 @@ class Members:
                 continue
             names = counted.names(None)
             if not has_room(names):
-                chosen = chosen or _identities(direct())
+                chosen = chosen or {member.identity for member in direct()}
                 names = counted.names(chosen)
             if is_full(guard.stored):
                 self._settle(counted.model, counted.hash_key, guard)
                 guard.update([naming(self._id, names), *forgetting(guard.stored)], None, checks=False)
             else:
                 guard.update([naming(self._id, names)], None, checks=False)
-        if chosen is not None and not _identities(direct()) <= chosen:
+        if chosen is not None and not {member.identity for member in direct()} <= chosen:
             raise too_many()  # the names themselves have changed what goes where
 
     def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Member) -> None:
         """Settle what a guard names, as it was when it was read, which is checked."""
-        place = _identity(guard.model, guard.key)
+        place = guard.identity
         new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
         settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
 
     def _image(self, model: type[Any], key: Image) -> Image | None:
-        image = self.reader.read(model, key)
-        return None if image is None or is_expired(model, image) else image
+        return unexpired(model, self.reader.read(model, key))
 
     def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
         if not issubclass(model, LockableMixin):
@@ -294,16 +282,3 @@ def give_back(lock: Lock[Any]) -> None:
         lock.release()
     except LockLost as error:
         logger.warning("the lock %s was lost before its transaction gave it back: %s", lock._target.row.label, error)
-
-
-def _hash_key(model: type[Any], hash_key: Any) -> Image:
-    attribute = model._hash_key_attribute()
-    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
-
-
-def _identities(members: Collection[Member]) -> set[Any]:
-    return {_identity(member.model, member.key) for member in members}
-
-
-def _identity(model: type[Any], key: Image) -> Any:
-    return (model._get_connection().table_name, *sorted((name, *value.items()) for name, value in key.items()))

@@ -116,10 +116,7 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
-        """Read an item whose lock is elsewhere.
-
-        A plain read can show the state before a transaction that is decided but not yet applied.
-        """
+        """Read an item whose lock is elsewhere, and whose writes are transactions: see `together.settle`."""
         patience = Patience()
         while True:
             try:

@@ -47,7 +47,7 @@ class Committing:
 
     def __init__(self, members: Sequence[Member], options: TransactionOptions) -> None:
         taking_part = [member for member in members if member.write is not None or member.is_read]
-        self._members = sorted(taking_part, key=lambda member: (member.table, repr(sorted(member.key.items()))))
+        self._members = sorted(taking_part, key=lambda member: repr(member.identity))
         self._options = options
         self._long: LongCommit | None = None
         self._assembly: Assembly | None = None

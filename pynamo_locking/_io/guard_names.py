@@ -1,8 +1,8 @@
 """What a guard says of the items that transactions have created and deleted under its hash key.
 
-DynamoDB applies a native transaction item by item, so the guard may show one whose items no query finds yet. Each
-transaction names its items in an attribute of its own. Whoever has settled what others have named can therefore
-remove their attributes, without a condition; one that was removed never comes again.
+A guard may show a transaction whose items no query finds yet: see `together.settle`. Each transaction names its items
+in an attribute of its own. A transaction that has settled what others have named can therefore remove their attributes,
+without a condition; one that was removed never comes again.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ def _change(
             image = ask(header_table, "UpdateItem", kwargs).get("Attributes")
         except Refused as refused:
             image = refused.image
-        # A header that is missing was final long ago, or never was: no mark of it may be finished.
+        # One that is missing counts as aborted: see `fate`.
         return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
 
     return persistently(send)

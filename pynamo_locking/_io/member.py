@@ -12,6 +12,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import expiry, guards, images, member_writes, transport, versions
 from pynamo_locking._io.items import check_actions
+from pynamo_locking._io.rows import ItemKey
 from pynamo_locking._io.writes import CHECK, DELETE, SAVE, UPDATE, Write, refusal
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion, also
 
@@ -51,6 +52,7 @@ class Member:
         token: of the transaction; the write ids come from it.
 
     Attributes:
+        identity: which item it is.
         before: what is known of the stored item.
         write: what is going to be done; None if the item is only read.
         after: the item as the transaction sees it; None if it is deleted, or was never there.
@@ -69,6 +71,7 @@ class Member:
     ) -> None:
         self.item = item
         self.key = key
+        self.identity = ItemKey.of(self.table, key)
         self.base = base
         self.before: Known = versions.known(item)
         self.write: Write | None = None
@@ -155,7 +158,7 @@ class Member:
             )
         self._is_key = is_other and known in (Known(), self._given) and known != self.before
         if self._is_key and not (is_made_anew or replaces):
-            return  # it only says which item; `_check_copy` refuses it where it says more
+            return  # it only says which item; `_operation` refuses it where it says more
         if is_other and not is_made_anew:
             self.compare(item, is_old=replaces and self.write is not None)
         if is_made_anew or not self._is_changed or self.is_deleted:
@@ -166,11 +169,6 @@ class Member:
         if is_old or versions.known(item) != self.before:
             why = "is in the transaction already, as another copy that differs: one of them is old."
             raise versions.stale(item, TransactWriteError, why)
-
-    def _check_copy(self, *, checks: bool) -> None:
-        """Refuse an operation that expects what was handed in to be stored, if the transaction knows better."""
-        if checks and self._is_key:
-            self.compare(self.item, is_old=True)
 
     def _show(self, image: Image, *, is_committed: bool) -> None:
         """Make the instance show an image, without a new version: it gets that when the transaction is committed."""
@@ -188,10 +186,7 @@ class Member:
                 versions.outdate(item, is_locked=True)
 
     def forsake(self, *, is_saved: bool) -> None:
-        """Note that the changes are not committed: saving an instance that shows them would store them all the same.
-
-        With `is_saved` that includes what the caller has put into the instance that was saved.
-        """
+        """Note that the changes are not committed, nor, if `is_saved`, what the caller has put into the instance."""
         self._outdate_shown()
         if is_saved and self.write is not None:
             versions.outdate(self.item, is_locked=True)
@@ -253,25 +248,19 @@ class Member:
     def pin(self) -> None:
         """Make a write without a check one of the item as it is stored, which is all that a mark can say."""
         assert self.write is not None  # noqa: S101 - only writes are pinned
-        if isinstance(self.base, Unread) or self.write.operation is not UPDATE:
-            self._read_for_save(anew=True)
+        was_unread = isinstance(self.base, Unread)
+        if was_unread or self.write.operation is not UPDATE:
+            self.base = self._read(self)
+        if was_unread:
+            self._keep_undeclared()
         self.before = versions.known_of(self.model, self.stored)
         self.is_checked = True
         if self.write.operation is UPDATE:
             self.look()
         self._plan_again()
 
-    def _read_for_save(self, *, anew: bool) -> None:
-        """Read the stored item, of which a save that is an update keeps what is not declared."""
-        was_unread = isinstance(self.base, Unread)
-        if anew:
-            self.base = self._read(self)
-        else:
-            self.load()
-        if was_unread:
-            self._keep_undeclared()
-
     def _keep_undeclared(self) -> None:
+        """Keep what is not declared of the stored item, which was read after a save of it that is an update."""
         is_update = self.write is not None and self.write.operation is SAVE and self.write.attributes is None
         if is_update and isinstance(self.after, dict):
             self.after = member_writes.undeclared(self.item, self.stored) | self.after
@@ -296,8 +285,10 @@ class Member:
         self.condition = guards.both(self.condition, condition)
 
     @contextlib.contextmanager
-    def _all_or_nothing(self, condition: Condition | None) -> Iterator[None]:
+    def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
         """Note the condition of an operation; take back all that the operation has noted when it fails."""
+        if checks and self._is_key:  # it expects what was handed in to be stored
+            self.compare(self.item, is_old=True)
         before = {name: vars(self)[name] for name in _UNDONE}
         try:
             self.require(condition)
@@ -315,7 +306,7 @@ class Member:
         if checks and self._is_changed and not self.is_deleted and not self.is_current:
             why = "does not show what the transaction has done to the item: go on with the instance that its get"
             raise versions.stale(self.item, TransactWriteError, f"{why} returns.")
-        with self._all_or_nothing(condition):
+        with self._operation(condition, checks=False):
             self._know_deleted(checks=checks)
             extra: Image | None = None
             if not isinstance(self.base, Unread) and not isinstance(self.after, Unread):
@@ -330,8 +321,7 @@ class Member:
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
         """Apply actions to the item as the transaction sees it."""
-        self._check_copy(checks=checks)
-        with self._all_or_nothing(condition):
+        with self._operation(condition, checks=checks):
             check_actions(self.item, self._new_writer().protected, actions)
             self.is_checked = self.is_checked or self.is_read or checks
             self._update(actions)
@@ -370,14 +360,14 @@ class Member:
             and member_writes.are_undeclared(self.item, actions)
         ):
             if self.is_checked:
-                self._read_for_save(anew=False)
+                self.load()
+                self._keep_undeclared()
             else:
                 self.pin()
 
     def delete(self, condition: Condition | None, *, checks: bool) -> None:
         """Delete the item."""
-        self._check_copy(checks=checks)
-        with self._all_or_nothing(condition):
+        with self._operation(condition, checks=checks):
             self.is_checked = self.is_checked or self.is_read or checks
             if self.is_checked and self.is_absent:
                 self.load()  # it may have been written without a version
@@ -389,8 +379,7 @@ class Member:
 
     def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
         """Count the version up."""
-        self._check_copy(checks=checks)
-        with self._all_or_nothing(condition):
+        with self._operation(condition, checks=checks):
             if not creates and self.write is None:
                 self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
             self.is_checked = self.is_checked or self.is_read or checks
@@ -454,11 +443,7 @@ class Member:
             self._plan_update(self._pending or ([guards.nothing()] if is_unknown else self._changes()))
 
     def final(self) -> Write:
-        """Return what DynamoDB has to do or to check, with the conditions that make it safe.
-
-        Raises:
-            ConfigurationError: the instance has another key by now.
-        """
+        """Return what DynamoDB has to do or to check, with the conditions that make it safe."""
         member_writes.check_key(self.item, self.key)
         write = self.write
         if write is None:

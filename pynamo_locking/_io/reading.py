@@ -71,6 +71,11 @@ class Reader:
             except (StillPending, Unavailable) as reason:
                 raise also(TransactionConflict, GetError)(f"{reason}. Trying again is safe.") from reason
 
+    def committed(self, model: type[Any], key: Image, image: Image) -> Image | None:
+        """Return an item that a query has found, without what a transaction may be about to do to it."""
+        row = row_of(model, key)
+        return image if row is None or row.state(image).mark is None else self.read(model, key)
+
     def _is_in_the_future(self, row: Row, mark: Mark) -> bool:
         """Tell whether the mark is of an undecided transaction that comes after whatever this one reads."""
         header_table = trust.header_table_of(row, mark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.attributes import BinaryAttribute, TTLAttribute, UTCDateTimeAttribute
 
@@ -14,6 +14,8 @@ from pynamo_locking._io.transport import lock_connection
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
 
 #: DynamoDB's limits for key values.
 _MAX_BYTES: Final = {"hash": 2048, "range": 1024}
+
+
+class ItemKey(NamedTuple):
+    """Which item, as a value. Keys that are one to DynamoDB are equal, however their numbers are written."""
+
+    table: str
+    values: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, table: str, key: Mapping[str, Mapping[str, Any]]) -> ItemKey:
+        """Return that of a key in DynamoDB's form."""
+        typed = ((name, *next(iter(value.items()))) for name, value in key.items())
+        return cls(table, tuple(sorted((name, canonical_number(v) if type_ == "N" else v) for name, type_, v in typed)))
+
+    def __str__(self) -> str:
+        return f"{self.table}({', '.join(repr(value) for _, value in self.values)})"
 
 
 def check_place(model: type[Model]) -> None:

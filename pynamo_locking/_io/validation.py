@@ -1,7 +1,4 @@
-"""Checks that what a transaction has read is still so, in reads that no transaction on its way can deceive.
-
-A plain read is no check: it may return the old value of a native transaction that is decided and not yet applied.
-"""
+"""Checks that what a transaction has read is still so, in transactional reads; for why see `together.settle`."""
 
 from __future__ import annotations
 
