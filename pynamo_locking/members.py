@@ -171,9 +171,9 @@ class Members:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
         return member
 
-    def _rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
+    def _rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
         """Rely on nobody creating or deleting items of a hash key, and settle those that its guard names."""
-        attribute: Any = model._hash_key_attribute()
+        attribute = model._hash_key_attribute()
         stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
         guard.rely()
