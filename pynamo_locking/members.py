@@ -126,7 +126,7 @@ class Members:
     ) -> list[Any]:
         """Return the items of a hash key as the transaction sees them, in the order of their range keys."""
         if is_guarding(model):
-            self._rely_on_guard(model, hash_key)
+            self.rely_on_guard(model, hash_key)
         limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
         members = [self._found(model, image) for image in _stored(model, hash_key, range_key_condition, options)]
         known = {id(member) for member in members}
@@ -171,7 +171,7 @@ class Members:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
         return member
 
-    def _rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
+    def rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
         """Rely on nobody creating or deleting items of a hash key, and settle those that its guard names."""
         attribute = model._hash_key_attribute()
         stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}

@@ -90,7 +90,7 @@ class Transaction:
         workers: int = 8,
         on_progress: Callable[[int, int], object] | None = None,
     ) -> None:
-        check_options(table, isolation, idempotency_key, workers)
+        check_options(table, idempotency_key, workers)
         self.id: str = runtime.current.token()
         self.is_repeated: bool = False
         self._isolation = isolation

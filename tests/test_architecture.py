@@ -180,7 +180,7 @@ def test_the_expressions_are_pure() -> None:
 
 
 #: The requests of locks, of transactions' own rows, and of the marks that transactions leave on items.
-REQUESTS = {"_io.requests", "_io.header_rows", "_io.headers", "_io.marks"}
+REQUESTS = {"_io.requests", "_io.headers", "_io.marks"}
 
 
 def test_condition_text_is_in_requests() -> None:

@@ -8,7 +8,7 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
-from pynamo_locking._io import events, header_rows, images
+from pynamo_locking._io import events, headers, images
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.items import GuardedItem
@@ -200,7 +200,7 @@ class Committing:
         if header_table is None or key is None:
             return []
         return [
-            TransactAction(header_rows.once(header_table, _row_of_key(key), {"id": {"S": self._options.id}}, KEY_TTL_S))
+            TransactAction(headers.once(header_table, _row_of_key(key), {"id": {"S": self._options.id}}, KEY_TTL_S))
         ]
 
     def _found_key(self) -> str | None:
@@ -209,7 +209,7 @@ class Committing:
         if header_table is None or key is None:
             return None
         try:
-            return header_rows.get_once(header_table, _row_of_key(key), lambda row: str(row["id"]["S"]))
+            return headers.get_once(header_table, _row_of_key(key), lambda row: str(row["id"]["S"]))
         except Unavailable:
             return None
 

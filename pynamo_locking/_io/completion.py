@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lease import LONGEST_LEASE_S
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import flaws, header_rows, headers, marks, requests, runtime, trust
+from pynamo_locking._io import flaws, headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Row
 from pynamo_locking._io.resolving import reason_now, stuck
@@ -73,7 +73,7 @@ def complete(header_table: HeaderTable, header: Header) -> Completed:
     else:
         header = headers.clean(header_table, header.id, is_certain=False)
     for spill in spilled:
-        header_rows.delete_row(header_table, spill)
+        headers.delete_row(header_table, spill)
     return Completed(header.state, marked)
 
 
@@ -93,8 +93,8 @@ def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[Ro
         CorruptRow: such a row is broken.
     """
     for number in range(header.rows):
-        name = header_rows.row_of_participants(header.id, number)
-        found = header_rows.get_row(
+        name = headers.row_of_participants(header.id, number)
+        found = headers.get_row(
             header_table, name, lambda row: [_row(header_table, each["M"]) for each in row["items"]["L"]]
         )
         if found is None:

@@ -22,7 +22,7 @@ from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.paths import keys_in_rows
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_rows, headers, images, locked, marks, reading, records, runtime
+from pynamo_locking._io import headers, images, locked, marks, reading, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
 from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.marking import Marked, Marker, plan_mark
@@ -117,7 +117,7 @@ class LongCommit:
 
     def _plan_marks(self) -> list[Marked]:
         """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
-        id_, staged, name = self._header.id, set(self._plan.staged), header_rows.row_of_changes
+        id_, staged, name = self._header.id, set(self._plan.staged), headers.row_of_changes
         with reading.for_commit():
             return [
                 plan_mark(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
@@ -129,13 +129,13 @@ class LongCommit:
         for one in self._marked:
             if one.mark.spill:
                 self.pulse()
-                header_rows.put_row(self._header_table, one.mark.spill, records.stored_changes(one.mark), expires=False)
+                headers.put_row(self._header_table, one.mark.spill, records.stored_changes(one.mark), expires=False)
         stored = [_participant(one) for one in self._marked]
         for number, keys in enumerate(keys_in_rows([key_size(one.row) for one in self._marked])):
             self.pulse()
             content = {"items": {"L": [stored[i] for i in keys]}}
-            header_rows.put_row(
-                self._header_table, header_rows.row_of_participants(self._header.id, number), content, expires=True
+            headers.put_row(
+                self._header_table, headers.row_of_participants(self._header.id, number), content, expires=True
             )
 
     def pulse(self) -> None:
@@ -286,7 +286,7 @@ class LongCommit:
     def _remove_rows(self) -> None:
         for one in self._marked:
             if one.mark.spill:
-                header_rows.delete_row(self._header_table, one.mark.spill)
+                headers.delete_row(self._header_table, one.mark.spill)
 
     def _note_commit(self) -> None:
         self._assembly.note_commit()

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import header_rows, records, requests, transport, trust
+from pynamo_locking._io import headers, records, requests, transport, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Refused
 from pynamo_locking.exceptions import LockingError
@@ -61,7 +61,7 @@ def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
     if not mark.spill:
         return mark
     trust.check_row_of_changes(mark.id, mark.spill)
-    return header_rows.get_row(header_table, mark.spill, lambda row: records.with_changes(mark, row))
+    return headers.get_row(header_table, mark.spill, lambda row: records.with_changes(mark, row))
 
 
 def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:

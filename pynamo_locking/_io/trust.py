@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.requests import Row
 
-#: Of a row of changes, behind the id of its transaction; see `header_rows.row_of_changes`.
+#: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
 _INDEX: Final = re.compile("[0-9]{5,9}")
 
 #: So much of a stored name is shown in an error.

@@ -30,7 +30,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import completion, header_rows, headers
+from pynamo_locking._io import completion, headers
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transaction_table import header_table_of
 from tests.support.faults import Answer, Forward, _tapped
@@ -657,13 +657,13 @@ def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkey
     put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
     image = stored(Purse, "p0")
     assert image is not None
-    original = header_rows.get_row
+    original = headers.get_row
 
     def get_row(*arguments: Any) -> Any:
         put(Purse, {**_values(image), "balance": {"N": "6"}})
         return original(*arguments)
 
-    monkeypatch.setattr(header_rows, "get_row", get_row)
+    monkeypatch.setattr(headers, "get_row", get_row)
     began = clock.elapsed
     with transaction() as tx:
         assert tx.get(Purse, "p0").balance == 6
