@@ -42,14 +42,13 @@ class Members:
     Args:
         transaction_id: of the transaction.
         table: of its headers, if the caller has named one.
-        reader: reads items.
+        reader: reads items; kept as an attribute.
         deadline: until when to wait for locks, by the monotonic clock.
         relies_on_reads: whether everything that is read has to be so still at the commit.
 
     Attributes:
         members: the items, by table and key.
         locks: those that are held until the end.
-        reader: reads items.
     """
 
     def __init__(

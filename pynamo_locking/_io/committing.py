@@ -12,7 +12,7 @@ from pynamo_locking._io import events, headers, images
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.items import GuardedItem
-from pynamo_locking._io.long_path import LongCommit, key_size
+from pynamo_locking._io.long_path import LongCommit, assemble, key_size
 from pynamo_locking._io.marking import can_be_marked
 from pynamo_locking._io.member import Unread
 from pynamo_locking._io.requests import Unavailable
@@ -155,12 +155,7 @@ class Committing:
     def _write_together(self) -> None:
         assembly = self._assembly = Assembly()
         for i, member in enumerate(self._members):
-            write = member.final()
-            if member.write is None:
-                assembly.add_check(i, write, member.row)
-            else:
-                assert member.writer is not None  # noqa: S101 - it has a write
-                assembly.add_write(i, member.writer, write)
+            assemble(assembly, i, member)
         assembly.before_commit()
         try:
             with assembly.last_under_locks():

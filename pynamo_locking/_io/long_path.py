@@ -205,16 +205,12 @@ class LongCommit:
 
     def _assemble(self) -> None:
         marked = {id(one.member): one for one in self._marked}
-        for i in self._plan.direct:
-            member = self._members[i]
-            assert member.writer is not None  # noqa: S101 - it has a write
-            one = marked.get(id(member))
+        for i in (*self._plan.direct, *self._plan.checked):
+            one = marked.get(id(self._members[i]))
             if one is None:
-                self._assembly.add_write(i, member.writer, member.final())
+                assemble(self._assembly, i, self._members[i])
             else:
                 self._assembly.actions[i] = one.decided_by()
-        for i in self._plan.checked:
-            self._assembly.add_check(i, self._members[i].final(), self._members[i].row)
 
     def _give_up(self, error: BaseException) -> bool:
         """Abort, unless the decision got through; tell whether it did.
@@ -301,6 +297,14 @@ class LongCommit:
         for one in self._marked:
             if one.member.is_deleted and one.own is not None:
                 one.own.may_delete = expected
+
+
+def assemble(assembly: Assembly, i: int, member: Member) -> None:
+    """Add the write of an item, or its check, to a native transaction."""
+    if member.write is None or member.writer is None:
+        assembly.add_check(i, member.final(), member.row)
+    else:
+        assembly.add_write(i, member.writer, member.final())
 
 
 def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
