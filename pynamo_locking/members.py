@@ -47,7 +47,7 @@ class Members:
         relies_on_reads: whether everything that is read has to be so still at the commit.
 
     Attributes:
-        members: the items, by table and key.
+        by_key: the items.
         locks: those that are held until the end.
     """
 
