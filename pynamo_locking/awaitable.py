@@ -1,11 +1,11 @@
-"""What a lockable model offers to tasks of asyncio, and how the instances of one item hear of each other's writes."""
+"""What a lockable model offers to tasks of asyncio."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout
 from pynamo_locking.versioned import VersionedMixin
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pynamo_locking._core.lease import Duration, LockSettings
-    from pynamo_locking._io.items import FreeItem
-    from pynamo_locking._io.own import OwnEntry
     from pynamo_locking.aio import AsyncEdit, AsyncLock
-
-#: Where an instance that is being written keeps the entry under which it is.
-_WRITES_UNDER: Final = "_pynamo_locking_writes_under"
 
 
 class RangeOptions(TypedDict, total=False):
@@ -48,47 +43,7 @@ def _aio() -> Any:
     return importlib.import_module("pynamo_locking.aio")
 
 
-class NoticingMixin(VersionedMixin):
-    """Of several instances of one item under one lock, those that are not written become old. See `Copies`."""
-
-    @override
-    def _writer(self) -> FreeItem | None:
-        """Return how this item is written, and note the entry under which it is going to be."""
-        writer = super()._writer()
-        vars(self).pop(_WRITES_UNDER, None)
-        if (own := getattr(writer, "own", None)) is not None:
-            vars(self)[_WRITES_UNDER] = own
-        return writer
-
-    def _was_written(self) -> None:
-        own: OwnEntry | None = vars(self).pop(_WRITES_UNDER, None)
-        if own is not None:
-            own.copies.note_write(self)
-
-    @override
-    def update_local_version_attribute(self) -> None:
-        """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
-        super().update_local_version_attribute()
-        self._was_written()
-
-    @override
-    def deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
-        """Load what DynamoDB has stored, which is the answer to an update. See PynamoDB's `Model.deserialize`."""
-        super().deserialize(attribute_values)
-        self._was_written()
-
-    @override
-    def refresh(self, consistent_read: bool = False) -> None:
-        """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
-
-        A copy that was read under a lock since lost or released starts afresh. One that was made old by a write of
-        another instance under the same lock can be saved again.
-        """
-        vars(self).pop(_WRITES_UNDER, None)  # of a write that failed
-        super().refresh(consistent_read)
-
-
-class AwaitableMixin(NoticingMixin):
+class AwaitableMixin(VersionedMixin):
     """Adds what is written ``async with`` to `LockableMixin`."""
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(

@@ -11,7 +11,7 @@ from typing_extensions import Self, TypeVar
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._io.pool import Pool
-from pynamo_locking._io.rows import key_of
+from pynamo_locking._io.rows import ItemKey, key_of
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, OutcomeUnknown, also
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.transact_write import MAX_ACTIONS, TransactWrite
@@ -34,7 +34,7 @@ class _Job(Generic[M]):
     operation: str
     condition: Condition | None
     checks_version: bool
-    identity: Any
+    identity: ItemKey | None
 
     def run(self) -> None:
         self._check_key()
@@ -224,13 +224,12 @@ def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
     return Conflict("not written: the batch was interrupted before")
 
 
-def _identity_of(item: GuardedMixin) -> Any:
+def _identity_of(item: GuardedMixin) -> ItemKey | None:
     """Return the table and the key of an item; None for a key that cannot be, which the write itself will say."""
     try:
-        key = key_of(type(item), *item._key_values())
+        return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *item._key_values()))
     except ConfigurationError:
         return None
-    return (type(item).Meta.table_name, *(next(iter(value.items())) for value in key.values()))
 
 
 def _size_of(job: _Job[M]) -> int:

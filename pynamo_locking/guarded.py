@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
@@ -16,6 +16,9 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.reads import ReadingMixin
 
 _M = TypeVar("_M", bound="GuardedMixin")
+
+#: Where an instance that is being written keeps the entry under which it is.
+_WRITES_UNDER: Final = "_pynamo_locking_writes_under"
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +50,20 @@ class GuardedMixin(ReadingMixin):
     _hides_expired: ClassVar[bool] = False
 
     def _writer(self) -> FreeItem | None:
-        """Return how this item is written; None: as PynamoDB does."""
+        """Return how this item is written, and note the entry under which it is going to be; None: as PynamoDB does."""
+        writer = self._find_writer()
+        vars(self).pop(_WRITES_UNDER, None)
+        if (own := getattr(writer, "own", None)) is not None:
+            vars(self)[_WRITES_UNDER] = own
+        return writer
+
+    def _was_written(self) -> None:
+        """Make the other instances of the item under the same lock old. See `Copies`."""
+        own: OwnEntry | None = vars(self).pop(_WRITES_UNDER, None)
+        if own is not None:
+            own.copies.note_write(self)
+
+    def _find_writer(self) -> FreeItem | None:
         attribute = self._lock_attribute()
         if attribute is not None:
             row = self._lock_row_of_item()
@@ -162,8 +178,10 @@ class GuardedMixin(ReadingMixin):
     def refresh(self, consistent_read: bool = False) -> None:
         """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
 
-        A copy that was read under a lock since lost or released starts afresh.
+        A copy that was read under a lock since lost or released starts afresh. One that was made old by a write of
+        another instance under the same lock can be saved again.
         """
+        vars(self).pop(_WRITES_UNDER, None)  # of a write that failed
         own: OwnEntry | None = vars(self).get(locked.OWN_ENTRY)
         if own is not None and (own.ended or own.lost.is_set()):
             del vars(self)[locked.OWN_ENTRY]
@@ -214,7 +232,7 @@ class GuardedMixin(ReadingMixin):
     ) -> dict[str, Any]:
         """Return a request that somebody else will send, and who will call `update_local_version_attribute`."""
         if write.operation is not DELETE:  # of which PynamoDB tells nobody
-            versions.promise(self, write.part, outdates=bool(write.actions), is_handed_out=True)
+            versions.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
         del kwargs["ReturnValuesOnConditionCheckFailure"]
         if return_values_on_condition_failure is not None:
             kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
@@ -271,11 +289,18 @@ class GuardedMixin(ReadingMixin):
     def update_local_version_attribute(self) -> None:
         """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
         super().update_local_version_attribute()  # type: ignore[no-untyped-call]
-        versions.keep_promise(self)
+        versions.take_expected(self)
         state = put_document(self)
         if state is not None:
             name = next(name for name, a in self.get_attributes().items() if isinstance(a, LockAttribute))
             self.attribute_values[name] = state
+        self._was_written()
+
+    @override
+    def deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
+        """Load what DynamoDB has stored, which is the answer to an update. See PynamoDB's `Model.deserialize`."""
+        super().deserialize(attribute_values)
+        self._was_written()
 
     # What came from DynamoDB brings its write id along
 

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
+from pynamodb.pagination import ResultIterator
 
 from pynamo_locking._core.naming import guard_name
-from pynamo_locking._io import runtime, versions
+from pynamo_locking._io import guards, runtime, versions
 from pynamo_locking._io.denials import foreign
-from pynamo_locking._io.expiry import is_expired
+from pynamo_locking._io.expiry import unexpired
 from pynamo_locking._io.guard_names import Counted, forgetting, has_room, is_full, named_in, naming, too_many
-from pynamo_locking._io.rows import key_of
+from pynamo_locking._io.member import UNREAD, Member, Unread
+from pynamo_locking._io.rows import ItemKey, key_of
 from pynamo_locking._io.together import settle
-from pynamo_locking._io.unit import UNREAD, Entry
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost
 from pynamo_locking.models import LockableMixin
-from pynamo_locking.terms import check_model
+from pynamo_locking.terms import check_model, is_guarding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pynamodb.expressions.condition import Condition
 
@@ -36,19 +37,18 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class Members:
-    """What a transaction has to do with which items.
+    """The items of one transaction, and the locks that it holds of them.
 
     Args:
         transaction_id: of the transaction.
         table: of its headers, if the caller has named one.
-        reader: reads items.
+        reader: reads items; kept as an attribute.
         deadline: until when to wait for locks, by the monotonic clock.
         relies_on_reads: whether everything that is read has to be so still at the commit.
 
     Attributes:
-        entries: the items, by table and key.
+        by_key: the items.
         locks: those that are held until the end.
-        reader: reads items.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Members:
         *,
         relies_on_reads: bool,
     ) -> None:
-        self.entries: dict[Any, Entry] = {}
+        self.by_key: dict[ItemKey, Member] = {}
         self.locks: list[Lock[Any]] = []
         self._id = transaction_id
         self._table = table
@@ -70,100 +70,122 @@ class Members:
         self._counted: dict[Any, Counted] = {}
         self._settled = set[tuple[Any, str]]()
 
-    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
+    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         """Return an item that the transaction from now on relies on, reading it if it has not."""
-        entry = self._find(model, hash_key, range_key, for_update=for_update)
+        member = self._find(model, hash_key, range_key, for_update=for_update)
         if self._relies_on_reads:
-            entry.rely()
-        return entry
+            member.rely()
+        return member
 
-    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Entry:
+    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         check_model(model)
         key = key_of(model, hash_key, range_key)
-        identity = _identity(model, key)
         if for_update:
             self._lock(model, hash_key, range_key)
-        entry = self._entry(identity)
-        if entry is not None and for_update:
-            entry.note_lock()
-        if entry is None:
+        member = self._known(model, key)
+        if member is not None and for_update:
+            member.note_lock()
+        if member is None:
             image = self._image(model, key)
             item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
-            entry = self.entries[identity] = Entry(item, key, image, self._read_again, self._id)
-        return entry
+            member = self._add(item, key, image)
+        return member
 
-    def _entry(self, identity: Any) -> Entry | None:
-        entry = self.entries.get(identity)
-        return None if entry is None or entry.is_unused else entry
+    def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
+        member = Member(item, key, base, lambda member: self._image(member.model, member.key), self._id)
+        self.by_key[member.identity] = member
+        return member
 
-    def found(self, model: type[Any], image: Image) -> Entry:
+    def _known(self, model: type[Any], key: Image) -> Member | None:
+        member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
+        return None if member is None or member.is_unused else member
+
+    def _found(self, model: type[Any], image: Image) -> Member:
         """Return an item that a consistent query has found, and that the transaction from now on relies on."""
         names = [
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
         key = {name: image[name] for name in names}
-        identity, row = _identity(model, key), model._row_of_key(key)
-        entry = self._entry(identity)
-        if entry is None:
-            is_marked = row is not None and row.state(image).mark is not None
-            current = self._image(model, key) if is_marked else (None if is_expired(model, image) else image)
+        member = self._known(model, key)
+        if member is None:
+            current = unexpired(model, self.reader.committed(model, key, image))
             item = model.from_raw_data(copy.deepcopy(current or image))
-            entry = self.entries[identity] = Entry(item, key, current, self._read_again, self._id)
+            member = self._add(item, key, current)
         if self._relies_on_reads:
-            entry.rely()
-        return entry
+            member.rely()
+        return member
 
-    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Entry:
+    def query(
+        self,
+        model: type[Any],
+        hash_key: Any,
+        range_key_condition: Condition | None,
+        filter_condition: Condition | None,
+        options: dict[str, Any],
+    ) -> list[Any]:
+        """Return the items of a hash key as the transaction sees them, in the order of their range keys."""
+        if is_guarding(model):
+            self.rely_on_guard(model, hash_key)
+        limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
+        members = [self._found(model, image) for image in _stored(model, hash_key, range_key_condition, options)]
+        known = {id(member) for member in members}
+        key_condition = guards.both(model._hash_key_attribute() == hash_key, range_key_condition)
+        members = [member for member in members if issubclass(member.model, model)] + [
+            member
+            for member in self.by_key.values()
+            if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
+        ]
+        items = [member.item for member in members if member.look() is not None and member.shows(filter_condition)]
+        if model._range_keyname is not None:
+            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
+        return items[:limit]
+
+    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Member:
         """Return what the transaction knows of an instance that somebody hands in, to write it or to check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
-        identity = _identity(type(item), key)
-        entry = self._entry(identity)
-        if entry is None:
+        member = self._known(type(item), key)
+        if member is None:
             versions.check_current(item, TransactWriteError)
-            entry = self.entries[identity] = Entry(item, key, UNREAD, self._read_again, self._id)
+            member = self._add(item, key, UNREAD)
         if is_write:
-            entry.take(item, replaces=replaces)
+            member.take(item, replaces=replaces)
         else:
-            entry.compare(item)
-        return entry
+            member.compare(item)
+        return member
 
-    def guard(self, model: type[GuardedMixin], hash_key: Any) -> Entry:
+    def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
         """Return the row that counts who creates and deletes items of a hash key."""
-        [stored] = _hash_key(model, hash_key).values()
+        [stored] = hash_key.values()
         return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
 
-    def counter(self, model: type[Any], name: str) -> Entry:
+    def counter(self, model: type[Any], name: str) -> Member:
         """Return a row of ours that counts who writes under a hash key.
 
         Raises:
             ConfigurationError: another program has stored what is there.
         """
-        entry = self._find(model, name)
-        if isinstance(entry.base, dict) and versions.known_of(model, entry.base).version is None:
+        member = self._find(model, name)
+        if member.stored and versions.known_of(model, member.stored).version is None:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
-        return entry
+        return member
 
-    def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any) -> None:
-        """Rely on nobody creating or deleting items of a hash key, so that it can be queried.
-
-        DynamoDB applies a native transaction item by item: the guard may show one already whose items a query does
-        not. So those that are named in the guard are settled first.
-        """
-        guard = self.guard(model, hash_key)
+    def rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
+        """Rely on nobody creating or deleting items of a hash key, and settle those that its guard names."""
+        attribute = model._hash_key_attribute()
+        stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+        guard = self._guard(model, stored)
         guard.rely()
-        self._settle(model, _hash_key(model, hash_key), guard)
+        self._settle(model, stored, guard)
 
-    def count_in_guard(self, entry: Entry) -> None:
+    def count_in_guard(self, member: Member) -> None:
         """Tell those who query the hash key of an item that it is created or deleted."""
-        hash_key = getattr(entry.item, str(entry.model._hash_keyname))
-        guard = self.guard(entry.model, hash_key)
+        hash_key = dict([next(iter(member.key.items()))])
+        guard = self._guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
-        counted = Counted(entry.model, _hash_key(entry.model, hash_key))
-        keys = self._counted.setdefault(_identity(guard.model, guard.key), counted).keys
-        keys[_identity(entry.model, entry.key)] = entry.key
+        self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
 
-    def name_in_guards(self, direct: Callable[[], Collection[Entry]]) -> None:
+    def name_in_guards(self, direct: Callable[[], Collection[Member]]) -> None:
         """Name in the guards what was counted there; before the commit.
 
         Args:
@@ -175,34 +197,30 @@ class Members:
         """
         chosen: set[Any] | None = None
         for identity, counted in self._counted.items():
-            guard = self.entries.get(identity)
+            guard = self.by_key.get(identity)
             if guard is None or guard.write is None:  # it was all taken back
                 continue
             names = counted.names(None)
             if not has_room(names):
-                chosen = chosen or _identities(direct())
+                chosen = chosen or {member.identity for member in direct()}
                 names = counted.names(chosen)
-            if is_full(guard.base):
+            if is_full(guard.stored):
                 self._settle(counted.model, counted.hash_key, guard)
-                guard.update([naming(self._id, names), *forgetting(guard.base)], None, checks=False)
+                guard.update([naming(self._id, names), *forgetting(guard.stored)], None, checks=False)
             else:
                 guard.update([naming(self._id, names)], None, checks=False)
-        if chosen is not None and not _identities(direct()) <= chosen:
+        if chosen is not None and not {member.identity for member in direct()} <= chosen:
             raise too_many()  # the names themselves have changed what goes where
 
-    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Entry) -> None:
+    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Member) -> None:
         """Settle what a guard names, as it was when it was read, which is checked."""
-        place = _identity(guard.model, guard.key)
+        place = guard.identity
         new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
         settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
 
     def _image(self, model: type[Any], key: Image) -> Image | None:
-        image = self.reader.read(model, key)
-        return None if image is None or is_expired(model, image) else image
-
-    def _read_again(self, entry: Entry) -> Image | None:
-        return self._image(entry.model, entry.key)
+        return unexpired(model, self.reader.read(model, key))
 
     def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
         if not issubclass(model, LockableMixin):
@@ -233,16 +251,28 @@ class Members:
     def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
         if model is not None:
             yield model
-        for entry in self.entries.values():
-            yield entry.model
+        for member in self.by_key.values():
+            yield member.model
 
 
-def _is_counter(entry: Entry) -> Condition:
+def _is_counter(member: Member) -> Condition:
     """Return the condition that a row counts, or is not there: another program may have stored it since it was read."""
-    version = versions.shape_of(entry.model).version
+    version = versions.shape_of(member.model).version
     assert version is not None  # noqa: S101 - it counts
-    condition: Condition = Path([next(iter(entry.key))]).does_not_exist() | version.exists()
+    condition: Condition = Path([next(iter(member.key))]).does_not_exist() | version.exists()
     return condition
+
+
+def _stored(
+    model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
+) -> Iterable[Image]:
+    """Query without the filters of models: a placeholder, which has no class yet, may be an item that is committed."""
+    arguments = {"consistent_read": True, "limit": options.get("page_size"), "range_key_condition": range_key_condition}
+    serialized = model._serialize_keys(hash_key)[0]
+    found: Iterable[Image] = ResultIterator(
+        model._get_connection().query, (serialized,), arguments, rate_limit=options.get("rate_limit")
+    )
+    return found
 
 
 def give_back(lock: Lock[Any]) -> None:
@@ -251,16 +281,3 @@ def give_back(lock: Lock[Any]) -> None:
         lock.release()
     except LockLost as error:
         logger.warning("the lock %s was lost before its transaction gave it back: %s", lock._target.row.label, error)
-
-
-def _hash_key(model: type[Any], hash_key: Any) -> Image:
-    attribute = model._hash_key_attribute()
-    return {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
-
-
-def _identities(entries: Collection[Entry]) -> set[Any]:
-    return {_identity(entry.model, entry.key) for entry in entries}
-
-
-def _identity(model: type[Any], key: Image) -> Any:
-    return (model._get_connection().table_name, *sorted((name, *value.items()) for name, value in key.items()))

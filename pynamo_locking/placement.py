@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from pynamodb.attributes import Attribute
+from pynamodb.attributes import Attribute, TTLAttribute
 from pynamodb.exceptions import TransactGetError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet
 from typing_extensions import Self
 
 from pynamo_locking._io import local, locked, rows
+from pynamo_locking._io.requests import Row
 from pynamo_locking._io.target import Target
+from pynamo_locking._io.transport import lock_connection
 from pynamo_locking._io.wish import checked_settings
 from pynamo_locking._io.writes import Patience
 from pynamo_locking.attributes import LockAttribute
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Row
 
     _Base = Model
 else:
@@ -116,10 +117,7 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
-        """Read an item whose lock is elsewhere.
-
-        A plain read can show the state before a transaction that is decided but not yet applied.
-        """
+        """Read an item whose lock is elsewhere, and whose writes are transactions: see `together.settle`."""
         patience = Patience()
         while True:
             try:
@@ -144,13 +142,18 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _lock_row(cls, key: dict[str, Any], attribute: LockAttribute, settings: LockSettings, label: str) -> Row:
-        return rows.row_of(
-            cls,
-            key,
-            attribute,
+        connection = cls._get_connection()
+        ttl = cls._ttl_attribute() if cls._lock_creates_item else None  # type: ignore[no-untyped-call]
+        return Row(
+            connection=lock_connection(connection.connection, settings.request_timeout),
+            table=connection.table_name,
+            key=key,
+            hash_name=next(iter(key)),
+            attribute=attribute.attr_name,
+            ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
             may_create=cls._lock_creates_item,
-            request_timeout=settings.request_timeout,
-            label=label,
+            name=label or rows.name_of(cls, key),
+            model=cls,
         )
 
     @classmethod

@@ -17,12 +17,12 @@ from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 from pynamo_locking.terms import check_table
-from pynamo_locking.transaction_table import book_of
+from pynamo_locking.transaction_table import header_table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking.transaction_table import TransactionTable
 
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002
 
     Cost: 1 consistent read.
     """
-    header = _answered(lambda: headers.read(book_of(check_table(table)), id))
+    header = _answered(lambda: headers.read(header_table_of(check_table(table)), id))
     return None if header is None else header.state.value
 
 
@@ -69,13 +69,13 @@ def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> s
 
     Cost: 1 read and 1 write for each of its items, and 2 of its header.
     """
-    book = book_of(check_table(table))
-    header = _answered(lambda: decided(book, id, force=force))
+    header_table = header_table_of(check_table(table))
+    header = _answered(lambda: decided(header_table, id, force=force))
     if header is None:
         return None
-    completed = _answered(lambda: complete(book, header)).state.value
+    completed = _answered(lambda: complete(header_table, header)).state.value
     if events.listeners:
-        events.tell.recovered(book, header, id, outcome=completed, by="recover")
+        events.tell.recovered(header_table, header, id, outcome=completed, by="recover")
     return completed
 
 
@@ -128,16 +128,16 @@ def sweep(
     Cost: a scan of the table, and that of `recover` for each transaction that needs it. One that was aborted, and whose
     process did not hear what became of all its marks, is looked at by every sweep for a day: a late mark may arrive.
     """
-    book, report, mutex = book_of(check_table(table)), SweepReport(), runtime.current.mutex()
+    header_table, report, mutex = header_table_of(check_table(table)), SweepReport(), runtime.current.mutex()
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
-        for header_id, found in headers.open_headers(book, segment, segments):
+        for header_id, found in headers.open_headers(header_table, segment, segments):
             verdict = (
                 _failed(header_id, found)
                 if isinstance(found, LockingError)
-                else _sweep_one(book, found, lambda: pool.is_over, dry_run=dry_run)
+                else _sweep_one(header_table, found, lambda: pool.is_over, dry_run=dry_run)
             )
             if pool.is_over:  # the caller was interrupted
                 return
@@ -160,27 +160,27 @@ def sweep(
     pool = Pool([lambda i=i: job(i) for i in range(segments)], segments, lambda _: None)  # type: ignore[misc]
     pool.run()
     if failures:
-        raise LockingError(f"the sweep of {book.table} was not completed: {failures[0]}") from failures[0]
+        raise LockingError(f"the sweep of {header_table.table} was not completed: {failures[0]}") from failures[0]
     return report
 
 
-def _sweep_one(book: Book, header: Header, is_over: Callable[[], bool], *, dry_run: bool) -> str:
+def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], bool], *, dry_run: bool) -> str:
     """Complete one transaction if it is decided or dead; return what it is, nothing if it was complete."""
     was_aborted = header.state is State.ABORTED
     try:
-        if header.state is State.PENDING and not is_dead(book, header, is_over):
+        if header.state is State.PENDING and not is_dead(header_table, header, is_over):
             return "pending"
         if dry_run:
             return "finished" if header.state is State.COMMITTED else "aborted"
         if header.state is State.PENDING:
-            header = headers.abort(book, header.id, "expired", beat=header.beat)
+            header = headers.abort(header_table, header.id, "expired", beat=header.beat)
             if header.state is State.PENDING:
                 return "pending"
-        completed = complete(book, header)
+        completed = complete(header_table, header)
         if was_aborted and not completed.marked:
             return ""
         if events.listeners:
-            events.tell.recovered(book, header, header.id, outcome=completed.state.value, by="sweep")
+            events.tell.recovered(header_table, header, header.id, outcome=completed.state.value, by="sweep")
     except Exception as error:  # noqa: BLE001 - the others are swept all the same
         return _failed(header.id, error)
     return completed.state.value

@@ -209,6 +209,6 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
                 gave_up(error, "transactional()", attempts)
                 raise
         runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        left = max(0.0, begun._terms.deadline - runtime.current.monotonic())
+        left = max(0.0, begun._options.deadline - runtime.current.monotonic())
         begun = begun._again(Transaction(**{**options, "wait": left}))
     raise AssertionError("the last attempt returns or raises")

@@ -10,8 +10,6 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.transaction_table import TransactionTable
 
-ISOLATION_LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
-
 #: A commit renews its lease between requests; a shorter one could end within a slow request.
 MIN_LEASE_S: Final = 3.0
 
@@ -67,12 +65,10 @@ def check_table(table: Any) -> type[TransactionTable]:
     return table
 
 
-def check_options(table: Any, isolation: Any, idempotency_key: Any, workers: Any) -> None:
+def check_options(table: Any, idempotency_key: Any, workers: Any) -> None:
     """Refuse options of a transaction that cannot work."""
     if table is not None:
         check_table(table)
-    if isolation not in ISOLATION_LEVELS:
-        raise ConfigurationError(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}.")
     is_text = isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) <= _LONGEST_KEY
     if idempotency_key is not None and not is_text:
         raise ConfigurationError(

@@ -9,20 +9,20 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
-from pynamo_locking._core.naming import canonical_number
 from pynamo_locking._io import events, guards, runtime, transport, versions
 from pynamo_locking._io.assembly import Assembly
-from pynamo_locking._io.commit import Action, Commit
+from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.items import FreeItem, GuardedItem
+from pynamo_locking._io.rows import ItemKey
 from pynamo_locking._io.writes import CHECK, plan_check
 from pynamo_locking.exceptions import ConfigurationError, also
 from pynamo_locking.guarded import GuardedMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action as UpdateAction
+    from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
     from pynamo_locking._io.own import OwnEntry
@@ -84,14 +84,14 @@ class TransactWrite(PynamoTransactWrite):
         lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
         if lock is None or not issubclass(model_cls, GuardedMixin):
             kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
-            self._add(_key_in(kwargs), Action({"ConditionCheck": kwargs}))
+            self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}))
             return
         # A transaction of many items may have decided what is not stored yet.
         condition &= guards.unmarked(lock.attr_name)
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
         kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
-        self._add(_key_in(kwargs), Action({"ConditionCheck": kwargs}, row=row))
+        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}, row=row))
 
     def read(self, item: Model) -> None:
         """Check that an item is still the one that was read, without writing it.
@@ -144,14 +144,14 @@ class TransactWrite(PynamoTransactWrite):
             keys, arguments = model._get_save_args(condition, add_version_condition=False)
             arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
             kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
-        self._add(_key_of(model), Action({"Put": kwargs}))
+        self._add(_key_of(model), TransactAction({"Put": kwargs}))
         self._models_for_version_attribute_update.append(model)
 
     @override
     def update(
         self,
         model: Model,
-        actions: list[UpdateAction],
+        actions: list[Action],
         condition: Condition | None = None,
         return_values: str | None = None,
         *,
@@ -167,7 +167,7 @@ class TransactWrite(PynamoTransactWrite):
         kwargs = model.get_update_kwargs_from_instance(
             [*actions], condition, return_values, add_version_condition=add_version_condition
         )
-        self._add(_key_in(kwargs), Action({"Update": kwargs}))
+        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Update": kwargs}))
         self._models_for_version_attribute_update.append(model)
 
     @override
@@ -178,7 +178,7 @@ class TransactWrite(PynamoTransactWrite):
             self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
             return
         kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
-        self._add(_key_in(kwargs), Action({"Delete": kwargs}))
+        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Delete": kwargs}))
 
     def _writer_of(self, model: Model) -> FreeItem | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
@@ -190,19 +190,19 @@ class TransactWrite(PynamoTransactWrite):
         key = _key_of(write.item)
         unguarded = self._assembly.unguarded(writer) if isinstance(writer, GuardedItem) else []
         for own in unguarded:
-            if _key_of_row(own) in self._assembly.actions:
+            if ItemKey.of(own.row.table, own.row.key) in self._assembly.actions:
                 raise _checked_already(own)
         self._make_room(key, write, needed=1 + len(unguarded))
         self._assembly.add_write(key, writer, write)
 
-    def _add(self, key: Any, action: Action) -> None:
+    def _add(self, key: ItemKey, action: TransactAction) -> None:
         for own in self._assembly.rows:
-            if _key_of_row(own) == key:
+            if ItemKey.of(own.row.table, own.row.key) == key:
                 raise _checked_already(own)
         self._make_room(key, action.write)
         self._assembly.actions[key] = action
 
-    def _make_room(self, key: Any, write: Write | None, needed: int = 1) -> None:
+    def _make_room(self, key: ItemKey, write: Write | None, needed: int = 1) -> None:
         """Refuse what DynamoDB would refuse, before anything is noted anywhere."""
         self._check_open()
         before = self._assembly.actions.get(key)
@@ -262,12 +262,12 @@ class TransactWrite(PynamoTransactWrite):
             self._client_request_token = commit.token
 
 
-def _check_replaces(before: Action, write: Write | None, key: Any) -> None:
+def _check_replaces(before: TransactAction, write: Write | None, key: ItemKey) -> None:
     """Refuse a second action on an item, unless it is a write with the check that the first one was."""
     is_read = before.write is not None and before.write.operation is CHECK
     if not (is_read and write is not None and write.part.is_checked):
         raise _invalid(
-            f"a transaction allows one action for each item, and this one has two for {key}: join them.", key[0]
+            f"a transaction allows one action for each item, and this one has two for {key}: join them.", key.table
         )
     _check_same_copy(before, write)
 
@@ -277,7 +277,7 @@ def _invalid(message: str, table: str) -> ConfigurationError:
     return also(ConfigurationError, TransactWriteError)(message, cause=transport.invalid(message, table))
 
 
-def _check_same_copy(before: Action, write: Write) -> None:
+def _check_same_copy(before: TransactAction, write: Write) -> None:
     """Refuse to read one state of an item and write another: one of the copies is old."""
     if before.write is not None and before.write.part.before != write.part.before:
         raise versions.stale(
@@ -287,24 +287,17 @@ def _check_same_copy(before: Action, write: Write) -> None:
         )
 
 
-def _table_of(actions: Sequence[Action]) -> str:
+def _table_of(actions: Sequence[TransactAction]) -> str:
     """Return the table of the first action."""
     table: str = next(iter(actions[0].request.values()))["TableName"]
     return table
 
 
-def _key_of(item: Model) -> Any:
-    """Return what identifies an item: its table and its key."""
-    hash_attribute, range_attribute = item._hash_key_attribute(), item._range_key_attribute()
-    names = [attribute for attribute in (hash_attribute, range_attribute) if attribute is not None]
-    values = item._get_hash_range_key_serialized_values()
-    key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in zip(names, values, strict=False)}
-    return (item._get_connection().table_name, *_sorted_key(key))
-
-
-def _key_of_row(own: OwnEntry) -> Any:
-    """Return the same for the row of a lock."""
-    return (own.row.table, *_sorted_key(own.row.key))
+def _key_of(item: Model) -> ItemKey:
+    attributes = item._hash_key_attribute(), item._range_key_attribute()
+    pairs = zip(attributes, item._get_hash_range_key_serialized_values(), strict=True)
+    key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in pairs if attribute is not None}
+    return ItemKey.of(item._get_connection().table_name, key)
 
 
 def _checked_already(own: OwnEntry) -> ConfigurationError:
@@ -313,14 +306,3 @@ def _checked_already(own: OwnEntry) -> ConfigurationError:
         f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it.",
         own.row.table,
     )
-
-
-def _key_in(kwargs: dict[str, Any]) -> Any:
-    """Return the same for the request of an action."""
-    return (kwargs["TableName"], *_sorted_key(kwargs["Key"]))
-
-
-def _sorted_key(key: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
-    """Return a key so that 2 and 2.0, which are one number to DynamoDB, are one here."""
-    values = ((name, *next(iter(typed.items()))) for name, typed in key.items())
-    return sorted((name, canonical_number(value) if type_ == "N" else value) for name, type_, value in values)

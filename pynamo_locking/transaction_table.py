@@ -36,7 +36,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     expires: TTLAttribute = TTLAttribute(null=True, attr_name=headers.EXPIRES)
 
 
-def book_of(table: type[TransactionTable]) -> headers.Book:
+def header_table_of(table: type[TransactionTable]) -> headers.HeaderTable:
     """Return a table of transactions as those who make its requests know it."""
     connection = table._get_connection()
-    return headers.Book(connection.connection, connection.table_name)
+    return headers.HeaderTable(connection.connection, connection.table_name)

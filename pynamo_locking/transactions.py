@@ -13,15 +13,15 @@ from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import events, runtime
 from pynamo_locking._io.callbacks import call_all
-from pynamo_locking._io.committing import Committing, Terms
+from pynamo_locking._io.committing import Committing
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.savepoint import Savepoint
+from pynamo_locking._io.transaction_options import TransactionOptions
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.members import Members, give_back
-from pynamo_locking.querying import QueryingMixin
-from pynamo_locking.terms import check_options, checked_lease, is_guarding
-from pynamo_locking.transaction_table import book_of
+from pynamo_locking.terms import check_model, check_options, check_query, checked_lease, is_guarding
+from pynamo_locking.transaction_table import header_table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.paths import Plan
-    from pynamo_locking._io.headers import Book
-    from pynamo_locking._io.unit import Entry
+    from pynamo_locking._io.headers import HeaderTable
+    from pynamo_locking._io.member import Member
     from pynamo_locking.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
-class Transaction(QueryingMixin):
+class Transaction:
     """A unit of work: collects reads and writes of any number of items, and commits them all or none.
 
     Made by `transaction`, or by hand with `commit` and `rollback`. Only what is called on it takes part:
@@ -90,7 +90,7 @@ class Transaction(QueryingMixin):
         workers: int = 8,
         on_progress: Callable[[int, int], object] | None = None,
     ) -> None:
-        check_options(table, isolation, idempotency_key, workers)
+        check_options(table, idempotency_key, workers)
         self.id: str = runtime.current.token()
         self.is_repeated: bool = False
         self._isolation = isolation
@@ -100,7 +100,7 @@ class Transaction(QueryingMixin):
         self._began_s = runtime.current.monotonic()
         deadline = self._began_s + seconds(wait, "wait")
         priority = f"{runtime.current.time_ms():015}-{self.id}"
-        self._terms = Terms(
+        self._options = TransactionOptions(
             id=self.id,
             priority=priority,
             owner=runtime.current.owner() if owner is None else checked_owner(owner),
@@ -142,10 +142,10 @@ class Transaction(QueryingMixin):
         the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
         """
         self._check_open()
-        entry = self._members.read(model, hash_key, range_key, for_update=for_update)
-        if entry.look() is None:
+        member = self._members.read(model, hash_key, range_key, for_update=for_update)
+        if member.look() is None:
             raise model.DoesNotExist("There is no such item.")
-        return cast("_M", entry.item)
+        return cast("_M", member.item)
 
     def get_or_none(
         self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
@@ -155,6 +155,42 @@ class Transaction(QueryingMixin):
             return self.get(model, hash_key, range_key, for_update=for_update)
         except DoesNotExist:
             return None
+
+    def query(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        **options: Any,
+    ) -> list[_M]:
+        """Return the items of a hash key as the transaction sees them, each read as by `get`.
+
+        The items that are found take part like those of `get`. That no other one *appears* until the commit is
+        guaranteed only for models with ``Meta.guard_queries = True``, whose items are created and deleted by
+        transactions alone: each of those then counts a row of its hash key in the `TransactionTable`, and a
+        query checks that.
+
+        Args:
+            model: the model.
+            hash_key: the hash key.
+            range_key_condition: on the range key.
+            filter_condition: on what is stored; items that the transaction has changed are judged as it sees them.
+            **options: `scan_index_forward`, `limit`, `page_size` and `rate_limit` of PynamoDB's `Model.query`. Not an
+                index, which is eventually consistent, nor parts of items.
+
+        Raises:
+            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
+                its queries.
+
+        Cost: that of the query, and 1 read for each item that another transaction has. With guarded queries 1 more,
+        and 1 transactional read of the items that were created and deleted by the last transactions, nine at most;
+        1 for each hundred of those items.
+        """
+        self._check_open()
+        check_model(model)
+        check_query(model, self._isolation, options)
+        return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
 
     # Writing
 
@@ -175,9 +211,9 @@ class Transaction(QueryingMixin):
 
         Cost: none here. In a long commit 1 read, if the item gets a mark and its version is not checked.
         """
-        entry = self._entry_of(item, replaces=True)
-        entry.save(item._kept(condition), checks=add_version_condition)
-        self._count_in_guard(entry)
+        member = self._member_of(item, replaces=True)
+        member.save(item._kept(condition), checks=add_version_condition)
+        self._count_in_guard(member)
 
     def update(
         self,
@@ -199,17 +235,17 @@ class Transaction(QueryingMixin):
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, without a
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
-        entry = self._entry_of(item)
-        entry.update(actions, item._kept(condition, actions), checks=add_version_condition)
-        self._count_in_guard(entry)
+        member = self._member_of(item)
+        member.update(actions, item._kept(condition, actions), checks=add_version_condition)
+        self._count_in_guard(member)
 
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
         """Delete an item. See `save`; `condition` may be left out. Costs 1 read here if the instance has no version."""
-        entry = self._entry_of(item)
-        entry.delete(condition, checks=add_version_condition)
-        self._count_in_guard(entry)
+        member = self._member_of(item)
+        member.delete(condition, checks=add_version_condition)
+        self._count_in_guard(member)
 
     def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
         """Make it a condition of the commit that an item is the one that was read, without writing it.
@@ -220,21 +256,21 @@ class Transaction(QueryingMixin):
             item: an instance; one that was never stored is checked to be absent.
             condition: has to be true of the stored item as well.
         """
-        entry = self._entry_of(item, is_write=False)
-        entry.require(condition)
-        entry.check()
+        member = self._member_of(item, is_write=False)
+        member.require(condition)
+        member.check()
 
     def touch(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
         """Count an item's version up, so that everybody who has read it must read it again. See `save`."""
-        self._entry_of(item).touch(condition, checks=add_version_condition)
+        self._member_of(item).touch(condition, checks=add_version_condition)
 
-    def _count_in_guard(self, entry: Entry) -> None:
-        if is_guarding(entry.model) and (entry.is_absent or entry.is_deleted or not entry.is_checked):
-            self._members.count_in_guard(entry)
+    def _count_in_guard(self, member: Member) -> None:
+        if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
+            self._members.count_in_guard(member)
 
-    def _entry_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Entry:
+    def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Member:
         self._check_open()
         if is_write and self._read_only:
             raise ConfigurationError("this transaction is read only: use another one to write.")
@@ -254,10 +290,10 @@ class Transaction(QueryingMixin):
 
     def _committing(self) -> Committing:
         try:
-            book: Book | None = book_of(self._members.table())
+            header_table: HeaderTable | None = header_table_of(self._members.table())
         except ConfigurationError:
-            book = None
-        return Committing(list(self._members.entries.values()), replace(self._terms, book=book))
+            header_table = None
+        return Committing(list(self._members.by_key.values()), replace(self._options, header_table=header_table))
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction is over then, whatever happens.
@@ -296,8 +332,8 @@ class Transaction(QueryingMixin):
     def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
         self._is_over = True
         if self.is_repeated or not self._is_committed:
-            for entry in self._members.entries.values():
-                entry.forsake(is_saved=self.is_repeated)
+            for member in self._members.by_key.values():
+                member.forsake(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if events.listeners:
             last.insert(0, partial(self._tell_end, told))
@@ -307,9 +343,10 @@ class Transaction(QueryingMixin):
 
     def _tell_end(self, error: BaseException | None) -> None:
         events.tell.transaction_ended(
-            self._terms,
+            self.id,
+            self._options.owner,
             began_s=self._began_s,
-            items=len(self._members.entries),
+            items=len(self._members.by_key),
             path="" if self._commit is None else self._commit.path,
             is_committed=self._is_committed,
             is_repeated=self.is_repeated,
@@ -319,7 +356,7 @@ class Transaction(QueryingMixin):
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""
         self._check_open()
-        return Savepoint(self._members.entries, self._check_open)
+        return Savepoint(self._members.by_key, self._check_open)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed, such as to send a mail; locks are given back before.
@@ -342,8 +379,8 @@ class Transaction(QueryingMixin):
 
     def _again(self, successor: Transaction) -> Transaction:
         """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
-        successor._terms = replace(successor._terms, priority=self._terms.priority)
-        successor._members.reader.priority = self._terms.priority
+        successor._options = replace(successor._options, priority=self._options.priority)
+        successor._members.reader.priority = self._options.priority
         return successor
 
     def __enter__(self) -> Self:

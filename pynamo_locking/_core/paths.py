@@ -30,7 +30,7 @@ ROW_BYTES: Final = 350_000
 _KB: Final = 1024
 
 
-class Path(str, enum.Enum):
+class CommitPath(str, enum.Enum):
     """How a transaction is committed."""
 
     NOTHING = "nothing"  # it neither wrote nor has to check anything
@@ -41,7 +41,7 @@ class Path(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberFacts:
     """One item of a transaction, as far as the choice of the path goes.
 
     Attributes:
@@ -83,7 +83,7 @@ class Plan:
         rows: how many participant rows there are.
     """
 
-    path: Path
+    path: CommitPath
     requests: int = 0
     write_units: int = 0
     read_units: int = 0
@@ -103,7 +103,7 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
     """More items than the deciding transaction holds have no place for a mark."""
 
 
-def choose(members: Sequence[Member], *, extra: int = 0) -> Plan:
+def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
     """Return how a transaction is committed.
 
     Args:
@@ -118,20 +118,20 @@ def choose(members: Sequence[Member], *, extra: int = 0) -> Plan:
     if not writes and not extra:
         return _read_path(members, reads)
     if len(writes) == 1 and not reads and not extra and not members[writes[0]].needs_token:
-        return Plan(Path.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
+        return Plan(CommitPath.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
     fits = sum(member.size for member in members) <= MOST_BYTES
     if len(members) + extra <= MOST_ACTIONS and fits:
         units = sum(2 * _units(member) for member in members) + 2 * extra
-        return Plan(Path.NATIVE, 1, units, direct=tuple(writes), checked=tuple(reads))
+        return Plan(CommitPath.NATIVE, 1, units, direct=tuple(writes), checked=tuple(reads))
     return _long_path(members, writes, reads, extra)
 
 
-def _read_path(members: Sequence[Member], reads: Sequence[int]) -> Plan:
+def _read_path(members: Sequence[MemberFacts], reads: Sequence[int]) -> Plan:
     if not reads:
-        return Plan(Path.NOTHING)
+        return Plan(CommitPath.NOTHING)
     units = sum(2 * -(-max(1, members[i].size) // (4 * _KB)) for i in reads)
     sizes = [members[i].size for i in sorted(reads, key=lambda i: not members[i].is_absent)]
-    return Plan(Path.READ, len(chunks(sizes)), read_units=units, validated=tuple(reads))
+    return Plan(CommitPath.READ, len(chunks(sizes)), read_units=units, validated=tuple(reads))
 
 
 def chunks(sizes: Sequence[int]) -> list[range]:
@@ -139,7 +139,7 @@ def chunks(sizes: Sequence[int]) -> list[range]:
     return _packed(sizes, MOST_BYTES, MOST_ACTIONS)
 
 
-def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
+def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
     room = MOST_ACTIONS - 1 - extra
     # Reads are checked by the decision while most of its places are left to writes, each of which saves a request;
     # and wherever there are items without a place for a mark, which must not wait for a check before it.
@@ -155,10 +155,10 @@ def _long_path(members: Sequence[Member], writes: Sequence[int], reads: Sequence
         raise CannotBeStaged(f"{len(stuck)} of {len(writes)} items have no place for a mark")
     checked = tuple(reads) if is_checked_inside else ()
     validated = () if is_checked_inside else tuple(reads)
-    return _with_costs(Plan(Path.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated), members, extra)
+    return _with_costs(Plan(CommitPath.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated), members, extra)
 
 
-def _direct(members: Sequence[Member], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
+def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
     """Choose the items that are written by the decision itself: first those that have no other way."""
 
     def rank(i: int) -> tuple[bool, bool, bool, int]:
@@ -174,7 +174,7 @@ def _direct(members: Sequence[Member], writes: Sequence[int], room: int, most_by
     return sorted(chosen)
 
 
-def _with_costs(plan: Plan, members: Sequence[Member], extra: int) -> Plan:
+def _with_costs(plan: Plan, members: Sequence[MemberFacts], extra: int) -> Plan:
     marked, staged = plan.marked, set(plan.staged)
     keys = [members[i].key_size for i in marked]
     rows = len(keys_in_rows(keys))
@@ -192,7 +192,7 @@ def _with_costs(plan: Plan, members: Sequence[Member], extra: int) -> Plan:
     )
 
 
-def _units(member: Member) -> int:
+def _units(member: MemberFacts) -> int:
     return -(-max(1, member.size, member.before_size) // _KB)
 
 
@@ -200,12 +200,12 @@ def _units(member: Member) -> int:
 _MARK_BYTES: Final = 150
 
 
-def _mark_units(member: Member, *, is_staged: bool) -> int:
+def _mark_units(member: MemberFacts, *, is_staged: bool) -> int:
     units = _finish_units(member) if is_staged else _kb(member.before_size + _MARK_BYTES)
     return units * (2 if member.is_absent else 1)  # a placeholder is made by a native transaction of its own
 
 
-def _finish_units(member: Member) -> int:
+def _finish_units(member: MemberFacts) -> int:
     return _kb(max(member.before_size + member.intent_size + _MARK_BYTES, member.size))
 
 

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pynamo_locking._intervals.placing import Placing
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.spans import Axis
-    from pynamo_locking._io.unit import Entry
 
 #: So many rows a guard names before they are settled: with more it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
@@ -162,7 +162,7 @@ class Disjoint:
         guards = {name: begun._members.counter(self._guards, name) for name in self._groups}
         for guard in guards.values():
             guard.rely()
-        seen = [entry.before for entry in guards.values()]
+        seen = [member.before for member in guards.values()]
         if refused is not None:
             self._check_again(refused, guards.values(), is_same=seen == self._seen)
         self._seen = seen
@@ -172,7 +172,7 @@ class Disjoint:
         else:
             begun.rollback()
 
-    def _check_again(self, refused: Conflict, guards: Collection[Entry], *, is_same: bool) -> None:
+    def _check_again(self, refused: Conflict, guards: Collection[Member], *, is_same: bool) -> None:
         """Refuse for good what was not refused for the sake of a guard, or too often.
 
         A guard that seems to be what it was may be about to change: what refused the transaction was applied to a row,
@@ -192,11 +192,11 @@ class Disjoint:
                 cause=refused,
             ) from refused
 
-    def _has_changed(self, guard: Entry) -> bool:
+    def _has_changed(self, guard: Member) -> bool:
         image = Reader("serializable").read(self._guards, guard.key)
         return versions.known_of(self._guards, image or {}) != guard.before
 
-    def _prepare(self, begun: Transaction, guard: Entry, group: list[Placing]) -> bool:
+    def _prepare(self, begun: Transaction, guard: Member, group: list[Placing]) -> bool:
         """Make a transaction write the rows of one hash key, and its guard; False if all were written before.
 
         Raises:
@@ -206,8 +206,8 @@ class Disjoint:
         hash_key, self._expired = self._hash_key(group[0]), []
         touched, placings = self._look(begun, touched_in(item, hash_key), group)
         for placing in placings:
-            placing.entry = placing.write(begun)
-            begun._count_in_guard(placing.entry)
+            placing.member = placing.write(begun)
+            begun._count_in_guard(placing.member)
             if placing.leaves is not None:
                 touched.append(Touched(hash_key, (placing.leaves[self._axis.key_name],)))
             touched.append(Touched(hash_key, self._axis.ends(placing.span)))
@@ -300,7 +300,7 @@ class Disjoint:
             versions.copy_knowledge(fresh, row)
             return True
         if ours.may_be_followed_by(placing.kind):
-            versions.assume(row, stored)
+            versions.set_known(row, stored)
             placing.is_adopted = True
         return False
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.intervals import Span
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.spans import Axis
-    from pynamo_locking._io.unit import Entry
     from pynamo_locking.guarded import GuardedMixin
     from pynamo_locking.transactions import Transaction
 
@@ -42,7 +42,7 @@ class Placing:
         asked: returns what is asked for, as a text that is the same for the same.
         stored_at: its key as it is stored, in DynamoDB's form; None if it is not stored, as far as the caller knows.
         is_adopted: whether an earlier call has stored it where it is to be, which its caller did not know.
-        entry: what `write` has returned.
+        member: what `write` has returned.
     """
 
     row: GuardedMixin
@@ -50,12 +50,12 @@ class Placing:
     guard: str
     key: Image
     span: Span
-    write: Callable[[Transaction], Entry]
+    write: Callable[[Transaction], Member]
     kind: str
     asked: Callable[[], str]
     stored_at: Image | None = None
     is_adopted: bool = field(default=False, init=False)
-    entry: Entry | None = field(default=None, init=False)
+    member: Member | None = field(default=None, init=False)
 
     @property
     def leaves(self) -> Image | None:
@@ -65,7 +65,7 @@ class Placing:
     @property
     def unsure(self) -> Unsure | None:
         """The write, once there is one, to be remembered if nobody knows what became of it."""
-        write = None if self.entry is None else self.entry.write
+        write = None if self.member is None else self.member.write
         if write is None or write.part.write_id is None:
             return None
         return Unsure(write.part.write_id, self.kind, self.asked())
@@ -86,7 +86,7 @@ def _placing(
     axis: Axis,
     row: GuardedMixin,
     span: Span,
-    write: Callable[[Transaction], Entry],
+    write: Callable[[Transaction], Member],
     kind: str,
     asked: Callable[[], str],
 ) -> Placing:
@@ -114,12 +114,12 @@ def _digest(*parts: object) -> str:
 def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *, checks: bool = True) -> Placing:
     """Return what a save of a row asks for, whether it is stored or not."""
 
-    def write(tx: Transaction) -> Entry:
-        entry = tx._members.of(row, is_write=True, replaces=True)
-        entry.save(condition, checks=checks)
+    def write(tx: Transaction) -> Member:
+        member = tx._members.of(row, is_write=True, replaces=True)
+        member.save(condition, checks=checks)
         if not checks:
-            entry.rely()  # on what is stored now: the instance then knows what it has become
-        return entry
+            member.rely()  # on what is stored now: the instance then knows what it has become
+        return member
 
     span = whole(axis, *(getattr(row, name) for name in axis.names))
     placing = _placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
@@ -133,14 +133,14 @@ def updating(
 ) -> Placing:
     """Return what an update asks for that gives a row another end, or the begin if that is not the range key."""
 
-    def write(tx: Transaction) -> Entry:
-        entry = tx._members.of(row, is_write=True, replaces=False)
-        entry.update(actions, condition, checks=checks)
+    def write(tx: Transaction) -> Member:
+        member = tx._members.of(row, is_write=True, replaces=False)
+        member.update(actions, condition, checks=checks)
         if checks:
-            entry.look()
+            member.look()
         else:
-            entry.rely()
-        return entry
+            member.rely()
+        return member
 
     fixed = getattr(row, axis.names[0 if axis.is_by_begin else 1])
     ends = (fixed, end) if axis.is_by_begin else (end, fixed)
@@ -152,14 +152,14 @@ def updating(
 def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
     """Return what it takes to give a stored row another interval."""
 
-    def write(tx: Transaction) -> Entry:
+    def write(tx: Transaction) -> Member:
         if placing.key != placing.leaves:
             _leave(tx, row)
         for name, value in zip(axis.names, (begin, end), strict=True):
             setattr(row, name, value)
-        entry = tx._members.of(row, is_write=True, replaces=True)
-        entry.save(None, checks=True)
-        return entry
+        member = tx._members.of(row, is_write=True, replaces=True)
+        member.save(None, checks=True)
+        return member
 
     span = whole(axis, begin, end)
     placing = _placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
@@ -172,11 +172,11 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     old = type(row)()
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
-    entry = tx._members.of(old, is_write=True, replaces=False)
+    member = tx._members.of(old, is_write=True, replaces=False)
     expires = expiry.attribute_name(type(row))
-    entry.delete(None if expires is None else expiry.alive(expires), checks=True)
-    tx._count_in_guard(entry)
-    versions.assume(row, Known())
+    member.delete(None if expires is None else expiry.alive(expires), checks=True)
+    tx._count_in_guard(member)
+    versions.set_known(row, Known())
     lock = row._lock_attribute()
     for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
         row.attribute_values.pop(name, None)

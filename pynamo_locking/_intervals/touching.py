@@ -1,9 +1,7 @@
-"""The row that guards a whole hash key: who changes what is there counts its version up, and says what he touched.
+"""The row that guards a whole hash key: each transaction that changes what is there counts its version up.
 
-DynamoDB applies a native transaction item by item. Whoever reads a guard can therefore see what a transaction has
-written in it, query the hash key, and miss what the same transaction has written there, since that is not in its
-place yet. So a guard names the rows that were written by those transactions of which nobody has made sure yet that
-nothing is left to do for them. A transactional read makes sure of it: it is refused while anything is left.
+A guard names the rows of those transactions that may not be settled yet (see `together.settle`), which a query of the
+hash key may miss.
 """
 
 from __future__ import annotations

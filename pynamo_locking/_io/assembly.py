@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.outcome import Kind
 from pynamo_locking._io import guards, locked, versions
-from pynamo_locking._io.commit import Action
+from pynamo_locking._io.commit import TransactAction
 from pynamo_locking._io.items import EmbeddedItem, GuardedItem, action_of
 from pynamo_locking._io.writes import DELETE, SAVE, UPDATE
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
@@ -31,9 +31,9 @@ class Assembly:
     """
 
     def __init__(self) -> None:
-        self.actions: dict[Any, Action] = {}
+        self.actions: dict[Any, TransactAction] = {}
         self.rows: list[OwnEntry] = []
-        self.guards: list[Action] = []
+        self.guards: list[TransactAction] = []
         self._writers: dict[Any, FreeItem] = {}
         self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
         self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
@@ -88,7 +88,7 @@ class Assembly:
     def add_check(self, key: Any, write: Write, row: Row | None) -> None:
         """Add the check of an item, which no other transaction may have either."""
         guard = None if row is None else guards.unmarked(row.attribute)
-        self.actions[key] = Action(action_of(write, guard), write, row)
+        self.actions[key] = TransactAction(action_of(write, guard), write, row)
 
     def before_commit(self) -> None:
         """Note that locks may be gone from now on, with the items that carry them."""
@@ -117,19 +117,19 @@ class Assembly:
             locked.left(own, None)
 
 
-def _action(writer: FreeItem, write: Write, numbers: Mapping[OwnEntry, int]) -> Action:
+def _action(writer: FreeItem, write: Write, numbers: Mapping[OwnEntry, int]) -> TransactAction:
     if not isinstance(writer, EmbeddedItem):
-        return Action(writer.action(write), write)
+        return TransactAction(writer.action(write), write)
     own = writer.own  # before it is sent, a write has the number that it would have now
     number = 0 if own is None else numbers.get(own, own.last_write + 1)
-    return Action(writer.action(write, number), write, writer.row, writer.own, number)
+    return TransactAction(writer.action(write, number), write, writer.row, writer.own, number)
 
 
-def _row_guard(own: OwnEntry, number: int) -> Action:
-    return Action(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
+def _row_guard(own: OwnEntry, number: int) -> TransactAction:
+    return TransactAction(locked.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
 
 
-def _with_key_of(before: Action, action: Action) -> Action:
+def _with_key_of(before: TransactAction, action: TransactAction) -> TransactAction:
     """Write the item that was meant when the action was added, whatever the instance's key is by now."""
     for verb, kwargs in action.request.items():
         kwargs.update({part: before.request[verb][part] for part in ("Key", "Item") if part in kwargs})
@@ -142,8 +142,8 @@ def note_applied(write: Write) -> None:
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
     if write.is_strict and write.part.is_checked:  # of a transaction, perhaps from another instance
-        versions.assume(write.item, write.part.before)
-    versions.promise(write.item, write.part)
+        versions.set_known(write.item, write.part.before)
+    versions.expect(write.item, write.part)
     write.item.update_local_version_attribute()
     if not write.is_shown and (write.is_strict or not is_known):
         versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))

@@ -45,7 +45,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True)
-class Action:
+class TransactAction:
     """One action of a transaction.
 
     Attributes:
@@ -110,8 +110,8 @@ class Commit:
     def __init__(
         self,
         connection: Connection,
-        actions: Sequence[Action],
-        guards: Sequence[Action],
+        actions: Sequence[TransactAction],
+        guards: Sequence[TransactAction],
         token: str,
         *,
         may_change_token: bool,
@@ -235,7 +235,7 @@ def _gravest(errors: Sequence[Exception | None]) -> Exception:
     return next(error for kind in (LockLost, ItemLocked, Exception) for error in given if isinstance(error, kind))
 
 
-def _is_final(action: Action, refusal: Exception | None) -> bool:
+def _is_final(action: TransactAction, refusal: Exception | None) -> bool:
     """Tell whether a refusal of one copy means that no copy will ever be accepted: what was read is gone for good."""
     if isinstance(refusal, StaleVersion):
         # An absent item may be deleted again, and a version without an id may come again.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lease import LONGEST_LEASE_S
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
-from pynamo_locking._io import flaws, header_rows, headers, marks, requests, runtime, trust
+from pynamo_locking._io import flaws, headers, marks, requests, runtime, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Row
 from pynamo_locking._io.resolving import reason_now, stuck
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
 
 #: Between two looks at a header that is waited for.
 _LOOK_AGAIN_S: Final = 0.5
@@ -29,36 +29,36 @@ class Completed(NamedTuple):
     marked: int
 
 
-def decided(book: Book, header_id: str, *, force: bool) -> Header | None:
+def decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Header | None:
     """Return a header once it is decided; abort it if it may be."""
     meeting: Meeting | None = None
     while True:
-        header = persistently(lambda: headers.read(book, header_id))
+        header = persistently(lambda: headers.read(header_table, header_id))
         if header is None or fate(header) is not Fate.WAIT:
             return header
         meeting = meet(meeting, header, runtime.current.monotonic())
         reason = "asked" if force else reason_now(header, meeting)
         if reason is not None:
-            header = headers.abort(book, header_id, reason, beat=None if force else header.beat)
+            header = headers.abort(header_table, header_id, reason, beat=None if force else header.beat)
             if fate(header) is not Fate.WAIT:
                 return header
         runtime.current.sleep(max(_LOOK_AGAIN_S / 10, min(_LOOK_AGAIN_S, header.lease / 4)))
 
 
-def complete(book: Book, header: Header) -> Completed:
+def complete(header_table: HeaderTable, header: Header) -> Completed:
     """Take all marks of a decided transaction off their items."""
     spilled, count, marked = list[str](), 0, 0
-    for row, spill in participants(book, header):
+    for row, spill in participants(header_table, header):
         if spill:
             trust.check_row_of_changes(header.id, spill)
-        trust.check_place(book, header.id, row.table)
+        trust.check_place(header_table, header.id, row.table)
         count += 1
         mark = _mark_in(row)
-        if mark is not None and (mark.id, mark.table) == (header.id, book.table):
+        if mark is not None and (mark.id, mark.table) == (header.id, header_table.table):
             marked += 1
             if fate(header) is not Fate.FINISH:
                 marks.drop(row, mark)
-            elif not marks.finish(book, row, mark) and _mark_in(row) == mark:
+            elif not marks.finish(header_table, row, mark) and _mark_in(row) == mark:
                 raise stuck(row, mark, Fate.FINISH)  # as finished, the next reader would drop it
         if spill:
             spilled.append(spill)
@@ -69,11 +69,11 @@ def complete(book: Book, header: Header) -> Completed:
             f"by its next reader or writer."
         )
     if header.state is State.COMMITTED:
-        header = headers.finish(book, header.id)
+        header = headers.finish(header_table, header.id)
     else:
-        header = headers.clean(book, header.id, is_certain=False)
+        header = headers.clean(header_table, header.id, is_certain=False)
     for spill in spilled:
-        header_rows.delete_row(book, spill)
+        headers.delete_row(header_table, spill)
     return Completed(header.state, marked)
 
 
@@ -82,7 +82,7 @@ def _mark_in(row: Row) -> Mark | None:
     return flaws.trusted(row, persistently(lambda: requests.look_at_document(row))).mark
 
 
-def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
+def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[Row, str]]:
     """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it.
 
     The rows that name them were written one after the other, before any mark, so the first that is gone is the end. If
@@ -93,18 +93,20 @@ def participants(book: Book, header: Header) -> Iterator[tuple[Row, str]]:
         CorruptRow: such a row is broken.
     """
     for number in range(header.rows):
-        name = header_rows.row_of_participants(header.id, number)
-        found = header_rows.get_row(book, name, lambda row: [_row(book, each["M"]) for each in row["items"]["L"]])
+        name = headers.row_of_participants(header.id, number)
+        found = headers.get_row(
+            header_table, name, lambda row: [_row(header_table, each["M"]) for each in row["items"]["L"]]
+        )
         if found is None:
             return
         yield from found
 
 
-def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
+def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[Row, str]:
     table, spill = stored["table"]["S"], stored["spill"]["S"] if "spill" in stored else ""
     key = stored["key"]["M"]
     row = Row(
-        connection=book.connection,
+        connection=header_table.connection,
         table=table,
         key=key,
         hash_name=next(iter(key)),
@@ -116,7 +118,7 @@ def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
     return row, spill
 
 
-def is_dead(book: Book, header: Header, is_over: Callable[[], bool]) -> bool:
+def is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bool]) -> bool:
     """Watch a pending transaction for a sign of life, for a lease at most; not any more when it is over.
 
     Raises:
@@ -132,7 +134,7 @@ def is_dead(book: Book, header: Header, is_over: Callable[[], bool]) -> bool:
         runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
         if is_over():
             return False
-        now = persistently(lambda: headers.read(book, header.id))
+        now = persistently(lambda: headers.read(header_table, header.id))
         if now is None or now.state is not State.PENDING or now.beat != header.beat:
             return False
         meeting = meet(meeting, now, runtime.current.monotonic())

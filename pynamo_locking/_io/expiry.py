@@ -14,6 +14,7 @@ from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError
 
 _M = TypeVar("_M", bound="Model")
+_I = TypeVar("_I", bound="Mapping[str, Any]")
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ def is_expired(model: type[Model], image: Mapping[str, Any] | None) -> bool:
     return value is not None and float(value) <= now_s()
 
 
-def unexpired(model: type[Model], image: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def unexpired(model: type[Model], image: _I | None) -> _I | None:
     """Return the image, or None if the item counts as absent."""
     return None if is_expired(model, image) else image
 

@@ -1,8 +1,8 @@
 """What a guard says of the items that transactions have created and deleted under its hash key.
 
-DynamoDB applies a native transaction item by item, so the guard may show one whose items no query finds yet. Each
-transaction names its items in an attribute of its own. Whoever has settled what others have named can therefore
-remove their attributes, without a condition; one that was removed never comes again.
+A guard may show a transaction whose items no query finds yet: see `together.settle`. Each transaction names its items
+in an attribute of its own. A transaction that has settled what others have named can therefore remove their attributes,
+without a condition; one that was removed never comes again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Image
-    from pynamo_locking._io.seen import Seen
-    from pynamo_locking._io.unit import Unread
     from pynamo_locking.guarded import GuardedMixin
 
 #: The attributes begin like this, and end in the id of the transaction.
@@ -62,25 +61,25 @@ class Counted:
         return [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
 
 
-def named_in(guard: Seen) -> dict[str, list[Image]]:
+def named_in(guard: Member) -> dict[str, list[Image]]:
     """Return what transactions have named in a guard, by attribute.
 
     Raises:
         CorruptRow: it is broken.
     """
     what, advice = f"the guard {plain(guard.key)} in {guard.table!r}", ADVICE
-    return flaws.read(_named, _attributes(guard.base), what, table=guard.table, key=guard.key, advice=advice)
+    return flaws.read(_named, _attributes(guard.stored), what, table=guard.table, key=guard.key, advice=advice)
 
 
 def _named(stored: Mapping[str, Any]) -> dict[str, list[Image]]:
     return {name: [each["M"] for each in value["L"]] for name, value in stored.items()}
 
 
-def _attributes(guard: Image | Unread | None) -> Image:
-    return {name: value for name, value in guard.items() if name.startswith(_NAMED)} if isinstance(guard, dict) else {}
+def _attributes(guard: Image) -> Image:
+    return {name: value for name, value in guard.items() if name.startswith(_NAMED)}
 
 
-def is_full(guard: Image | Unread | None) -> bool:
+def is_full(guard: Image) -> bool:
     """Tell whether what others have named has to be removed."""
     others = _attributes(guard)
     return len(others) > _MOST_NAMED or (bool(others) and size_of(others) > _MOST_BYTES)
@@ -107,7 +106,7 @@ def naming(transaction_id: str, names: Sequence[Image]) -> Action:
     return action
 
 
-def forgetting(guard: Image | Unread | None) -> list[Action]:
+def forgetting(guard: Image) -> list[Action]:
     """Return the actions that remove what others have named, once it is settled."""
     return [Path([name]).remove() for name in _attributes(guard)]
 

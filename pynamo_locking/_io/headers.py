@@ -5,6 +5,7 @@ A header leaves the state *pending* once, by a compare-and-set. Nothing else dec
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,6 +42,7 @@ ROWS: Final = "rows"
 EARLY: Final = "early"
 EXPIRES: Final = "expires_s"
 CLEAN: Final = "clean"
+CONTENT: Final = "content"
 
 #: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
 ROW_TTL_S: Final = 30 * 24 * 3600
@@ -55,7 +57,7 @@ _ATTEMPTS: Final = 12
 
 
 @dataclass(frozen=True)
-class Book:
+class HeaderTable:
     """A table of transactions, and how to reach it."""
 
     connection: Connection
@@ -75,17 +77,17 @@ def persistently(call: Callable[[], _T]) -> _T:
     return requests.patiently(call, most=_ATTEMPTS)
 
 
-def ask(book: Book, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
-        return requests.ask(book.connection, operation, kwargs)
+        return requests.ask(header_table.connection, operation, kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
-        raise of_transactions(book.table, book.key(""), error) from error
+        raise of_transactions(header_table.table, header_table.key(""), error) from error
 
 
-def begin(book: Book, header: Header) -> None:
+def begin(header_table: HeaderTable, header: Header) -> None:
     """Create a header, pending. Acknowledged before any mark names it, or a mark could seem to be an orphan."""
     item = {
-        **book.key(header.id),
+        **header_table.key(header.id),
         STATE: {"S": header.state.value},
         PRIORITY: {"S": header.priority},
         OWNER: {"S": header.owner},
@@ -96,17 +98,17 @@ def begin(book: Book, header: Header) -> None:
         ROWS: number(header.rows),
         EARLY: {"BOOL": header.is_early},
     }
-    put_once(book, item, PRIORITY)
+    put_once(header_table, item, PRIORITY)
 
 
-def put_once(book: Book, item: Mapping[str, Any], known_by: str) -> None:
+def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) -> None:
     """Store a row of a name that is never used twice: who finds one there finds an earlier copy of it.
 
     Raises:
         ConfigurationError: what is there lacks an attribute that all such rows have.
     """
     kwargs = {
-        "TableName": book.table,
+        "TableName": header_table.table,
         "Item": item,
         "ConditionExpression": "attribute_not_exists(#id)",
         "ExpressionAttributeNames": {"#id": ID},
@@ -115,23 +117,23 @@ def put_once(book: Book, item: Mapping[str, Any], known_by: str) -> None:
 
     def send() -> None:
         try:
-            ask(book, "PutItem", kwargs)
+            ask(header_table, "PutItem", kwargs)
         except Refused as refused:
-            check_own(book, refused.image or {}, known_by)
+            check_own(header_table, refused.image or {}, known_by)
 
     persistently(send)
 
 
-def check_own(book: Book, image: Mapping[str, Any], known_by: str) -> None:
+def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str) -> None:
     if known_by not in image:
         name = image.get(ID, {}).get("S")
-        raise foreign(f"nothing can be kept in the row {name!r}", book.table, f"no attribute {known_by!r}")
+        raise foreign(f"nothing can be kept in the row {name!r}", header_table.table, f"no attribute {known_by!r}")
 
 
-def read(book: Book, header_id: str) -> Header | None:
+def read(header_table: HeaderTable, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
-    kwargs = {"TableName": book.table, "Key": book.key(header_id), "ConsistentRead": True}
-    return header_in(ask(book, "GetItem", kwargs).get("Item"), book.table)
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(header_id), "ConsistentRead": True}
+    return header_in(ask(header_table, "GetItem", kwargs).get("Item"), header_table.table)
 
 
 def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None:
@@ -168,7 +170,7 @@ def _header(image: Mapping[str, Any]) -> Header:
     )
 
 
-def renew(book: Book, header: Header, beat: int) -> Header:
+def renew(header_table: HeaderTable, header: Header, beat: int) -> Header:
     """Prolong the lease of a pending transaction; return what is stored then.
 
     Beats only grow, so that a late copy cannot take a newer renewal back. Where the transaction is not pending
@@ -176,7 +178,7 @@ def renew(book: Book, header: Header, beat: int) -> Header:
     """
     until_ms = runtime.current.time_ms() + header.lease_ms
     return _change(
-        book,
+        header_table,
         header.id,
         {BEAT: number(beat), UNTIL: number(until_ms)},
         from_=State.PENDING,
@@ -185,11 +187,11 @@ def renew(book: Book, header: Header, beat: int) -> Header:
     )
 
 
-def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> Header:
+def abort(header_table: HeaderTable, header_id: str, by: str, *, beat: int | None = None) -> Header:
     """Abort a pending transaction; return what is stored then, which may be that it is committed.
 
     Args:
-        book: where it is.
+        header_table: where it is.
         header_id: which one.
         by: why.
         beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is. One that is no
@@ -199,42 +201,42 @@ def abort(book: Book, header_id: str, by: str, *, beat: int | None = None) -> He
     expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
     changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
     if beat is None:
-        return _change(book, header_id, changes, from_=State.PENDING)
+        return _change(header_table, header_id, changes, from_=State.PENDING)
     seen = {
         "condition": "(#beat = :seen OR NOT attribute_type(#beat, :number))",
         "names": {"#beat": BEAT},
         "values": {":seen": number(beat), ":number": {"S": "N"}},
     }
-    return _change(book, header_id, changes, from_=State.PENDING, **seen)
+    return _change(header_table, header_id, changes, from_=State.PENDING, **seen)
 
 
-def finish(book: Book, header_id: str) -> Header:
+def finish(header_table: HeaderTable, header_id: str) -> Header:
     """Note that nothing is left to do; only when every marked item is known to be finished."""
     changes = {STATE: {"S": State.FINISHED.value}, EXPIRES: number(_final_expiry_s())}
-    return _change(book, header_id, changes, from_=State.COMMITTED)
+    return _change(header_table, header_id, changes, from_=State.COMMITTED)
 
 
-def clean(book: Book, header_id: str, *, is_certain: bool) -> Header:
+def clean(header_table: HeaderTable, header_id: str, *, is_certain: bool) -> Header:
     """Note that no mark of an aborted transaction is left, so that no sweep looks for any.
 
     Args:
-        book: where it is.
+        header_table: where it is.
         header_id: which one.
         is_certain: whether all its marks were answered, as only the process knows that has sent them. Without that
             one may still arrive, for a day after the abort: nothing changes until then.
     """
     changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
     if is_certain:
-        return _change(book, header_id, changes, from_=State.ABORTED)
+        return _change(header_table, header_id, changes, from_=State.ABORTED)
     aborted_s = runtime.current.time_ms() // 1000 - IDLE_TTL_S
     long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": number(aborted_s + ROW_TTL_S)}}
-    return _change(book, header_id, changes, from_=State.ABORTED, **long_ago)
+    return _change(header_table, header_id, changes, from_=State.ABORTED, **long_ago)
 
 
-def decision(book: Book, header_id: str, to: State) -> dict[str, Any]:
+def decision(header_table: HeaderTable, header_id: str, to: State) -> dict[str, Any]:
     """Return the action of the native transaction that decides."""
     changes = {STATE: {"S": to.value}} | ({EXPIRES: number(_final_expiry_s())} if to.is_final else {})
-    return {"Update": _update(book, header_id, changes, from_=State.PENDING)}
+    return {"Update": _update(header_table, header_id, changes, from_=State.PENDING)}
 
 
 def _final_expiry_s() -> int:
@@ -242,7 +244,7 @@ def _final_expiry_s() -> int:
 
 
 def _update(
-    book: Book,
+    header_table: HeaderTable,
     header_id: str,
     changes: Mapping[str, Any],
     *,
@@ -253,8 +255,8 @@ def _update(
 ) -> dict[str, Any]:
     set_ = ", ".join(f"#{name} = :{name}" for name in changes)
     return {
-        "TableName": book.table,
-        "Key": book.key(header_id),
+        "TableName": header_table.table,
+        "Key": header_table.key(header_id),
         "UpdateExpression": f"SET {set_}",
         "ConditionExpression": "#state = :from" + (f" AND {condition}" if condition else ""),
         "ExpressionAttributeNames": {"#state": STATE, **{f"#{name}": name for name in changes}, **(names or {})},
@@ -267,24 +269,26 @@ def _update(
     }
 
 
-def _change(book: Book, header_id: str, changes: Mapping[str, Any], *, from_: State, **condition: Any) -> Header:
-    kwargs = _update(book, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
+def _change(
+    header_table: HeaderTable, header_id: str, changes: Mapping[str, Any], *, from_: State, **condition: Any
+) -> Header:
+    kwargs = _update(header_table, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
 
     def send() -> Header:
         try:
-            image = ask(book, "UpdateItem", kwargs).get("Attributes")
+            image = ask(header_table, "UpdateItem", kwargs).get("Attributes")
         except Refused as refused:
             image = refused.image
-        # A header that is missing was final long ago, or never was: no mark of it may be finished.
-        return header_in(image, book.table) or Header(header_id, State.ABORTED, by="expired")
+        # One that is missing counts as aborted: see `fate`.
+        return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
 
     return persistently(send)
 
 
-def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:
+def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:
     """Yield the headers of one segment of the table that something may be left to do about, by id, or what is wrong."""
     kwargs: dict[str, Any] = {
-        "TableName": book.table,
+        "TableName": header_table.table,
         "ConsistentRead": True,
         "Segment": segment,
         "TotalSegments": segments,
@@ -297,11 +301,11 @@ def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str,
         },
     }
     while True:
-        answer = persistently(lambda: ask(book, "Scan", kwargs))
+        answer = persistently(lambda: ask(header_table, "Scan", kwargs))
         for image in answer["Items"]:
             found: Header | LockingError | None
             try:
-                found = header_in(image, book.table)
+                found = header_in(image, header_table.table)
             except LockingError as error:
                 found = error
             if found is not None:
@@ -309,3 +313,88 @@ def open_headers(book: Book, segment: int, segments: int) -> Iterator[tuple[str,
         if "LastEvaluatedKey" not in answer:
             return
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
+# What is kept beside a header: where the marks are, what did not fit into them, the idempotency key
+
+
+def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
+    """Keep something beside the header; with an end of its life if it only helps to find the marks."""
+    item = {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
+    if expires:
+        item[EXPIRES] = number(runtime.current.time_ms() // 1000 + ROW_TTL_S)
+    put_once(header_table, item, CONTENT)
+
+
+def once(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
+    """Return the action of a transaction that keeps something, and is refused while something is kept there."""
+    now_s = runtime.current.time_ms() // 1000
+    return {
+        "Put": {
+            "TableName": header_table.table,
+            "Item": {**header_table.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
+            "ConditionExpression": "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content))",
+            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES, "#content": CONTENT},
+            "ExpressionAttributeValues": {":now": number(now_s)},
+        }
+    }
+
+
+def get_row(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what was kept beside a header.
+
+    Raises:
+        CorruptRow: that function cannot read it.
+    """
+    image = _image(header_table, row_id)
+    return None if image is None else _read(header_table, row_id, lambda row: parse(row[CONTENT]["M"]), image)
+
+
+def _image(header_table: HeaderTable, row_id: str) -> dict[str, Any] | None:
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(row_id), "ConsistentRead": True}
+    image: dict[str, Any] | None = persistently(lambda: ask(header_table, "GetItem", kwargs)).get("Item")
+    return image
+
+
+def _read(
+    header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]
+) -> _T:
+    what, advice = f"the row {row_id!r} of {header_table.table!r}", "Restore it, or find out who has written it."
+    return flaws.read(parse, image, what, table=header_table.table, key=header_table.key(row_id), advice=advice)
+
+
+def get_once(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
+
+    Raises:
+        ConfigurationError: another program has stored an item of that name.
+        CorruptRow: that function cannot read it.
+    """
+    image = _image(header_table, row_id)
+    if image is None:
+        return None
+    check_own(header_table, image, CONTENT)
+    ends_s, content = _read(header_table, row_id, lambda row: (int(row[EXPIRES]["N"]), parse(row[CONTENT]["M"])), image)
+    return None if ends_s <= runtime.current.time_ms() // 1000 else content
+
+
+def delete_row(header_table: HeaderTable, row_id: str) -> None:
+    """Remove what was kept beside a header, once the transaction does not need it."""
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": header_table.key(row_id),
+        "ConditionExpression": "attribute_exists(#content)",
+        "ExpressionAttributeNames": {"#content": CONTENT},
+    }
+    with contextlib.suppress(Refused):  # it is gone, or was never ours
+        persistently(lambda: ask(header_table, "DeleteItem", kwargs))
+
+
+def row_of_participants(header_id: str, index: int) -> str:
+    """Return the name of a participant row."""
+    return f"{header_id}#{index:04}"
+
+
+def row_of_changes(header_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into a mark."""
+    return f"{header_id}!{index:05}"

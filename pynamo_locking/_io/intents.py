@@ -9,57 +9,57 @@ from pynamodb.expressions.update import RemoveAction
 
 from pynamo_locking._core.limits import problems
 from pynamo_locking._io import guards, images, versions
-from pynamo_locking._io.unit import Unread
+from pynamo_locking._io.member import Unread
 from pynamo_locking._io.writes import DELETE, SAVE
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Image
-    from pynamo_locking._io.unit import Entry
     from pynamo_locking._io.writes import Write
 
 #: More attributes than that in one mark could make the expression that finishes it longer than DynamoDB's 4 KB.
 MOST_CHANGES: Final = 240
 
 
-def intent_of(entry: Entry) -> tuple[str, Image, list[str]]:
+def intent_of(member: Member) -> tuple[str, Image, list[str]]:
     """Return what a mark has to say, so that anybody can finish the write: what it is, sets and removes.
 
     Raises:
         TransactWriteError, ConfigurationError: DynamoDB would refuse it.
         StaleVersion: the stored item, which has to be known for it, is another one.
     """
-    assert entry.write is not None  # noqa: S101 - only writes are marked
-    write = entry.final()
+    assert member.write is not None  # noqa: S101 - only writes are marked
+    write = member.final()
     if write.operation is DELETE:
         return "delete", {}, []
-    if isinstance(entry.base, Unread) and write.operation is not SAVE:
-        entry.look()
-    is_known = not isinstance(entry.base, Unread)
-    base = entry.base if not isinstance(entry.base, Unread) else _least_base(entry)
+    if isinstance(member.base, Unread) and write.operation is not SAVE:
+        member.look()
+    is_known = not isinstance(member.base, Unread)
+    base = member.base if not isinstance(member.base, Unread) else _least_base(member)
     try:
         after = images.updated(base, write.kwargs())
     except images.Refusal as refusal:
         raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
-    set_, removed = images.difference(base, after, keys=entry.key)
+    set_, removed = images.difference(base, after, keys=member.key)
     if not is_known:
         removed = [guards.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
-    _check(entry, write, after, len(set_) + len(removed))
+    _check(member, write, after, len(set_) + len(removed))
     return "save", set_, removed
 
 
-def _least_base(entry: Entry) -> Image | None:
+def _least_base(member: Member) -> Image | None:
     """Return what the expression of a save needs of the stored item: its version."""
-    if entry.before.version is None:
+    if member.before.version is None:
         return None
-    attribute = versions.shape_of(entry.model).attribute
+    attribute = versions.shape_of(member.model).attribute
     assert attribute is not None  # noqa: S101 - it has a version
-    return {**entry.key, attribute.attr_name: {"N": str(entry.before.version)}}
+    return {**member.key, attribute.attr_name: {"N": str(member.before.version)}}
 
 
-def _check(entry: Entry, write: Write, after: Image, changes: int) -> None:
+def _check(member: Member, write: Write, after: Image, changes: int) -> None:
     """Refuse what DynamoDB would refuse only when the transaction is decided already."""
-    found = problems(after, images.key_rules(entry.model))
+    found = problems(after, images.key_rules(member.model))
     if changes > MOST_CHANGES:
         found = [*found, f"it changes {changes} attributes, and {MOST_CHANGES} fit into a mark"]
     if found:

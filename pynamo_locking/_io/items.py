@@ -274,7 +274,7 @@ class GuardedItem(FreeItem):
             requests.patiently(self._read_back)
         except (PynamoDBException, Unavailable) as error:  # the write was applied all the same
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
-            versions.promise(self.item, write.part)
+            versions.expect(self.item, write.part)
             self.item.update_local_version_attribute()
             versions.outdate(self.item, is_locked=True)
             return {}

@@ -22,9 +22,9 @@ from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.paths import keys_in_rows
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_rows, headers, images, locked, marks, reading, records, runtime
+from pynamo_locking._io import headers, images, locked, marks, reading, records, runtime
 from pynamo_locking._io.assembly import Assembly, note_applied
-from pynamo_locking._io.commit import Action, Commit
+from pynamo_locking._io.commit import Commit, TransactAction
 from pynamo_locking._io.marking import Marked, Marker, plan_mark
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking._core.paths import Plan
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Row
-    from pynamo_locking._io.unit import Entry
+    from pynamo_locking._io.transaction_options import TransactionOptions
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -47,39 +47,25 @@ class LongCommit:
     """One commit of the long path.
 
     Args:
-        entries: the items, in the order of their keys.
+        members: the items, in the order of their keys.
         plan: which of them are direct, staged, checked, validated.
-        book: the table of transactions.
-        header: of this one.
-        deadline: until when to wait for others, by the monotonic clock.
-        workers: how many requests at once.
+        options: of the transaction.
         extra: more actions of the decision.
-        on_progress: called with the number of requests done and of all, for marks and finishes.
 
     Attributes:
         is_decided: whether it is known to be committed.
     """
 
     def __init__(
-        self,
-        entries: Sequence[Entry],
-        plan: Plan,
-        book: Book,
-        header: Header,
-        *,
-        deadline: float,
-        workers: int,
-        extra: Sequence[Action] = (),
-        on_progress: Callable[[int, int], object] | None = None,
+        self, members: Sequence[Member], plan: Plan, options: TransactionOptions, extra: Sequence[TransactAction]
     ) -> None:
-        self._entries = entries
+        assert options.header_table is not None  # noqa: S101 - `Committing.plan` checks it
+        self._members = members
         self._plan = plan
-        self._book = book
-        self._header = header
-        self._deadline = deadline
-        self._workers = workers
+        self._options = options
+        self._header_table = options.header_table
+        self._header = _new_header(options, is_early=bool(plan.validated))
         self._extra = extra
-        self._on_progress = on_progress
         self._done = 0
         self._beat = 0
         self._renewed = 0.0
@@ -90,7 +76,7 @@ class LongCommit:
         self._is_sent = False
         self.is_decided = False
         self._assembly = Assembly()
-        self._marker = Marker(header, deadline, self.pulse, lambda: self._failure is not None)
+        self._marker = Marker(self._header, options.deadline, self.pulse, lambda: self._failure is not None)
 
     def run(self) -> None:
         """Commit, or leave nothing behind.
@@ -105,11 +91,11 @@ class LongCommit:
         self._renewed = runtime.current.monotonic()
         interrupt: BaseException | None = None
         try:
-            headers.begin(self._book, self._header)
+            headers.begin(self._header_table, self._header)
             self._is_begun = True
             self._write_rows()
             self._run([partial(self._marker.mark, one) for one in self._marked])
-            validate([self._entries[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
+            validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
@@ -131,10 +117,10 @@ class LongCommit:
 
     def _plan_marks(self) -> list[Marked]:
         """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
-        id_, staged, name = self._header.id, set(self._plan.staged), header_rows.row_of_changes
+        id_, staged, name = self._header.id, set(self._plan.staged), headers.row_of_changes
         with reading.for_commit():
             return [
-                plan_mark(self._entries[i], id_, self._book, name(id_, i), is_staged=i in staged)
+                plan_mark(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
                 for i in self._plan.marked
             ]
 
@@ -143,13 +129,13 @@ class LongCommit:
         for one in self._marked:
             if one.mark.spill:
                 self.pulse()
-                header_rows.put_row(self._book, one.mark.spill, records.stored_changes(one.mark), expires=False)
+                headers.put_row(self._header_table, one.mark.spill, records.stored_changes(one.mark), expires=False)
         stored = [_participant(one) for one in self._marked]
         for number, keys in enumerate(keys_in_rows([key_size(one.row) for one in self._marked])):
             self.pulse()
             content = {"items": {"L": [stored[i] for i in keys]}}
-            header_rows.put_row(
-                self._book, header_rows.row_of_participants(self._header.id, number), content, expires=True
+            headers.put_row(
+                self._header_table, headers.row_of_participants(self._header.id, number), content, expires=True
             )
 
     def pulse(self) -> None:
@@ -164,7 +150,7 @@ class LongCommit:
                 return
             self._beat += 1
             self._renewed = now
-            stored = headers.renew(self._book, self._header, self._beat)
+            stored = headers.renew(self._header_table, self._header, self._beat)
         if stored.state is not State.PENDING:
             raise self._aborted(stored)
 
@@ -185,15 +171,15 @@ class LongCommit:
                 except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
                     self._failure = error
 
-        Pool([partial(guarded, job) for job in jobs], self._workers, on_done or self._progress).run()
+        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done or self._progress).run()
         if self._failure is not None:
             raise self._failure
 
     def _progress(self, _: int) -> None:
         self._done += 1
-        if self._on_progress is not None:
+        if self._options.on_progress is not None:
             staged = len(self._plan.staged)
-            self._on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
+            self._options.on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
 
     # The decision
 
@@ -201,12 +187,12 @@ class LongCommit:
         self.pulse()
         self._assemble()
         to = State.COMMITTED if self._plan.staged else State.FINISHED
-        flip = Action(headers.decision(self._book, self._header.id, to))
+        flip = TransactAction(headers.decision(self._header_table, self._header.id, to))
         self._assembly.before_commit()
         self._expect_deletes(expected=True)
         with self._assembly.last_under_locks():
             commit = Commit(
-                self._book.connection,
+                self._header_table.connection,
                 list(self._assembly.actions.values()),
                 [flip, *self._assembly.guards, *self._extra],
                 self._header.id,
@@ -218,17 +204,13 @@ class LongCommit:
             commit.send()
 
     def _assemble(self) -> None:
-        marked = {id(one.entry): one for one in self._marked}
-        for i in self._plan.direct:
-            entry = self._entries[i]
-            assert entry.writer is not None  # noqa: S101 - it has a write
-            one = marked.get(id(entry))
+        marked = {id(one.member): one for one in self._marked}
+        for i in (*self._plan.direct, *self._plan.checked):
+            one = marked.get(id(self._members[i]))
             if one is None:
-                self._assembly.add_write(i, entry.writer, entry.final())
+                assemble(self._assembly, i, self._members[i])
             else:
                 self._assembly.actions[i] = one.decided_by()
-        for i in self._plan.checked:
-            self._assembly.add_check(i, self._entries[i].final(), self._entries[i].row)
 
     def _give_up(self, error: BaseException) -> bool:
         """Abort, unless the decision got through; tell whether it did.
@@ -237,7 +219,7 @@ class LongCommit:
             OutcomeUnknown, TransactionAborted: where that says more than the error.
         """
         try:
-            stored = headers.abort(self._book, self._header.id, "itself")
+            stored = headers.abort(self._header_table, self._header.id, "itself")
         except Unavailable as silence:
             if self._is_sent:
                 raise self._unknown(silence) from error
@@ -278,7 +260,7 @@ class LongCommit:
                     "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
                 )
             else:
-                headers.clean(self._book, self._header.id, is_certain=True)
+                headers.clean(self._header_table, self._header.id, is_certain=True)
         except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
             logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
 
@@ -291,8 +273,8 @@ class LongCommit:
             return
         self._failure = None
         try:
-            self._run([partial(marks.finish, self._book, one.row, one.mark) for one in staged])
-            headers.finish(self._book, self._header.id)
+            self._run([partial(marks.finish, self._header_table, one.row, one.mark) for one in staged])
+            headers.finish(self._header_table, self._header.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
             logger.warning("the committed transaction %s is left to be finished: %s", self._header.id, error)
@@ -300,21 +282,42 @@ class LongCommit:
     def _remove_rows(self) -> None:
         for one in self._marked:
             if one.mark.spill:
-                header_rows.delete_row(self._book, one.mark.spill)
+                headers.delete_row(self._header_table, one.mark.spill)
 
     def _note_commit(self) -> None:
         self._assembly.note_commit()
         for one in self._marked:
             if one.is_staged:
-                note_applied(one.entry.final())
-            if one.entry.is_deleted and one.own is not None:
+                note_applied(one.member.final())
+            if one.member.is_deleted and one.own is not None:
                 locked.left(one.own, None)
 
     def _expect_deletes(self, *, expected: bool) -> None:
         """Note that locks of ours may go with the items that carry them."""
         for one in self._marked:
-            if one.entry.is_deleted and one.own is not None:
+            if one.member.is_deleted and one.own is not None:
                 one.own.may_delete = expected
+
+
+def assemble(assembly: Assembly, i: int, member: Member) -> None:
+    """Add the write of an item, or its check, to a native transaction."""
+    if member.write is None or member.writer is None:
+        assembly.add_check(i, member.final(), member.row)
+    else:
+        assembly.add_write(i, member.writer, member.final())
+
+
+def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+    now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
+    return Header(
+        options.id,
+        State.PENDING,
+        options.priority,
+        options.owner,
+        lease_ms=lease_ms,
+        until_ms=now_ms + lease_ms,
+        is_early=is_early,
+    )
 
 
 def key_size(row: Row) -> int:

@@ -13,14 +13,14 @@ from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
-from pynamo_locking._io.commit import Action
+from pynamo_locking._io.commit import TransactAction
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.intents import intent_of
 from pynamo_locking._io.items import EmbeddedItem
+from pynamo_locking._io.member import Unread
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
-from pynamo_locking._io.unit import Unread
 from pynamo_locking._io.writes import DELETE, Operation
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action as UpdateAction
+    from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
-    from pynamo_locking._io.unit import Entry
 
 #: Unanswered requests for one mark before the transaction gives up.
 _ATTEMPTS: Final = 8
@@ -51,7 +51,7 @@ class Marked:
     """An item that gets a mark.
 
     Attributes:
-        entry: what the transaction does to it.
+        member: what the transaction does to it.
         row: the item as one that can carry a mark.
         mark: what it says.
         has_document: whether the item has a lock document, empty or not, as far as is known.
@@ -60,7 +60,7 @@ class Marked:
         underway: how many copies of the mark may still arrive.
     """
 
-    entry: Entry
+    member: Member
     row: Row
     mark: Mark
     has_document: bool
@@ -76,26 +76,26 @@ class Marked:
     @property
     def own(self) -> OwnEntry | None:
         """Our entry in the queue of its lock, if we hold it."""
-        writer = self.entry.writer
+        writer = self.member.writer
         return writer.own if isinstance(writer, EmbeddedItem) else None
 
-    def decided_by(self) -> Action:
+    def decided_by(self) -> TransactAction:
         """Return how the decision writes the item, which carries our mark."""
-        write, name = self.entry.final(), self.row.attribute
+        write, name = self.member.final(), self.row.attribute
         mine = replace(write, condition=guards.marked_by(name, self.mark.id))
         is_delete = write.operation is DELETE
         kwargs = mine.kwargs(None, [] if is_delete else [Path([name, records.TX]).remove()])
         kwargs.pop("ReturnValues", None)
-        return Action({write.request.removesuffix("Item"): kwargs}, write)
+        return TransactAction({write.request.removesuffix("Item"): kwargs}, write)
 
 
-def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged: bool) -> Marked:
+def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: str, *, is_staged: bool) -> Marked:
     """Work out what the mark of an item says; nothing is sent that anybody else could see.
 
     Args:
-        entry: what the transaction does to the item.
+        member: what the transaction does to the item.
         header_id: of the transaction.
-        book: where its header is.
+        header_table: where its header is.
         name: of the row for what does not fit into the mark.
         is_staged: False for an item that is only kept, for the decision to write it.
 
@@ -103,30 +103,30 @@ def plan_mark(entry: Entry, header_id: str, book: Book, name: str, *, is_staged:
         CannotBeStaged: the item turns out to be one that must not carry a mark.
         StaleVersion, TransactWriteError, ConfigurationError: as `intent_of`.
     """
-    if not entry.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
-        entry.pin()
-        if not can_be_marked(entry, book.table):
-            raise _no_place(entry)
-    op, set_, removed = intent_of(entry) if is_staged else ("keep", {}, [])
-    row = entry.row
+    if not member.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
+        member.pin()
+        if not can_be_marked(member, header_table.table):
+            raise _no_place(member)
+    op, set_, removed = intent_of(member) if is_staged else ("keep", {}, [])
+    row = member.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
-    mark = Mark(header_id, book.table, op, entry.is_absent, set_, tuple(removed))
-    if is_staged and _must_spill(entry, mark):
+    mark = Mark(header_id, header_table.table, op, member.is_absent, set_, tuple(removed))
+    if is_staged and _must_spill(member, mark):
         mark = replace(mark, spill=name)
         if images.size_of(records.stored_changes(mark)) > LARGEST_SPILL_BYTES:
             raise ConfigurationError(
                 f"{row.label} has more to change than fits into a row beside it: write it in a transaction of at most "
                 f"99 items, or make it smaller. Nothing was written."
             )
-    return Marked(entry, row, mark, has_document=_has_document(entry))
+    return Marked(member, row, mark, has_document=_has_document(member))
 
 
-def can_be_marked(entry: Entry, table: str | None) -> bool:
+def can_be_marked(member: Member, table: str | None) -> bool:
     """Tell whether an item has a place for a mark of that table, in which the mark stays and that its readers trust."""
-    row = entry.row
+    row = member.row
     if row is None or row.transactions != table:
         return False
-    return entry.is_absent or not _may_expire(entry.model, entry.base)
+    return member.is_absent or not _may_expire(member.model, member.base)
 
 
 def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
@@ -143,23 +143,23 @@ def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
     return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
 
 
-def _no_place(entry: Entry) -> CannotBeStaged:
-    return CannotBeStaged(f"{entry.final().label} has no place for a mark")
+def _no_place(member: Member) -> CannotBeStaged:
+    return CannotBeStaged(f"{member.final().label} has no place for a mark")
 
 
-def _must_spill(entry: Entry, mark: Mark) -> bool:
-    old = entry.base if isinstance(entry.base, dict) else entry.item.serialize(null_check=False)
+def _must_spill(member: Member, mark: Mark) -> bool:
+    old = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
     return images.size_of(old) + images.size_of(records.stored_changes(mark)) > SPILL_BYTES
 
 
-def _has_document(entry: Entry) -> bool:
-    lock = entry.model._lock_attribute()
+def _has_document(member: Member) -> bool:
+    lock = member.model._lock_attribute()
     assert lock is not None  # noqa: S101 - checked when the path was chosen
-    if entry.is_absent:
+    if member.is_absent:
         return False
-    if isinstance(entry.base, dict):
-        return lock.attr_name in entry.base
-    return lock.__get__(entry.item, entry.model).raw is not None
+    if isinstance(member.base, dict):
+        return lock.attr_name in member.base
+    return lock.__get__(member.item, member.model).raw is not None
 
 
 class Marker:
@@ -222,7 +222,7 @@ class Marker:
 
     def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
         """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
-        state = one.row.state(image)
+        state, member = one.row.state(image), one.member
         if state.mark is not None and state.mark.id == self._header.id:
             one.underway -= 1  # the copy that was not answered, and was applied
             return True
@@ -231,28 +231,28 @@ class Marker:
                 resolver.resolve(one.row, state.mark)
             except StillPending as pending:
                 raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
-        elif one.mark.is_ghost and expiry.is_expired(one.entry.model, image):
+        elif one.mark.is_ghost and expiry.is_expired(member.model, image):
             self._clear_expired(one, image or {})
-        elif one.mark.is_ghost and isinstance(one.entry.base, Unread) and image is not None and _is_as_read(one, image):
+        elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):
             # It is there, without a version, which was not known: the copy that has none was not read here.
-            if _may_expire(one.entry.model, image):
-                raise _no_place(one.entry)
+            if _may_expire(member.model, image):
+                raise _no_place(member)
             one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
-        elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and _is_as_read(one, image):
+        elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and member.holds(image):
             one.has_document = state.raw is not None
-        elif state.entries and one.own is None and _is_as_read(one, image):
+        elif state.entries and one.own is None and member.holds(image):
             self._wait_for_lock(one, state)
         else:
             cause = transport.condition_failed(
-                TransactWriteError, "the item is not the one that was read", one.entry.table
+                TransactWriteError, "the item is not the one that was read", member.table
             )
-            raise Action({}, one.entry.final(), one.row, one.own, one.number).explain(image, cause)
+            raise TransactAction({}, member.final(), one.row, one.own, one.number).explain(image, cause)
         return False
 
     def _clear_expired(self, one: Marked, image: Image) -> None:
         """An expired item counts as absent. It goes first: DynamoDB could delete it at any moment, with our mark."""
         try:
-            unlocked.clear_expired(one.entry.item, image, guards.unlocked(one.row))
+            unlocked.clear_expired(one.member.item, image, guards.unlocked(one.row))
         except transport.BOTOCORE_EXCEPTIONS as error:
             raise TransactWriteError("Failed to remove an expired item", transport.readable(error)) from error
 
@@ -261,7 +261,7 @@ class Marker:
 
         Not for long: he may be waiting for one of our marks.
         """
-        if unlocked.evict_all(one.row, state, one.entry.model):
+        if unlocked.evict_all(one.row, state, one.member.model):
             return
         now = runtime.current.monotonic()
         one.waits_until = one.waits_until or min(self._deadline, now + LOCK_GRACE_S)
@@ -294,13 +294,13 @@ class Marker:
             raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error
 
     def _kwargs(self, one: Marked) -> dict[str, Any]:
-        name, stored, write, own = one.row.attribute, records.stored_mark(one.mark), one.entry.final(), one.own
+        name, stored, write, own = one.row.attribute, records.stored_mark(one.mark), one.member.final(), one.own
         path, value = ([name, records.TX], stored) if one.has_document else ([name], {"M": {records.TX: stored}})
-        actions: list[UpdateAction] = [Path(path).set(Stored(value))]
+        actions: list[Action] = [Path(path).set(Stored(value))]
         condition: Condition | None = write.condition
         guard: Condition | None = None
         if one.mark.is_ghost:
-            condition = guards.both(one.entry.condition, Path([one.row.hash_name]).does_not_exist())
+            condition = guards.both(one.member.condition, Path([one.row.hash_name]).does_not_exist())
         else:
             has_document = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
             guard = Path([one.row.hash_name]).exists() & guards.unlocked(one.row) & has_document
@@ -312,8 +312,3 @@ class Marker:
             write, operation=_MARK, condition=condition, actions=actions, attributes=None, return_values=None
         )
         return mark.kwargs(guard)
-
-
-def _is_as_read(one: Marked, image: Image | None) -> bool:
-    """Tell whether only the lock's part of the condition has failed."""
-    return images.holds(image, one.entry.final().kwargs())

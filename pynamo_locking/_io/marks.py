@@ -9,20 +9,20 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import header_rows, records, requests, transport, trust
+from pynamo_locking._io import headers, records, requests, transport, trust
 from pynamo_locking._io.headers import persistently
 from pynamo_locking._io.requests import Refused
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
 
 
-def finish(book: Book, row: Row, mark: Mark) -> bool:
+def finish(header_table: HeaderTable, row: Row, mark: Mark) -> bool:
     """Make an item what the mark of a transaction intends, which is committed in that table.
 
     False: the row of its changes is gone, and nothing was sent; see `whole`.
@@ -32,7 +32,7 @@ def finish(book: Book, row: Row, mark: Mark) -> bool:
     elif mark.op == "delete":
         _send(row, "DeleteItem", mark)
     else:
-        changes = whole(book, mark)
+        changes = whole(header_table, mark)
         if changes is None:
             return False
         _send(row, "UpdateItem", mark, changes)
@@ -50,7 +50,7 @@ def drop(row: Row, mark: Mark) -> None:
         _send(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
 
 
-def whole(book: Book, mark: Mark) -> Mark | None:
+def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
     """Return a mark with its changes, which may be in a row of their own.
 
     None: that row is gone, as it is after all items of the transaction were finished, this one among them.
@@ -61,7 +61,7 @@ def whole(book: Book, mark: Mark) -> Mark | None:
     if not mark.spill:
         return mark
     trust.check_row_of_changes(mark.id, mark.spill)
-    return header_rows.get_row(book, mark.spill, lambda row: records.with_changes(mark, row))
+    return headers.get_row(header_table, mark.spill, lambda row: records.with_changes(mark, row))
 
 
 def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:

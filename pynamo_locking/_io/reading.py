@@ -70,10 +70,15 @@ class Reader:
             except (StillPending, Unavailable) as reason:
                 raise also(TransactionConflict, GetError)(f"{reason}. Trying again is safe.") from reason
 
+    def committed(self, model: type[Any], key: Image, image: Image) -> Image | None:
+        """Return an item that a query has found, without what a transaction may be about to do to it."""
+        row = model._row_of_key(key)
+        return image if row is None or row.state(image).mark is None else self.read(model, key)
+
     def _is_in_the_future(self, row: Row, mark: Mark) -> bool:
         """Tell whether the mark is of an undecided transaction that comes after whatever this one reads."""
-        book = trust.book_of(row, mark)
-        header = persistently(lambda: headers.read(book, mark.id))
+        header_table = trust.header_table_of(row, mark)
+        header = persistently(lambda: headers.read(header_table, mark.id))
         if self._level == "snapshot":
             self._ghosts += mark.is_ghost  # they and their headers have to fit into the one read that checks them
             if not shows_committed(header) or self._ghosts > rules.MOST_ACTIONS // 2:
@@ -83,12 +88,12 @@ class Reader:
 
 def _intended(row: Row, image: Image, mark: Mark) -> Image | None:
     """Return what an item will be if the transaction is committed that has it."""
-    book = trust.book_of(row, mark)
+    header_table = trust.header_table_of(row, mark)
     if mark.op == "delete":
         return None
     if mark.op == "keep":
         return None if mark.is_ghost else image
-    mark = marks.whole(book, mark) or mark
+    mark = marks.whole(header_table, mark) or mark
     return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
 
 

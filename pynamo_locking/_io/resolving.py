@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
@@ -92,22 +92,22 @@ class Resolver:
 
     def begin(self, row: Row, mark: Mark) -> float | None:
         """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
-        book = trust.book_of(row, mark)
-        header = persistently(lambda: headers.read(book, mark.id))
+        header_table = trust.header_table_of(row, mark)
+        header = persistently(lambda: headers.read(header_table, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             assert header is not None  # noqa: S101 - it is pending
-            wait = self._wait_or_abort(book, header)
+            wait = self._wait_or_abort(header_table, header)
             return self._try_again(row, mark, what) if wait is None else wait
         if what is Fate.FINISH:
-            is_done = marks.finish(book, row, mark)
+            is_done = marks.finish(header_table, row, mark)
         else:
             logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
             marks.drop(row, mark)
             is_done = True
         if events.listeners and is_done:
             outcome = "finished" if what is Fate.FINISH else "aborted"
-            events.tell.recovered(book, header, mark.id, outcome=outcome, by="reader")
+            events.tell.recovered(header_table, header, mark.id, outcome=outcome, by="reader")
         return self._try_again(row, mark, what)
 
     def _try_again(self, row: Row, mark: Mark, what: Fate) -> float | None:
@@ -123,15 +123,15 @@ class Resolver:
         self._pulse()
         return max(0.0, min(left, backoff(times, runtime.current.jitter())))
 
-    def _wait_or_abort(self, book: Book, header: Header) -> float | None:
+    def _wait_or_abort(self, header_table: HeaderTable, header: Header) -> float | None:
         now = runtime.current.monotonic()
         meeting = self._met[header.id] = meet(self._met.get(header.id), header, now)
         reason = reason_now(header, meeting, self._priority)
         if reason is not None:
             logger.warning("aborting the transaction %s of %s: %s", plain(header.id), plain(header.owner), reason)
-            stored = headers.abort(book, header.id, reason, beat=header.beat if reason == "expired" else None)
+            stored = headers.abort(header_table, header.id, reason, beat=header.beat if reason == "expired" else None)
             if events.listeners and stored.state is State.ABORTED:
-                events.tell.recovered(book, header, header.id, outcome="aborted", by="reader", reason=reason)
+                events.tell.recovered(header_table, header, header.id, outcome="aborted", by="reader", reason=reason)
             return None
         if self._deadline is None:
             self._deadline = now + PATIENCE_S

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamodb.attributes import BinaryAttribute, TTLAttribute, UTCDateTimeAttribute
+from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
 from pynamo_locking._core.naming import canonical_number, row_name
-from pynamo_locking._io.requests import Row
-from pynamo_locking._io.transport import lock_connection
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
     from pynamo_locking._core.claims import Bound
+    from pynamo_locking._io.requests import Row
 
 #: DynamoDB's limits for key values.
 _MAX_BYTES: Final = {"hash": 2048, "range": 1024}
+
+
+class ItemKey(NamedTuple):
+    """Which item, as a value. Keys that are one to DynamoDB are equal, however their numbers are written."""
+
+    table: str
+    values: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, table: str, key: Mapping[str, Mapping[str, Any]]) -> ItemKey:
+        """Return that of a key in DynamoDB's form."""
+        typed = ((name, *next(iter(value.items()))) for name, value in key.items())
+        return cls(table, tuple(sorted((name, canonical_number(v) if type_ == "N" else v) for name, type_, v in typed)))
+
+    def __str__(self) -> str:
+        return f"{self.table}({', '.join(repr(value) for _, value in self.values)})"
 
 
 def check_place(model: type[Model]) -> None:
@@ -153,31 +170,6 @@ def free_bound(value: Any) -> Bound | None:
 def _refuse_naive(value: Any) -> None:
     if isinstance(value, datetime) and value.tzinfo is None:
         raise ConfigurationError(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
-
-
-def row_of(
-    model: type[Model],
-    key: dict[str, Any],
-    attribute: Attribute[Any],
-    *,
-    may_create: bool,
-    request_timeout: float,
-    label: str = "",
-) -> Row:
-    """Return the row that is the model's item of that key, with its lock in that attribute."""
-    ttl = model._ttl_attribute() if may_create else None
-    connection = model._get_connection()
-    return Row(
-        connection=lock_connection(connection.connection, request_timeout),
-        table=connection.table_name,
-        key=key,
-        hash_name=next(iter(key)),
-        attribute=attribute.attr_name,
-        ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
-        may_create=may_create,
-        name=label or name_of(model, key),
-        model=model,
-    )
 
 
 def join_places(model: type[Model], row: Row) -> None:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io.unit import Unread
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._io.unit import Entry
+    from pynamo_locking._io.member import Member
 
 
 class Savepoint:
     """A state of a transaction to go back to.
 
     Args:
-        entries: those of the transaction.
+        members: those of the transaction, by their identity.
         check_open: raises `ConfigurationError` once the transaction is over.
     """
 
-    def __init__(self, entries: dict[Any, Entry], check_open: Callable[[], None] = lambda: None) -> None:
-        self._entries = entries
+    def __init__(self, members: dict[Any, Member], check_open: Callable[[], None] = lambda: None) -> None:
+        self._members = members
         self._check_open = check_open
-        self._saved = {key: entry.saved() for key, entry in entries.items() if not entry.is_unused}
+        self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
 
     def rollback(self) -> None:
         """Make the transaction, and the instances in it, what they were. What was read since stays read.
@@ -34,10 +32,10 @@ class Savepoint:
             ConfigurationError: the transaction is over.
         """
         self._check_open()
-        for key, entry in list(self._entries.items()):
+        for key, member in list(self._members.items()):
             if key in self._saved:
-                self._entries[key] = entry.gone_back(self._saved[key])
+                self._saved[key](member)
                 continue
-            entry.reset()
-            if isinstance(entry.base, Unread) and not entry.is_read:
-                del self._entries[key]
+            member.reset()
+            if member.is_unused:
+                del self._members[key]

@@ -194,7 +194,7 @@ def overlapping(
         expired: gets the expired rows that overlap the interval, as far as they are met.
     """
     for image in _towards(axis, hash_key, span, page_size):
-        current = _committed(axis, image, reader)
+        current = reader.committed(axis.model, axis.key_in(image), image)
         its = None if current is None else axis.span_in(current)
         if current is None or its is None or its.is_empty:
             continue
@@ -225,11 +225,3 @@ def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> It
     serialized = axis.model._serialize_keys(hash_key)[0]
     found: Iterator[Image] = ResultIterator(axis.model._get_connection().query, (serialized,), arguments)
     return found
-
-
-def _committed(axis: Axis, image: Image, reader: Reader) -> Image | None:
-    """Return a row without what a transaction of many items may be about to do to it; None if there is none."""
-    model: Any = axis.model
-    key = axis.key_in(image)
-    row = model._row_of_key(key)
-    return reader.read(model, key) if row is not None and row.state(image).mark is not None else image

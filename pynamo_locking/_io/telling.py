@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.committing import Terms
-    from pynamo_locking._io.headers import Book
+    from pynamo_locking._io.headers import HeaderTable
     from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.runtime import Event
     from pynamo_locking._io.wish import Wish
@@ -295,7 +294,8 @@ def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
 
 @_harmless
 def transaction_ended(
-    terms: Terms,
+    transaction_id: str,
+    owner: str,
     *,
     began_s: float,
     items: int,
@@ -307,8 +307,8 @@ def transaction_ended(
     """Tell that a transaction of ours has ended."""
     about = {
         **clocks(),
-        "transaction_id": terms.id,
-        "owner": terms.owner,
+        "transaction_id": transaction_id,
+        "owner": owner,
         "lasted_ms": _ms_since(began_s),
         "items": items,
         "path": path,
@@ -321,7 +321,7 @@ def transaction_ended(
 
 @_harmless
 def recovered(
-    book: Book, header: Header | None, transaction_id: str, *, outcome: str, by: str, reason: str = ""
+    header_table: HeaderTable, header: Header | None, transaction_id: str, *, outcome: str, by: str, reason: str = ""
 ) -> None:
     """Tell that we did something about a transaction of somebody else."""
     owner = "" if header is None else header.owner
@@ -330,7 +330,7 @@ def recovered(
             **clocks(),
             transaction_id=transaction_id,
             owner=owner,
-            table=book.table,
+            table=header_table.table,
             outcome=outcome,
             by=by,
             reason=reason,

@@ -62,8 +62,9 @@ def get_together(connection: Connection, gets: Sequence[dict[str, Any]]) -> list
 def settle(model: type[Model], keys: Sequence[Image]) -> None:
     """Return only once nothing is left to do to some items for native transactions that were decided before.
 
-    DynamoDB applies such a transaction item by item: until it has done so, a plain read or a query may still show
-    an item as it was before. A transactional read is refused for so long. What it reads is of no interest here.
+    DynamoDB decides a native transaction at one moment, and applies it item by item: until an item is in its place, a
+    plain read (consistent or not) and a query show it as it was before, although another item of the same transaction
+    shows what it has become. A transactional read is refused for so long. What it reads is of no interest here.
 
     Raises:
         TransactionConflict: other transactions kept the items busy.

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io.headers import Book
+from pynamo_locking._io.headers import HeaderTable
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.requests import Row
 
-#: Of a row of changes, behind the id of its transaction; see `header_rows.row_of_changes`.
+#: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
 _INDEX: Final = re.compile("[0-9]{5,9}")
 
 #: So much of a stored name is shown in an error.
 _SHOWN: Final = 255
 
 
-def book_of(row: Row, mark: Mark) -> Book:
+def header_table_of(row: Row, mark: Mark) -> HeaderTable:
     """Return the table of transactions that a mark names, which has to be the one that the item's model declares.
 
     Raises:
@@ -35,7 +35,7 @@ def book_of(row: Row, mark: Mark) -> Book:
             f"transaction with recover(). If not, find out who has written the item, and remove tx from its attribute "
             f"{row.attribute!r}."
         )
-    return Book(row.connection, declared)
+    return HeaderTable(row.connection, declared)
 
 
 def check_row_of_changes(header_id: str, name: str) -> None:
@@ -51,15 +51,16 @@ def check_row_of_changes(header_id: str, name: str) -> None:
         )
 
 
-def check_place(book: Book, header_id: str, table: str) -> None:
+def check_place(header_table: HeaderTable, header_id: str, table: str) -> None:
     """Refuse a table of items that is named as one of another account or Region than the table of transactions.
 
     Raises:
         LockingError: it is.
     """
-    if table.rpartition("/")[0] != book.table.rpartition("/")[0]:  # of an ARN all but the name; of a name nothing
+    place, declared = table.rpartition("/")[0], header_table.table.rpartition("/")[0]
+    if place != declared:  # of an ARN all but the name; of a name nothing
         raise LockingError(
             f"the transaction {header_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named as "
-            f"one of another account or Region than {book.table!r}. That table was not asked. Find out who has written "
-            f"this."
+            f"one of another account or Region than {header_table.table!r}. That table was not asked. Find out who has "
+            f"written this."
         )

@@ -1,19 +1,13 @@
-"""Checks that what a transaction has read is still so, in reads that no transaction on its way can deceive.
-
-A plain read is no check: it may return the old value of a native transaction that is decided and not yet applied.
-"""
+"""Checks that what a transaction has read is still so, in transactional reads; for why see `together.settle`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamodb.exceptions import TransactWriteError
-
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.transaction import shows_committed
-from pynamo_locking._io import headers, images, transport, trust
+from pynamo_locking._io import headers, images, trust
 from pynamo_locking._io.together import TooLarge, get_together
-from pynamo_locking._io.writes import refusal
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,13 +15,13 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._core.transaction import Header
+    from pynamo_locking._io.member import Member
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.resolving import Resolver
-    from pynamo_locking._io.unit import Entry, Unread
 
 
 def validate(
-    entries: Sequence[Entry],
+    members: Sequence[Member],
     resolver: Resolver,
     pulse: Callable[[], None] = lambda: None,
     *,
@@ -48,7 +42,7 @@ def validate(
     about the past and wrong together. Of whom it may not look past, `shows_committed` tells.
 
     Args:
-        entries: the items.
+        members: the items.
         resolver: takes marks out of the way.
         pulse: called before each read; may raise.
         is_snapshot: whether this is all that the transaction does.
@@ -59,14 +53,14 @@ def validate(
         ConfigurationError: more than a hundred of them were absent.
         StillPending: a transaction that is alive has one of them.
     """
-    absent = [entry for entry in entries if entry.is_absent]
+    absent = [member for member in members if member.is_absent]
     if len(absent) > rules.MOST_ACTIONS:
         raise ConfigurationError(
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
             f"{rules.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
-    ordered = in_order(entries)
-    parts = [[ordered[i] for i in chunk] for chunk in rules.chunks([item_size(entry) for entry in ordered])]
+    ordered = in_order(members)
+    parts = [[ordered[i] for i in chunk] for chunk in rules.chunks([item_size(member) for member in ordered])]
     while parts:
         pulse()
         left = _Part(parts.pop(0), resolver, is_snapshot=is_snapshot).validate()
@@ -74,29 +68,29 @@ def validate(
             parts.insert(0, left)
 
 
-def in_order(entries: Sequence[Entry]) -> list[Entry]:
+def in_order(members: Sequence[Member]) -> list[Member]:
     """Return the items in the order in which they are checked: the absent ones first."""
-    return sorted(entries, key=lambda entry: not entry.is_absent)
+    return sorted(members, key=lambda member: not member.is_absent)
 
 
 class _Part:
     """Items that are checked by one read.
 
     Args:
-        entries: the items, of which the absent ones come first.
+        members: the items, of which the absent ones come first.
         resolver: takes marks out of the way.
         is_snapshot: whether to look past marks, by their headers.
     """
 
-    def __init__(self, entries: list[Entry], resolver: Resolver, *, is_snapshot: bool) -> None:
-        self._entries = entries
+    def __init__(self, members: list[Member], resolver: Resolver, *, is_snapshot: bool) -> None:
+        self._members = members
         self._resolver = resolver
         self._is_snapshot = is_snapshot
-        self._absent = sum(entry.is_absent for entry in entries)
-        self._left: list[Entry] = []
-        self._marks = [_mark_in(entry, entry.base) for entry in entries]
+        self._absent = sum(member.is_absent for member in members)
+        self._left: list[Member] = []
+        self._marks = [_mark_in(member, member.stored) for member in members]
 
-    def validate(self) -> list[Entry]:
+    def validate(self) -> list[Member]:
         """Check them; return those of the others that had to make place for headers."""
         while not self._is_valid():
             pass
@@ -106,27 +100,29 @@ class _Part:
         """Check them; tell whether that counts, or has to be done again as some are in the way."""
         marks = self._marks_to_look_past()
         try:
-            read = read_together(self._entries, marks)
+            images = read_together(self._members, marks)
         except TooLarge as error:
             self._halve(error)
             return False
-        count, is_valid = len(self._entries), True
-        pairs = zip(marks, read[count:], strict=True)
+        count, is_valid = len(self._members), True
+        pairs = zip(marks, images[count:], strict=True)
         found = {mark.id: headers.header_in(image, mark.table) for mark, image in pairs}
-        for i, (entry, image) in enumerate(zip(self._entries, read[:count], strict=True)):
-            self._marks[i] = _mark_in(entry, image)
-            is_valid &= self._holds(entry, image, self._marks[i], found)
+        for i, (member, image) in enumerate(zip(self._members, images[:count], strict=True)):
+            self._marks[i] = _mark_in(member, image)
+            is_valid &= self._holds(member, image, self._marks[i], found)
         return is_valid
 
-    def _holds(self, entry: Entry, image: Image | None, mark: Mark | None, found: Mapping[str, Header | None]) -> bool:
-        if mark is None:
-            _check(entry, image)
-        elif mark.id in found and shows_committed(found[mark.id]):
-            _check(entry, None if mark.is_ghost else image)
+    def _holds(
+        self, member: Member, image: Image | None, mark: Mark | None, found: Mapping[str, Header | None]
+    ) -> bool:
+        if mark is None or (mark.id in found and shows_committed(found[mark.id])):
+            image = None if mark is not None and mark.is_ghost else image
+            if not member.holds(image):
+                raise member.refused(image)
         else:
-            assert entry.row is not None  # noqa: S101 - it has a mark
+            assert member.row is not None  # noqa: S101 - it has a mark
             if mark.id in found or not self._is_snapshot:
-                self._resolver.resolve(entry.row, mark)
+                self._resolver.resolve(member.row, mark)
             return False
         return True
 
@@ -150,46 +146,39 @@ class _Part:
 
     def _halve(self, error: TooLarge) -> None:
         """Leave half of the items, since marks have made them too large for one read."""
-        half = max(self._absent, len(self._entries) // 2)
-        if not 0 < half < len(self._entries):
+        half = max(self._absent, len(self._members) // 2)
+        if not 0 < half < len(self._members):
             raise error.error from error
         self._leave_from(half)
 
     def _leave_from(self, i: int) -> None:
-        self._left = self._entries[i:] + self._left
-        del self._entries[i:], self._marks[i:]
+        self._left = self._members[i:] + self._left
+        del self._members[i:], self._marks[i:]
 
 
-def _mark_in(entry: Entry, image: Image | Unread | None) -> Mark | None:
-    row = entry.row
-    mark = row.state(image).mark if row is not None and isinstance(image, dict) else None
+def _mark_in(member: Member, image: Image | None) -> Mark | None:
+    row = member.row
+    mark = None if row is None else row.state(image).mark
     if row is not None and mark is not None:
-        trust.book_of(row, mark)  # refuses what names another table, before that is read
+        trust.header_table_of(row, mark)  # refuses what names another table, before that is read
     return mark
 
 
-def _check(entry: Entry, image: Image | None) -> None:
-    write = entry.final()
-    if not images.holds(image, write.kwargs()):
-        cause = transport.condition_failed(TransactWriteError, "the item is not the one that was read", entry.table)
-        raise refusal(write, TransactWriteError, image, cause)
-
-
-def item_size(entry: Entry) -> int:
+def item_size(member: Member) -> int:
     """Return about how large an item is, in bytes."""
-    if entry.is_absent:
+    if member.is_absent:
         return 0
-    return images.size_of(entry.base if isinstance(entry.base, dict) else entry.item.serialize(null_check=False))
+    return images.size_of(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
 
 
-def read_together(entries: Sequence[Entry], marks: Sequence[Mark] = ()) -> list[Image | None]:
+def read_together(members: Sequence[Member], marks: Sequence[Mark] = ()) -> list[Image | None]:
     """Return stored items as they were at one moment, and behind them the headers of marks; up to a hundred.
 
     Raises:
         TooLarge: the request is refused as it is.
         TransactionConflict: other transactions kept them busy.
     """
-    gets = [{"Get": {"TableName": entry.table, "Key": entry.key}} for entry in entries]
-    connection = entries[0].item._get_connection().connection
+    gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
+    connection = members[0].item._get_connection().connection
     gets += [{"Get": {"TableName": mark.table, "Key": {headers.ID: {"S": mark.id}}}} for mark in marks]
     return get_together(connection, gets)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WRITE_ID: Final = "_pynamo_locking_write_id"
 
 #: Where it keeps what becomes of it when the transaction is committed that it is part of.
-_PROMISE: Final = "_pynamo_locking_promise"
+_EXPECTED: Final = "_pynamo_locking_expected"
 
 #: Set on an instance whose attributes are no longer those of the version it carries.
 _OUTDATED: Final = "_pynamo_locking_outdated"
@@ -136,7 +136,7 @@ def copy_knowledge(source: Model, target: Model) -> None:
             vars(target)[name] = vars(source)[name]
 
 
-def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
+def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
     """Take the version that DynamoDB has counted up to."""
     version, write_id = known_of(type(item), attributes).version, known(item).write_id
     if version is not None and item._version_attribute_name is not None:
@@ -144,7 +144,7 @@ def adopt(item: Model, attributes: Mapping[str, Any]) -> None:
         _set_write_id(item, write_id)
 
 
-def assume(item: Model, before: Known) -> None:
+def set_known(item: Model, before: Known) -> None:
     """Make an instance one of a stored item, whatever it was loaded from."""
     name = item._version_attribute_name
     if name is not None:
@@ -156,14 +156,14 @@ def assume(item: Model, before: Known) -> None:
 
 
 @contextlib.contextmanager
-def posing(item: Model, before: Known) -> Iterator[None]:
+def planned_as(item: Model, before: Known) -> Iterator[None]:
     """Plan the write of an instance as if it had been loaded from that stored item; it is what it was afterwards."""
     name, state = str(item._version_attribute_name), vars(item)
     if known(item) == before:
         yield
         return
     values, noted = dict(item.attribute_values), state.get(WRITE_ID)
-    assume(item, before)
+    set_known(item, before)
     try:
         yield
     finally:
@@ -278,12 +278,12 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class _Promise:
+class _Expected:
     write_id: str | None
     outdates: bool
 
 
-def promise(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_out: bool = False) -> None:
+def expect(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_out: bool = False) -> None:
     """Note what PynamoDB's call of `update_local_version_attribute` will mean for an instance.
 
     Args:
@@ -292,13 +292,13 @@ def promise(item: Model, part: VersionPart, *, outdates: bool = False, is_handed
         outdates: whether the stored item will have attributes that the instance does not.
         is_handed_out: whether somebody else sends the write. Of two such writes nobody tells us which it was.
     """
-    is_second = is_handed_out and _PROMISE in vars(item)
-    vars(item)[_PROMISE] = _Promise(None if is_second else part.write_id, outdates)
+    is_second = is_handed_out and _EXPECTED in vars(item)
+    vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates)
 
 
-def keep_promise(item: Model) -> None:
+def take_expected(item: Model) -> None:
     """Note that the write has been applied."""
-    made: _Promise | None = vars(item).pop(_PROMISE, None)
+    made: _Expected | None = vars(item).pop(_EXPECTED, None)
     _set_write_id(item, None if made is None else made.write_id)
     if made is not None and made.outdates:
         outdate(item)

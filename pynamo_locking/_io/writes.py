@@ -143,11 +143,11 @@ class Write:
             self.item.deserialize(data["Attributes"])
         elif self.operation is SAVE:
             if self.is_strict and self.part.is_checked:  # of a transaction, perhaps from another instance
-                versions.assume(self.item, self.part.before)
-            versions.promise(self.item, self.part)
+                versions.set_known(self.item, self.part.before)
+            versions.expect(self.item, self.part)
             self.item.update_local_version_attribute()
             if not self.part.is_checked:
-                versions.adopt(self.item, data.get("Attributes", {}))
+                versions.take_version(self.item, data.get("Attributes", {}))
             elif self.is_strict and not self.is_shown:
                 versions.outdate(self.item, is_locked=True)
 

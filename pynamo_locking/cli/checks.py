@@ -9,7 +9,7 @@ from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
 from pynamo_locking._core.naming import GUARD_PREFIX
-from pynamo_locking._io import header_rows, headers, listing, records, versions
+from pynamo_locking._io import headers, listing, records, versions
 from pynamo_locking._io.administration import describe, keys_in, keys_of, ttl_of
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.transport import code_of, message_of
@@ -275,7 +275,7 @@ def _flaws(model: type[Model], image: dict[str, Any]) -> Iterator[str]:
 
 def _is_strange(model: type[Model], name: str, image: dict[str, Any]) -> bool:
     if role_of(model) == "transactions":
-        known_by = {headers.PRIORITY, header_rows.CONTENT} | ({"version"} if name.startswith(GUARD_PREFIX) else set())
+        known_by = {headers.PRIORITY, headers.CONTENT} | ({"version"} if name.startswith(GUARD_PREFIX) else set())
         return not known_by & image.keys()
     if has_foreign(model, image):
         return not (name.startswith(GUARD_PREFIX) and "version" in image)

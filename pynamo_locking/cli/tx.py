@@ -17,7 +17,7 @@ from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking.recovery import SweepReport, recover, sweep
-from pynamo_locking.transaction_table import book_of
+from pynamo_locking.transaction_table import header_table_of
 
 if TYPE_CHECKING:
     import typer
@@ -117,7 +117,7 @@ def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
     One consistent read, and one for each row of participants: some 1000 items.
     """
     table = session.transactions(model)
-    header = headers.persistently(lambda: headers.read(book_of(table), tx_id))
+    header = headers.persistently(lambda: headers.read(header_table_of(table), tx_id))
     if header is None:
         raise _unknown(table, tx_id)
     document = {"table": table.Meta.table_name, **_document(header), "participants": _participants(table, header)}
@@ -258,7 +258,7 @@ def _participants(table: type[TransactionTable], header: Header) -> list[dict[st
             "key": {name: _text(value) for name, value in row.key.items()},
             "lock_attribute": row.attribute,
         }
-        for row, _ in participants(book_of(table), header)
+        for row, _ in participants(header_table_of(table), header)
     ]
 
 

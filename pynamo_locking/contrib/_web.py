@@ -257,7 +257,7 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
     expected = [known for known in map(_meant_by, tags or ()) if known is not None]
     if found is model and tags is not None and len(expected) == len(tags) == 1 and _says_all(expected[0], model):
         item = model(hash_key, range_key)  # nothing has to be read: the write itself compares
-        versions.assume(item, expected[0])
+        versions.set_known(item, expected[0])
         return item
     current: Any = _read(model, hash_key, range_key) if found is model else found
     stored = Known(None, None) if current is None else versions.known(current)
@@ -271,7 +271,7 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
             expected=expected[0].version if expected else None,
             actual=stored.version,
         )
-    versions.assume(current, meant[0])
+    versions.set_known(current, meant[0])
     return current
 
 

@@ -12,7 +12,7 @@ from pynamodb.connection import Connection
 from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
 from pynamo_locking._core.transaction import State
 from pynamo_locking._io import headers, runtime
-from pynamo_locking._io.headers import Book
+from pynamo_locking._io.headers import HeaderTable
 from pynamo_locking._io.long_path import LongCommit
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import in_thread
@@ -306,17 +306,17 @@ class Left:
         with dying_after(monkeypatch, PREPARED):
             in_thread(lambda: survive(tx.commit))
         self.id = tx.id
-        self.book = Book(Transactions._get_connection().connection, Transactions.Meta.table_name)
+        self.header_table = HeaderTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
         assert outcome(Transactions, tx.id) == "pending"
 
     def decide(self, to: State) -> None:
         """Turn the header."""
         if to is State.ABORTED:
-            headers.abort(self.book, self.id, "asked")
+            headers.abort(self.header_table, self.id, "asked")
             return
-        decision = headers.decision(self.book, self.id, to)
-        self.book.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
+        decision = headers.decision(self.header_table, self.id, to)
+        self.header_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
 
 
 @pytest.fixture
@@ -363,7 +363,9 @@ def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monk
     """A mark without a header is an orphan, beside which stands what is committed."""
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
-    headers.ask(left.book, "DeleteItem", {"TableName": left.book.table, "Key": left.book.key(left.id)})
+    headers.ask(
+        left.header_table, "DeleteItem", {"TableName": left.header_table.table, "Key": left.header_table.key(left.id)}
+    )
     with watched(monkeypatch) as sent:
         tx.commit()
     assert {operation for operation, _ in sent} == {"TransactGetItems"}

@@ -294,7 +294,7 @@ def test_transactional_tries_again(engine: Engine) -> None:
         assert add("p0", by=10) == 112
     assert Purse.get("p0", consistent_read=True).balance == 112
     assert len({tx.id for tx in seen}) == 3
-    assert len({tx._terms.priority for tx in seen}) == 1
+    assert len({tx._options.priority for tx in seen}) == 1
     assert current_transaction() is None
 
 

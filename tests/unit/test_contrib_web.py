@@ -194,7 +194,7 @@ def test_when_to_try_again_after_a_refused_write():
 
 def stored(version, write_id=None):
     item = Versioned("k")
-    versions.assume(item, Known(version, write_id))
+    versions.set_known(item, Known(version, write_id))
     return item
 
 

@@ -23,6 +23,7 @@ from pynamo_locking._core.naming import (
     shown_owner,
 )
 from pynamo_locking._io import runtime
+from pynamo_locking._io.rows import ItemKey
 from tests.unit.helpers import steady
 
 #: Characters that could be taken for separators, escapes or digests, and some that need several bytes.
@@ -233,3 +234,12 @@ def test_the_label_of_a_process_always_fits(name, monkeypatch):
     host, _, thread = owner.split(":")
     assert host == thread
     assert name.startswith(host.replace("?", "\udcff"))
+
+
+def test_keys_that_are_one_to_dynamodb_are_one_item_key() -> None:
+    """However a number is written, and in whatever order the parts of the key come."""
+    key = ItemKey.of("seats", {"row": {"N": "2"}, "name": {"S": "a"}})
+
+    assert key == ItemKey.of("seats", {"name": {"S": "a"}, "row": {"N": "2.0"}})
+    assert len({key, ItemKey.of("seats", {"name": {"S": "a"}, "row": {"N": "3"}}), key._replace(table="rows")}) == 3
+    assert str(key) == "seats('a', '2')"

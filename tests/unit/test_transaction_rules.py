@@ -11,8 +11,8 @@ from pynamo_locking._core.paths import (
     MOST_BYTES,
     ROW_BYTES,
     CannotBeStaged,
-    Member,
-    Path,
+    CommitPath,
+    MemberFacts,
     Plan,
     choose,
     keys_in_rows,
@@ -148,40 +148,44 @@ def test_of_two_one_is_never_wounded(one: str, other: str) -> None:
 # The path
 
 
-def writes(count: int, **facts: object) -> list[Member]:
-    return [Member(is_write=True, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+def writes(count: int, **facts: object) -> list[MemberFacts]:
+    return [
+        MemberFacts(is_write=True, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)
+    ]  # type: ignore[arg-type]
 
 
-def reads(count: int, **facts: object) -> list[Member]:
-    return [Member(is_write=False, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+def reads(count: int, **facts: object) -> list[MemberFacts]:
+    return [
+        MemberFacts(is_write=False, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)
+    ]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("members", "extra", "path"),
     [
-        ([], 0, Path.NOTHING),
-        ([], 1, Path.NATIVE),
-        (reads(1), 0, Path.READ),
-        (reads(500), 0, Path.READ),
-        (writes(1), 0, Path.SINGLE),
-        (writes(1), 1, Path.NATIVE),
-        (writes(1) + reads(1), 0, Path.NATIVE),
-        (writes(MOST_ACTIONS), 0, Path.NATIVE),
-        (writes(MOST_ACTIONS), 1, Path.LONG),
-        (writes(MOST_ACTIONS + 1), 0, Path.LONG),
-        (writes(50) + reads(50), 0, Path.NATIVE),
-        (writes(50) + reads(51), 0, Path.LONG),
-        (writes(12, size=390_000), 0, Path.LONG),
+        ([], 0, CommitPath.NOTHING),
+        ([], 1, CommitPath.NATIVE),
+        (reads(1), 0, CommitPath.READ),
+        (reads(500), 0, CommitPath.READ),
+        (writes(1), 0, CommitPath.SINGLE),
+        (writes(1), 1, CommitPath.NATIVE),
+        (writes(1) + reads(1), 0, CommitPath.NATIVE),
+        (writes(MOST_ACTIONS), 0, CommitPath.NATIVE),
+        (writes(MOST_ACTIONS), 1, CommitPath.LONG),
+        (writes(MOST_ACTIONS + 1), 0, CommitPath.LONG),
+        (writes(50) + reads(50), 0, CommitPath.NATIVE),
+        (writes(50) + reads(51), 0, CommitPath.LONG),
+        (writes(12, size=390_000), 0, CommitPath.LONG),
     ],
 )
-def test_path(members: list[Member], extra: int, path: Path) -> None:
+def test_path(members: list[MemberFacts], extra: int, path: CommitPath) -> None:
     """The cheapest path that can hold it is taken."""
     assert choose(members, extra=extra).path is path
 
 
 MEMBERS = st.lists(
     st.builds(
-        Member,
+        MemberFacts,
         is_write=st.booleans(),
         is_absent=st.booleans(),
         can_be_marked=st.just(True),
@@ -196,17 +200,17 @@ MEMBERS = st.lists(
 
 @steady
 @given(MEMBERS, st.integers(0, 3))
-def test_every_plan_does_everything_once_within_the_limits(members: list[Member], extra: int) -> None:
+def test_every_plan_does_everything_once_within_the_limits(members: list[MemberFacts], extra: int) -> None:
     """Each write is direct or staged, each read checked or validated, and the decision fits into one transaction."""
     plan = choose(members, extra=extra)
-    if plan.path is Path.NOTHING:
+    if plan.path is CommitPath.NOTHING:
         assert members == []
         return
     written = sorted((*plan.direct, *plan.staged))
     read = sorted((*plan.checked, *plan.validated))
     assert written == [i for i, member in enumerate(members) if member.is_write]
     assert read == [i for i, member in enumerate(members) if not member.is_write]
-    if plan.path is Path.LONG:
+    if plan.path is CommitPath.LONG:
         assert 1 + extra + len(plan.direct) + len(plan.checked) <= MOST_ACTIONS
         assert sum(members[i].size for i in plan.direct) <= MOST_BYTES
         assert set(plan.marked) >= set(plan.staged)
@@ -215,7 +219,7 @@ def test_every_plan_does_everything_once_within_the_limits(members: list[Member]
         assert plan.requests == 1 + plan.rows + len(plan.marked) + -(-len(plan.validated) // MOST_ACTIONS) + 1 + (
             len(plan.staged) + 1 if plan.staged else 0
         )
-    elif plan.path is Path.NATIVE:
+    elif plan.path is CommitPath.NATIVE:
         assert len(members) + extra <= MOST_ACTIONS
         assert plan.staged == plan.validated == ()
         assert plan.requests == 1
@@ -238,7 +242,7 @@ def test_what_cannot_be_marked_is_direct() -> None:
     ],
     ids=["too many", "too large", "beside too many reads"],
 )
-def test_what_cannot_be_staged_is_refused(members: list[Member]) -> None:
+def test_what_cannot_be_staged_is_refused(members: list[MemberFacts]) -> None:
     """A transaction in which an item must be staged that cannot be is refused."""
     with pytest.raises(CannotBeStaged):
         choose(members)
@@ -261,7 +265,7 @@ def test_costs_of_a_long_plan() -> None:
     assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
     keys = -(-151 * 50 // 1024)
     assert plan.write_units == 1 + keys + 151 + 2 * (1 + 99) + 151 + 1
-    assert Plan(Path.NOTHING).marked == ()
+    assert Plan(CommitPath.NOTHING).marked == ()
 
 
 @steady
@@ -283,11 +287,11 @@ def test_a_key_larger_than_a_row_has_one_of_its_own() -> None:
 
 def test_a_header_that_does_not_say_may_have_checked_early():
     """It was written by somebody who did not know that it matters: nobody looks past it."""
-    book, stored = headers.Book(None, "headers"), {}
+    header_table, stored = headers.HeaderTable(None, "headers"), {}
     known = header()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(headers, "ask", lambda _book, _operation, kwargs: stored.update(kwargs["Item"]))
-        headers.begin(book, known)
+        patch.setattr(headers, "ask", lambda _header_table, _operation, kwargs: stored.update(kwargs["Item"]))
+        headers.begin(header_table, known)
     assert not headers.header_in(stored).is_early
     del stored[headers.EARLY]
     assert headers.header_in(stored).is_early

@@ -7,7 +7,7 @@ from typing import Any
 from pynamo_locking._core import intervals as core
 from pynamo_locking._intervals import disjoint, keeping, unsure
 from pynamo_locking._intervals.disjoint import Disjoint
-from pynamo_locking._io.unit import Entry
+from pynamo_locking._io.member import Member
 from pynamo_locking.members import Members
 from tests.simulation.engine.faults import Fault
 from tests.simulation.models import Booking
@@ -18,8 +18,8 @@ _INTERVALS = Plan("intervals", parties=3, processes=3)
 _QUERIES = Plan("guarded queries", parties=3, processes=3)
 
 
-def _is_guard(entry: Any) -> bool:
-    return bool(entry.table != Booking.Meta.table_name)
+def _is_guard(member: Any) -> bool:
+    return bool(member.table != Booking.Meta.table_name)
 
 
 # Intervals
@@ -28,19 +28,19 @@ def _is_guard(entry: Any) -> bool:
 @plants(_INTERVALS, "Disjoint")
 def guard_not_counted() -> Patches:
     """The guard of a hash key is checked, and not counted."""
-    save = Entry.save
+    save = Member.save
 
     def save_items(self: Any, *arguments: Any, **options: Any) -> None:
         if not _is_guard(self):
             save(self, *arguments, **options)
 
-    return [(Entry, "save", save_items)]
+    return [(Member, "save", save_items)]
 
 
 @plants(_INTERVALS, "Disjoint")
 def guard_not_checked() -> Patches:
     """The guard is written whatever it has become."""
-    rely, save = Entry.rely, Entry.save
+    rely, save = Member.rely, Member.save
 
     def save_blindly(self: Any, condition: Any, *, checks: bool) -> None:
         if _is_guard(self):
@@ -48,8 +48,8 @@ def guard_not_checked() -> Patches:
         save(self, condition, checks=checks)
 
     return [
-        (Entry, "rely", lambda self: None if _is_guard(self) else rely(self)),
-        (Entry, "save", save_blindly),
+        (Member, "rely", lambda self: None if _is_guard(self) else rely(self)),
+        (Member, "save", save_blindly),
     ]
 
 
@@ -111,7 +111,7 @@ def queries_without_guard() -> Patches:
 @plants(_QUERIES, "Limited")
 def creations_not_counted() -> Patches:
     """Who creates or deletes an item does not count the guard of its hash key."""
-    return [(Members, "count_in_guard", lambda self, entry: None)]
+    return [(Members, "count_in_guard", lambda self, member: None)]
 
 
 @plants(_QUERIES, "Limited")

@@ -14,7 +14,7 @@ from pynamo_locking._core.paths import Plan as Paths
 from pynamo_locking._core.transaction import Fate, fate
 from pynamo_locking._io import attempts, guards, headers, marks, requests, resolving, validation
 from pynamo_locking._io.commit import Commit
-from pynamo_locking._io.headers import Book, persistently
+from pynamo_locking._io.headers import HeaderTable, persistently
 from pynamo_locking._io.long_path import LongCommit
 from pynamo_locking._io.marking import Marked, Marker
 from pynamo_locking._io.resolving import Resolver
@@ -61,10 +61,10 @@ def r3_marks_before_the_header() -> Patches:
     begin, decide = headers.begin, LongCommit._decide
 
     def later(self: Any) -> None:
-        begin(self._book, self._header)
+        begin(self._header_table, self._header)
         decide(self)
 
-    return [(headers, "begin", lambda book, header: None), (LongCommit, "_decide", later)]
+    return [(headers, "begin", lambda header_table, header: None), (LongCommit, "_decide", later)]
 
 
 @plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600)
@@ -72,15 +72,15 @@ def r4_marks_dropped_while_pending() -> Patches:
     """A mark that is in the way for too long is removed, and the transaction is not aborted."""
 
     def begin(self: Any, row: Any, mark: Any) -> Any:
-        book = Book(row.connection, mark.table)
-        header = persistently(lambda: headers.read(book, mark.id))
+        header_table = HeaderTable(row.connection, mark.table)
+        header = persistently(lambda: headers.read(header_table, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             try:
-                return self._wait_or_abort(book, header)
+                return self._wait_or_abort(header_table, header)
             except _Dropped:
                 return marks.drop(row, mark)
-        return marks.finish(book, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
+        return marks.finish(header_table, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
@@ -96,22 +96,22 @@ class _Dropped(Exception):  # noqa: N818 - a signal
 def r5_plain_reads_validate() -> Patches:
     """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
 
-    def read_together(entries: Any, marks: Any = ()) -> list[Any]:
-        return [*map(_plain_read, entries), *(_plain_header(entries, mark) for mark in marks)]
+    def read_together(members: Any, marks: Any = ()) -> list[Any]:
+        return [*map(_plain_read, members), *(_plain_header(members, mark) for mark in marks)]
 
     return [(validation, "read_together", read_together)]
 
 
-def _plain_read(entry: Any) -> Any:
-    kwargs = {"TableName": entry.table, "Key": entry.key, "ConsistentRead": True}
-    connection = entry.item._get_connection().connection
+def _plain_read(member: Any) -> Any:
+    kwargs = {"TableName": member.table, "Key": member.key, "ConsistentRead": True}
+    connection = member.item._get_connection().connection
     return persistently(lambda: requests.ask(connection, "GetItem", kwargs)).get("Item")
 
 
-def _plain_header(entries: Any, mark: Any) -> Any:
-    book = Book(entries[0].item._get_connection().connection, mark.table)
-    kwargs = {"TableName": book.table, "Key": book.key(mark.id), "ConsistentRead": True}
-    return persistently(lambda: requests.ask(book.connection, "GetItem", kwargs)).get("Item")
+def _plain_header(members: Any, mark: Any) -> Any:
+    header_table = HeaderTable(members[0].item._get_connection().connection, mark.table)
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(mark.id), "ConsistentRead": True}
+    return persistently(lambda: requests.ask(header_table.connection, "GetItem", kwargs)).get("Item")
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
@@ -124,7 +124,7 @@ def r6_validation_before_everything_is_marked() -> Patches:
 def r7_absence_is_checked_last() -> Patches:
     """An item that was absent is checked after others: it may have come and gone in between."""
     ordered = validation.in_order
-    return [(validation, "in_order", lambda entries: ordered(entries)[::-1])]
+    return [(validation, "in_order", lambda members: ordered(members)[::-1])]
 
 
 @plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", limit=1000)
@@ -147,7 +147,7 @@ def r9_finished_before_all_items_are() -> Patches:
     finish = LongCommit._finish
 
     def early(self: Any) -> None:
-        headers.finish(self._book, self._header.id)
+        headers.finish(self._header_table, self._header.id)
         finish(self)
 
     return [(LongCommit, "_finish", early)]
@@ -202,9 +202,9 @@ def snapshots_with_headers_of_another_moment() -> Patches:
     """A snapshot looks past a mark whose transaction was pending a moment ago: it is decided when the item is read."""
     read = validation.read_together
 
-    def read_together(entries: Any, marks: Any = ()) -> list[Any]:
-        found = [_plain_header(entries, mark) for mark in marks]
-        return [*read(entries), *found]
+    def read_together(members: Any, marks: Any = ()) -> list[Any]:
+        found = [_plain_header(members, mark) for mark in marks]
+        return [*read(members), *found]
 
     return [(validation, "read_together", read_together)]
 
@@ -248,7 +248,7 @@ def clean_before_the_marks_are_dropped() -> Patches:
     drop = LongCommit._drop_marks
 
     def early(self: Any) -> None:
-        headers.clean(self._book, self._header.id, is_certain=True)
+        headers.clean(self._header_table, self._header.id, is_certain=True)
         drop(self)
 
     return [(LongCommit, "_drop_marks", early)]
