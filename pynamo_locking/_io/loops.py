@@ -299,13 +299,16 @@ async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> 
     try:
         while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
             told = await spend(pause)
-    except GeneratorExit:
-        taking.leave_behind()
-        raise
-    except BaseException:
-        if not taking.is_over:
-            with contextlib.suppress(asyncio.CancelledError):  # by one that comes on top of it
-                await to_the_end(taking.abandon)
+    except BaseException as error:
+        try:
+            if isinstance(error, GeneratorExit):
+                taking.leave_behind()
+            elif not taking.is_over:
+                with contextlib.suppress(asyncio.CancelledError):  # by one that comes on top of it
+                    await to_the_end(taking.abandon)
+        except BaseException:  # an interrupt on top of it, perhaps before a thread has begun
+            taking.leave_behind()
+            raise
         raise
     return taking.own
 

@@ -194,6 +194,14 @@ async def in_two_locks_of_a_task() -> None:
         pass
 
 
+async def by_a_task_that_is_cancelled() -> None:
+    task = asyncio.create_task(in_a_block_of_a_task())
+    await asyncio.sleep(0)  # it is entering the queue
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
 async def by_acquire_and_release_of_a_task() -> None:
     lock = Locks.alocked("a")
     await lock.aacquire()
@@ -237,6 +245,7 @@ def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], Non
         (in_a_block_of_a_task, set()),
         (in_an_edit_of_a_task, set()),
         (in_two_locks_of_a_task, set()),
+        (by_a_task_that_is_cancelled, {"take"}),  # a profiler, unlike a signal, can replace what is thrown into it
         (by_acquire_and_release_of_a_task, {"arelease", "_leaving"}),  # as for `release`
     ],
 )

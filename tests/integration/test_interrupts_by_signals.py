@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 INTERRUPTS: Final = int(os.environ.get("INTERRUPTS", "0"))
 
 pytestmark = [
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of sockets, tasks and loops
     pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends"),
     pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="only it hears signals"),
@@ -137,7 +138,6 @@ def test_interrupted_transactions(dynoxide: Engine, count: int, times: int) -> N
     def check(where: str) -> None:
         until(lambda: not any("batch" in thread.name for thread in threading.enumerate()), "the threads of a commit")
         report = sweep(Transactions)
-        print("SWEPT", report)
         assert (report.failed, report.pending) == ({}, 0), where
         assert marked_rows(Purse) == [], where
         balances = {(row["purse_id"]["S"] in even, int(row["balance"]["N"])) for row in rows_of(Purse)}
