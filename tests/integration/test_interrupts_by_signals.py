@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 INTERRUPTS: Final = int(os.environ.get("INTERRUPTS", "0"))
 
 pytestmark = [
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of sockets, tasks and loops
     pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends"),
     pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="only it hears signals"),
