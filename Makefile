@@ -43,8 +43,9 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test ## all broken rows, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of a lock, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/test_broken_rows.py
+	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q tests/integration/test_interrupts_by_signals.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -122,10 +123,7 @@ class AsyncLock(Generic[M]):
         Raises:
             LockLost, ConfigurationError: as `Lock.release`.
         """
-        if self._lock._is_last_take:
-            await _leaving(self._lock, self._lock.release)
-        else:
-            self._lock.release()  # makes no request
+        await _leaving(self._lock, self._lock.release)
 
     async def __aenter__(self) -> Self:
         return await self._enter()
@@ -254,16 +252,28 @@ class AsyncLock(Generic[M]):
 
 async def _leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseException | None = None) -> None:
     """Do in a thread what gives a lock back, and note in this task's context that it was."""
-    own = lock._must_have_taken()
-    is_last = lock._is_last_take
+    own, is_last, left = lock._own, False, [leave]
+
+    def leave_once() -> None:
+        while left:
+            left.pop()()
+
     try:
+        own = lock._must_have_taken()
+        is_last = lock._is_last_take
         if isinstance(error, GeneratorExit) and not loops.can_wait(own):
             if not own.ended:
                 loops.leave_behind(leave, own)
         else:
-            await loops.to_the_end(leave)
+            await loops.to_the_end(leave_once)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException:  # an interrupt, perhaps before a thread has begun
+        if left:
+            loops.leave_behind(leave_once, own)
+        raise
     finally:
-        if is_last:
+        if own is not None and is_last:
             local.forget(own)
 
 

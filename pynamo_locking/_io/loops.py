@@ -12,8 +12,9 @@ import contextvars
 import logging
 import weakref
 from collections import deque
+from concurrent import futures
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._io import heartbeat, runtime
 
@@ -53,38 +54,39 @@ class Crew:
         self._mutex = runtime.current.mutex()  # reentrant: a finalizer may come in between
         self._urgent: deque[Callable[[], object]] = deque()
         self._waiting: deque[Callable[[], object]] = deque()
-        self._threads = 0
+        self._threads: set[object] = set()
 
     def do(self, work: Callable[[], object], *, is_urgent: bool = False) -> None:
-        """Do it soon, in order; what is urgent before the rest.
+        """Do it soon, in order; what is urgent before the rest. An interrupt may leave it undone.
 
         Raises:
             RuntimeError: no thread can be started, and there is none.
         """
         queue = self._urgent if is_urgent else self._waiting
-        with self._mutex:
-            queue.append(work)
-            if self._threads >= MAX_THREADS:
-                return
-            self._threads += 1
+        thread = object()  # not a number: an interrupt does not tell whether the thread runs, and counts itself out
         try:
-            runtime.current.spawn(self._serve, name="pynamo-locking-asyncio")
+            with self._mutex:
+                queue.append(work)
+                if len(self._threads) >= MAX_THREADS:
+                    return
+                self._threads.add(thread)
+            runtime.current.spawn(partial(self._serve, thread), name="pynamo-locking-asyncio")
         except BaseException as error:
             is_interrupt = not isinstance(error, RuntimeError)
             with self._mutex:
-                self._threads -= 1
-                is_undone = (is_interrupt or self._threads == 0) and work in queue
+                self._threads.discard(thread)
+                is_undone = (is_interrupt or not self._threads) and work in queue
                 if is_undone:
                     queue.remove(work)
             if is_undone or is_interrupt:
                 raise
 
-    def _serve(self) -> None:
+    def _serve(self, thread: object) -> None:
         while True:
             with self._mutex:
                 queue = self._urgent or self._waiting
                 if not queue:
-                    self._threads -= 1
+                    self._threads.discard(thread)
                     return
                 work = queue.popleft()
             try:
@@ -114,25 +116,33 @@ def start(work: Callable[[], object], *, is_urgent: bool = True) -> None:
     crew.do(lambda: context.run(work), is_urgent=is_urgent)
 
 
-def _begin(work: Callable[[], T], *, is_urgent: bool = True) -> asyncio.Future[T]:
-    """Do something in a thread, and tell the running loop what became of it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(settled: Callable[[], None]) -> None:
-        if not future.done():
-            settled()
+def _begin(work: Callable[[], T], *, is_urgent: bool = True) -> futures.Future[T]:
+    """Do something in a thread."""
+    future: futures.Future[T] = futures.Future()
 
     def job() -> None:
         try:
             result = _without_stop_iteration(work)
         except BaseException as error:  # noqa: BLE001 - raised again in the task
-            _call_soon(loop, partial(settle, partial(future.set_exception, error)))
+            future.set_exception(error)
         else:
-            _call_soon(loop, partial(settle, partial(future.set_result, result)))
+            future.set_result(result)
 
     start(job, is_urgent=is_urgent)
     return future
+
+
+async def _until_done(future: futures.Future[Any]) -> None:
+    """Let other tasks go on until a thread is done.
+
+    Raises:
+        asyncio.CancelledError: the task was cancelled. An interrupt may have taken from the loop what the thread told
+            it, so only `future` says whether the thread is done.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+    future.add_done_callback(lambda _: _call_soon(loop, partial(_end, told)))
+    await told
 
 
 def _without_stop_iteration(work: Callable[[], T]) -> T:
@@ -152,7 +162,9 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
 
 async def call(work: Callable[[], T], *, is_urgent: bool = True) -> T:
     """Do something in a thread. Whoever is cancelled meanwhile hears of it at once; the thread goes on."""
-    return await _begin(work, is_urgent=is_urgent)
+    future = _begin(work, is_urgent=is_urgent)
+    await _until_done(future)
+    return future.result()
 
 
 async def to_the_end(work: Callable[[], T]) -> T:
@@ -165,7 +177,7 @@ async def to_the_end(work: Callable[[], T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
-            await asyncio.wait([future])
+            await _until_done(future)
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
@@ -289,13 +301,16 @@ async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> 
     try:
         while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
             told = await spend(pause)
-    except GeneratorExit:
-        taking.leave_behind()
-        raise
-    except BaseException:
-        if not taking.is_over:
-            with contextlib.suppress(Cancelled):  # by one that comes on top of it
-                await to_the_end(taking.abandon)
+    except BaseException as error:
+        try:
+            if isinstance(error, GeneratorExit):
+                taking.leave_behind()
+            elif not taking.is_over:
+                with contextlib.suppress(Cancelled):  # by one that comes on top of it
+                    await to_the_end(taking.abandon)
+        except BaseException:  # an interrupt on top of it, perhaps before a thread has begun
+            taking.leave_behind()
+            raise
         raise
     return taking.own
 

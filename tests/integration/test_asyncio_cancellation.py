@@ -68,7 +68,7 @@ def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
     """No exception was left unheard by anybody, no mailbox open, no thread at work."""
     yield
     gc.collect()
-    until(lambda: loops.crew._threads == 0, "the threads to leave")
+    until(lambda: not loops.crew._threads, "the threads to leave")
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
     assert local._mailboxes == {}
     assert local.holds_nothing()
@@ -335,7 +335,7 @@ def test_no_thread_can_be_started(
             waiter = asyncio.ensure_future(way())
             while not any(box.on_ring for boxes in local._mailboxes.values() for box in boxes):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
-            until(lambda: loops.crew._threads == 0, "the threads to leave")
+            until(lambda: not loops.crew._threads, "the threads to leave")
             monkeypatch.setattr(runtime.current, "spawn", no_thread)
             item.value = 7
         with pytest.raises(RuntimeError, match="start new thread"):
@@ -357,7 +357,7 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
             assert taking.advance(None) is not None
             monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
             taking.leave_behind()
-            assert loops.crew._threads == 0
+            assert not loops.crew._threads
             taking.abandon()
             assert len(state()) == 2
             monkeypatch.undo()

@@ -153,4 +153,4 @@ def test_closed_while_it_gives_the_lock_back(memory: Engine) -> None:
         assert is_free()
 
     asyncio.run(main())
-    until(lambda: loops.crew._threads == 0, "the threads to leave")
+    until(lambda: not loops.crew._threads, "the threads to leave")

@@ -77,7 +77,7 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             await task
 
     asyncio.run(main())
-    until(lambda: loops.crew._threads == 0, "the threads to leave")
+    until(lambda: not loops.crew._threads, "the threads to leave")
     assert names(heard) in ([], ["Acquired", "Released"])
     assert answer != "granted" or len(heard) == 2
     assert [event.consumed_units for event in heard if isinstance(event, (Acquired, Released))] == [1.0] * len(heard)

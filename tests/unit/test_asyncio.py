@@ -74,7 +74,7 @@ def test_a_bounded_number_of_threads(few: FewThreads) -> None:
     for thread in few.started:
         thread.join()
     assert all(work.is_done for work in works)
-    assert crew._threads == 0
+    assert not crew._threads
 
 
 @pytest.mark.parametrize("few", [0], indirect=True)
@@ -83,7 +83,7 @@ def test_no_thread_at_all(few: FewThreads) -> None:
     crew = loops.Crew()
     with pytest.raises(RuntimeError):
         crew.do(lambda: None)
-    assert (crew._threads, list(crew._waiting)) == (0, [])
+    assert (crew._threads, list(crew._waiting)) == (set(), [])
 
 
 @pytest.mark.parametrize("few", [1], indirect=True)
@@ -108,7 +108,7 @@ def test_a_failure_that_nobody_waits_for_ends_no_thread(few: FewThreads, caplog:
     crew.do(partial(done.append, 1))
     first.go_on.set()
     few.started[0].join()
-    assert (done, crew._threads) == ([1], 0)
+    assert (done, crew._threads) == ([1], set())
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
 
 
