@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: In the order of the help. Each has `attach`.
-_MODULES: Final = ("tables", "locks", "tx", "run", "demo", "about")
+_MODULES: Final = ("tables", "locks", "tx", "run", "about")
 
 #: Of click, whichever copy of it this typer has.
 _CLICK_ERROR: Final[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core import naming
 from pynamo_locking._io import inspection, listing
-from pynamo_locking.contrib._places import with_tables
+from pynamo_locking.contrib._meta import with_tables
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.models import LockableMixin
 

@@ -11,7 +11,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking._io import transport
-from pynamo_locking.contrib import _web
+from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf
 
 _M = TypeVar("_M", bound=Model)
@@ -33,7 +33,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: it has no version.
     """
-    return f'"{_web.etag_of(item)}"'
+    return f'"{_http.etag_of(item)}"'
 
 
 def conditional(request: Any, response: Any, item: Model) -> Any:
@@ -69,17 +69,17 @@ def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key:
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _web.if_match(request.META, item, hash_key, range_key)
+    found: _M = _http.if_match(request.META, item, hash_key, range_key)
     return found
 
 
-def response_of(problem: _web.Problem) -> Any:
+def response_of(problem: _http.Problem) -> Any:
     """Return the answer to an error."""
     return HttpResponse(
         json.dumps(problem.body).encode(),
         status=problem.status,
         headers=problem.headers,
-        content_type=_web.CONTENT_TYPE,
+        content_type=_http.CONTENT_TYPE,
     )
 
 
@@ -101,6 +101,6 @@ def _answers(model: Any) -> bool:
         with transport.readable_errors():
             connection.get_item(model.Meta.table_name, *(_PROBE[key.attr_type] for key in keys))
     except PynamoDBException as error:
-        _web.logger.error("%s does not answer: %s", model.__name__, error)
+        _http.logger.error("%s does not answer: %s", model.__name__, error)
         return False
     return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from pynamo_locking.contexts import locked_all
-from pynamo_locking.contrib._web import logger
+from pynamo_locking.contrib._http import logger
 from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost
 
 if TYPE_CHECKING:
