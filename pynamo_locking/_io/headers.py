@@ -64,6 +64,12 @@ class Book:
         return {ID: {"S": row_id}}
 
 
+def book_of(table: Any) -> Book:
+    """Return a `TransactionTable` as those who make its requests know it."""
+    connection = table._get_connection()
+    return Book(connection.connection, connection.table_name)
+
+
 def persistently(call: Callable[[], _T]) -> _T:
     """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
 

@@ -33,14 +33,7 @@ def attach(app: typer.Typer) -> None:
     def _own_options(*, version: _Version = False) -> None:
         """Nothing is left to do when there is a command."""
 
-    command(
-        app,
-        "version",
-        version,
-        "pynamo-locking version",
-        "pynamo-locking version --json",
-        reach=False,
-    )
+    command(app, version, "version", "version --json", reach=False)
 
 
 def version(session: Session) -> int:

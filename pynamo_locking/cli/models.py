@@ -11,13 +11,10 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
-from pynamo_locking._io import listing
 from pynamo_locking.cli.problems import usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pynamodb.attributes import Attribute
 
     from pynamo_locking.cli.settings import Settings
 
@@ -179,20 +176,3 @@ def as_transactions(spec: str, model: type[Model]) -> type[TransactionTable]:
     if isinstance(found, type) and issubclass(found, TransactionTable):
         return found
     raise usage(f"{spec} is no TransactionTable, and names none in Meta.transaction_table.")
-
-
-# Keys
-
-
-def key_from_text(model: type[Model], attribute: Attribute[Any] | None, text: str | None) -> Any:
-    """Return a key as the model takes it.
-
-    Raises:
-        ConfigurationError: the text is no such key.
-        Problem: the model has no such key.
-    """
-    if text is None or attribute is None:
-        if text is not None:
-            raise usage(f"{model.Meta.table_name} has no range key, but one was given: {text!r}.")
-        return None
-    return listing.key_from_text(attribute, text)

@@ -6,8 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamo_locking._core.lease import LockSettings
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking import ConfigurationError, LockSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -22,7 +22,8 @@ from flask import appcontext_pushed, current_app, g, has_request_context, make_r
 from flask.cli import AppGroup
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking.contrib import _meta, _queues, _http
+from pynamo_locking._io import entity_tags, inspection
+from pynamo_locking.contrib import _http, _meta, _queues
 from pynamo_locking.contrib._http import PreconditionRequired
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
@@ -106,7 +107,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: it has no version.
     """
-    return _http.etag_of(item)
+    return entity_tags.etag_of(item)
 
 
 def conditional(body: Any, item: Model) -> Response:
@@ -157,24 +158,24 @@ def _request() -> str:
 
 
 def _note_held(_app: Flask, **_: Any) -> None:
-    setattr(g, _HELD_BEFORE, _http.held())
+    setattr(g, _HELD_BEFORE, inspection.held())
 
 
 def _note_held_before_request(_app: Flask, **_: Any) -> None:
     # Not in `g`: a test may send requests, one after another, in an application context that it has pushed itself.
-    request.environ[_HELD_BEFORE] = _http.held()
+    request.environ[_HELD_BEFORE] = inspection.held()
 
 
 def _release_leftovers(_error: BaseException | None) -> None:
     before = g.get(_HELD_BEFORE)
     if before is not None:
-        _http.release_others(before, _request())
+        inspection.release_all_since(before, _request())
 
 
 def _release_leftovers_of_request(_error: BaseException | None) -> None:
     before = request.environ.get(_HELD_BEFORE)
     if before is not None:
-        _http.release_others(before, _request())
+        inspection.release_all_since(before, _request())
 
 
 def _commands(models: Sequence[type[Model]]) -> AppGroup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _namespace: Final = blinker.Namespace()
 
 
-@functools.cache
 def _signal(kind: type[Event]) -> blinker.NamedSignal:
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
     return _namespace.signal(name, (kind.__doc__ or "").split("\n", 1)[0])
@@ -40,6 +38,7 @@ write_in_doubt: Final = _signal(events.WriteInDoubt)
 transaction_committed: Final = _signal(events.TransactionCommitted)
 transaction_rolled_back: Final = _signal(events.TransactionRolledBack)
 transaction_recovered: Final = _signal(events.TransactionRecovered)
+
 
 def install() -> Subscription:
     """Send the signals of this module from now on.

@@ -32,8 +32,8 @@ from pynamo_locking import (
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._core.queue import Entry
-from pynamo_locking._io import records, transport, versions
-from pynamo_locking.contrib import _meta, _http
+from pynamo_locking._io import entity_tags, records, transport, versions
+from pynamo_locking.contrib import _http, _meta
 
 SECRET = "do not tell"
 
@@ -192,15 +192,15 @@ def stored(version, write_id=None):
 
 def test_a_tag_names_the_write():
     """The version, and the id of the write if it is known."""
-    assert _http.etag_of(stored(3, "a-b")) == "3-a-b"
-    assert _http.etag_of(stored(3)) == "3"
+    assert entity_tags.etag_of(stored(3, "a-b")) == "3-a-b"
+    assert entity_tags.etag_of(stored(3)) == "3"
 
 
 def test_what_is_not_stored_has_no_tag():
     """Nor has an item without a version."""
     for item in (Versioned("k"), Locked("k")):
         with pytest.raises(ConfigurationError, match="no version"):
-            _http.etag_of(item)
+            entity_tags.etag_of(item)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from pynamodb.exceptions import PynamoDBException
 
+from pynamo_locking import ExpiringMixin, LockableMixin
 from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf
-from pynamo_locking.expiring import ExpiringMixin
-from pynamo_locking.models import LockableMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

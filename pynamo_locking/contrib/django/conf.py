@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from pynamo_locking.contrib import _meta, _http
+from pynamo_locking.contrib import _http, _meta
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:

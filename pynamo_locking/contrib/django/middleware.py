@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
+from pynamo_locking._io import inspection
 from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf, http, sql
 
@@ -41,7 +42,7 @@ class LocksMiddleware:
         """Answer a request."""
         if self._is_async:
             return self._answer_later(request)
-        before, held = _http.held(), list[Any]()
+        before, held = inspection.held(), list[Any]()
         try:
             with sql.scope(held):
                 return self._get_response(request)
@@ -49,7 +50,7 @@ class LocksMiddleware:
             _end(before, held, request)
 
     async def _answer_later(self, request: Any) -> Any:
-        before, held = _http.held(), list[Any]()
+        before, held = inspection.held(), list[Any]()
         is_answered = False
         try:
             with sql.scope(held):
@@ -59,7 +60,7 @@ class LocksMiddleware:
         finally:
             # A synchronous view whose client has gone runs on in its thread, and `hold` may yet take locks there.
             # Django has one thread for a request: what comes in it after the view finds all of them.
-            if not is_answered or held or _http.held() != before:
+            if not is_answered or held or inspection.held() != before:
                 await sync_to_async(_end)(before, held, request)
 
     def process_exception(self, request: Any, error: Exception) -> Any:
@@ -75,4 +76,4 @@ class LocksMiddleware:
 
 def _end(before: Any, held: list[Any], request: Any) -> None:
     sql.give_all_back(held)
-    _http.release_others(before, f"{request.method} {request.path}")
+    inspection.release_all_since(before, f"{request.method} {request.path}")
