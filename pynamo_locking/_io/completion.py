@@ -111,7 +111,7 @@ def _row(book: Book, stored: dict[str, Any]) -> tuple[Row, str]:
         attribute=stored["lock"]["S"],
         ttl_attribute=None,
         may_create=False,
-        name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
+        given_name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
     )
     return row, spill
 

@@ -175,7 +175,7 @@ def row_of(
         attribute=attribute.attr_name,
         ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
         may_create=may_create,
-        name=label or name_of(model, key),
+        given_name=label,
         model=model,
     )
 

@@ -49,12 +49,7 @@ def attach(app: typer.Typer) -> None:
 
 
 def list_(
-    session: Session,
-    *,
-    model: _Model = None,
-    attribute: _Attribute = _LOCK,
-    prefix: _Prefix = None,
-    all_: _All = False,
+    session: Session, *, model: _Model = None, attribute: _Attribute = _LOCK, prefix: _Prefix = None, all_: _All = False
 ) -> int:
     """List the locks that somebody holds or waits for.
 
@@ -68,12 +63,7 @@ def list_(
 
 
 def show(
-    session: Session,
-    *,
-    key: _Key,
-    range_key: _Range = None,
-    model: _Model = None,
-    attribute: _Attribute = _LOCK,
+    session: Session, *, key: _Key, range_key: _Range = None, model: _Model = None, attribute: _Attribute = _LOCK
 ) -> int:
     """Show one lock: its holders and its queue.
 

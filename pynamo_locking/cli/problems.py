@@ -81,12 +81,7 @@ def usage(message: str) -> Problem:
 
 
 #: Errors that have a meaning here; all others are bugs and keep their traceback.
-EXPECTED: Final[tuple[type[Exception], ...]] = (
-    LockingError,
-    PynamoDBException,
-    BotoCoreError,
-    ClientError,
-)
+EXPECTED: Final[tuple[type[Exception], ...]] = (LockingError, PynamoDBException, BotoCoreError, ClientError)
 
 _CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, SSOError)
 _NO_ACCESS: Final = {

@@ -40,12 +40,7 @@ def attach(app: typer.Typer) -> None:
     command(tx, sweep, "tx sweep --dry-run", "tx sweep --model shop.models:Order --segments 4 --json", **_TABLE)
 
 
-def list_(
-    session: Session,
-    *,
-    model: _Model = None,
-    state: _State = None,
-) -> int:
+def list_(session: Session, *, model: _Model = None, state: _State = None) -> int:
     """List transactions, the oldest first. Those that ended a day ago are gone.
 
     A consistent scan of the table. The exit code is 1 if some rows cannot be read; they are listed as well.
@@ -88,14 +83,7 @@ def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
     return 0
 
 
-def recover(
-    session: Session,
-    *,
-    tx_id: _Id,
-    model: _Model = None,
-    force: _Force = False,
-    yes: _Yes = False,
-) -> int:
+def recover(session: Session, *, tx_id: _Id, model: _Model = None, force: _Force = False, yes: _Yes = False) -> int:
     """Complete one transaction: finish it if it is committed, else abort it.
 
     One that is alive is waited for until it is decided, or shows no sign of life for a whole lease.
@@ -113,13 +101,7 @@ def recover(
     return 0
 
 
-def sweep(
-    session: Session,
-    *,
-    model: _Model = None,
-    dry_run: _DryRun = False,
-    segments: _Segments = 1,
-) -> int:
+def sweep(session: Session, *, model: _Model = None, dry_run: _DryRun = False, segments: _Segments = 1) -> int:
     """Complete all transactions whose process has died.
 
     Each one that is alive is watched for up to one lease. The exit code is 1 if some could not be completed.

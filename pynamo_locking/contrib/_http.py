@@ -65,9 +65,7 @@ class _Kind(NamedTuple):
 #: From the leaf to the root: the first that fits counts. No text here says what is stored, or where.
 _KINDS: Final[dict[type[LockingError], _Kind]] = {
     MalformedPrecondition: _Kind(
-        400,
-        "malformed-if-match",
-        'If-Match has to be *, or ETags in double quotes as they were sent: "3-a", "4-b".',
+        400, "malformed-if-match", 'If-Match has to be *, or ETags in double quotes as they were sent: "3-a", "4-b".'
     ),
     PreconditionRequired: _Kind(428, "precondition-required", "Send If-Match with the ETag of what you have read."),
     StaleVersion: _Kind(

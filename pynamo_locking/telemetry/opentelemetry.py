@@ -62,9 +62,7 @@ class Installation:
 
 
 def install(
-    *,
-    tracer_provider: TracerProvider | None = None,
-    meter_provider: MeterProvider | None = None,
+    *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Installation:
     """Make spans and metrics from now on. Call it once in each process, after the providers are set.
 
