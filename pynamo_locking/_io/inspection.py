@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.condition import Condition
 
-    from pynamo_locking._core.claims import Bound
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
@@ -116,8 +114,8 @@ def _shown_entry(entry: Entry) -> Shown:
         "owner": entry.owner,
         "mode": entry.mode,
         "permits": claim.permits,
-        "range_lower": _bound(claim.lower),
-        "range_upper": _bound(claim.upper),
+        "range_lower": None if claim.lower is None else listing.text_of(claim.lower[1]),
+        "range_upper": None if claim.upper is None else listing.text_of(claim.upper[1]),
         "lease_s": entry.lease,
         "renewals": entry.beat,
         "guarded_writes": entry.writes,
@@ -125,11 +123,6 @@ def _shown_entry(entry: Entry) -> Shown:
         "lease_left_s": (entry.until_ms - entry.read_ms) / 1000,
         "lease_ends_at": text_of_ms(entry.until_ms),
     }
-
-
-def _bound(bound: Bound | None) -> str | None:
-    value: Any = None if bound is None else bound[1]
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value if value is None else str(value)
 
 
 def entries(lock: Shown) -> list[tuple[str, Shown]]:

@@ -10,7 +10,7 @@ from pynamodb.attributes import BinaryAttribute
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
@@ -36,6 +36,18 @@ def scan(
             return
 
 
+def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
+    """Return models, each once, and the tables of locks and transactions that they name in their ``Meta``."""
+    found: dict[type[Model], None] = {}
+    for model in models:
+        found[model] = None
+        for name in ("lock_table", "transaction_table"):
+            table = getattr(model.Meta, name, None)
+            if isinstance(table, type):
+                found[table] = None
+    return list(found)
+
+
 def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
     """Return a model's hash key, and its range key if it has one."""
     return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
@@ -48,9 +60,12 @@ def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
         attribute: the key.
         stored: its value in DynamoDB's form, without the type.
     """
-    if not isinstance(stored, bytes):
-        return str(stored)
-    return (stored if _is_base_64(attribute) else base64.b64encode(stored)).decode()
+    return stored.decode() if isinstance(stored, bytes) and _is_base_64(attribute) else text_of(stored)
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text: bytes in base 64."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def keys_from_text(model: type[Model], texts: Sequence[str]) -> list[Any]:

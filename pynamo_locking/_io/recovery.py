@@ -5,7 +5,6 @@ Nothing waits for it: a reader or writer who meets an item of such a transaction
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
 from dataclasses import dataclass, field
@@ -189,7 +188,7 @@ def shown(table: Any, header_id: str) -> Shown | None:
     found = [
         {
             "table": row.table,
-            "key": {name: _text(*value.values()) for name, value in row.key.items()},
+            "key": {name: listing.text_of(*value.values()) for name, value in row.key.items()},
             "lock_attribute": row.attribute,
         }
         for row, _ in _answered(lambda: list(participants(book, header)))
@@ -214,7 +213,3 @@ def _shown(header: Header) -> Shown:
         "lease_left_s": (header.until_ms - now_ms) / 1000,
         "aborted_by": header.by or None,
     }
-
-
-def _text(value: Any) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -11,6 +11,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
+from pynamo_locking._io import listing
 from pynamo_locking.cli.problems import usage
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
     changed = {
         name: value for name, value in (("region", settings.region), ("host", settings.endpoint)) if value is not None
     }
-    models = [each for each in (model, *named_by(model)) if changed]
+    models = [each for each in listing.with_tables([model]) if changed]
     before = [(each, {name: vars(each.Meta).get(name, _MISSING) for name in changed}) for each in models]
     for each in models:
         _set(each, changed)
@@ -145,12 +146,6 @@ def _set(model: type[Model], values: Mapping[str, Any]) -> None:
         elif name in vars(model.Meta):
             delattr(model.Meta, name)
     model._connection = None
-
-
-def named_by(model: type[Model]) -> list[type[Model]]:
-    """Return the tables that a model's Meta names: of its locks, and of its transactions."""
-    found = (getattr(model.Meta, name, None) for name in ("lock_table", "transaction_table"))
-    return [each for each in found if isinstance(each, type) and issubclass(each, Model)]
 
 
 def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
-from pynamo_locking._io import administration
+from pynamo_locking._io import administration, listing
 from pynamo_locking.cli import checks, models, output
 from pynamo_locking.cli.command import argument, command, flag, group
 from pynamo_locking.cli.problems import Exit, said, usage
@@ -103,8 +103,7 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
     if session.settings.transaction_table is not None:
         found.append(session.transactions(None))
     for name in names or ():
-        model = session.model(name)
-        found += [model, *models.named_by(model)]
+        found += listing.with_tables([session.model(name)])
     by_table: dict[tuple[str, str], type[Model]] = {}
     for model in found:  # of those for the same rows the last one, which is an application's own if there is one
         role = checks.role_of(model)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking import ConfigurationError, LockableMixin
 from pynamo_locking._core.naming import plain
 from pynamo_locking._io import inspection, listing
-from pynamo_locking.contrib._meta import with_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ def listed(models: Iterable[Any]) -> Iterator[Row]:
     Cost: a scan of each table that carries locks, eventually consistent: half a read unit for each 4 KB of it.
     """
     model: Any
-    for model in with_tables(models):
+    for model in listing.with_tables(models):
         if issubclass(model, LockableMixin) and model._lock_attribute() is not None:
             for lock in inspection.listed(model, is_consistent=False):
                 yield from _rows(model, lock)
@@ -90,7 +89,7 @@ def _rows(model: Any, lock: Row) -> Iterator[Row]:
 
 
 def _find(models: Iterable[Any], name: str) -> Any:
-    lockable = [model for model in with_tables(models) if issubclass(model, LockableMixin)]
+    lockable = [model for model in listing.with_tables(models) if issubclass(model, LockableMixin)]
     for model in lockable:
         if name in (model.__name__, model.Meta.table_name):
             return model

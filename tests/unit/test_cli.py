@@ -329,7 +329,7 @@ def test_a_missing_region_and_missing_credentials(monkeypatch, tmp_path, capsys)
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
     """What nobody expected is not made short."""
-    monkeypatch.setattr("pynamo_locking.cli.about.importlib.metadata.version", lambda _: 1 / 0)
+    monkeypatch.setattr("pynamo_locking.cli.app.importlib.metadata.version", lambda _: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         main(["version"])
