@@ -6,6 +6,7 @@ import typing as _typing
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._core.queue import Entry, LockState
+from pynamo_locking._io.recovery import SweepReport
 from pynamo_locking.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking.batches import GuardedBatch
 from pynamo_locking.contexts import locked_all
@@ -30,14 +31,13 @@ from pynamo_locking.locks import Lock
 from pynamo_locking.models import LockableMixin, LockableModel
 from pynamo_locking.named import NamedLock
 from pynamo_locking.transact_write import TransactWrite
-from pynamo_locking.transaction_table import TransactionTable
+from pynamo_locking.transaction_table import TransactionTable, outcome, recover, sweep
 from pynamo_locking.versioned import VersionedMixin
 
 if _typing.TYPE_CHECKING:
     from pynamo_locking._core.paths import Plan
     from pynamo_locking.aio import AsyncLock, alocked_all
     from pynamo_locking.intervals import IntervalMixin
-    from pynamo_locking.recovery import SweepReport, outcome, recover, sweep
     from pynamo_locking.running import current_transaction, transaction, transactional
     from pynamo_locking.transactions import Transaction
 
@@ -90,7 +90,6 @@ __all__ = [
 #: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, locks for asyncio load asyncio,
 #: and most programs need neither.
 _LATER = {
-    **dict.fromkeys(("SweepReport", "outcome", "recover", "sweep"), "recovery"),
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "running"),
     **dict.fromkeys(("AsyncLock", "alocked_all"), "aio"),
     "Plan": "_core.paths",

@@ -152,7 +152,7 @@ class PlacedMixin(_Base):
             attribute=attribute.attr_name,
             ttl_attribute=ttl.attr_name if isinstance(ttl, TTLAttribute) else None,
             may_create=cls._lock_creates_item,
-            name=label or rows.name_of(cls, key),
+            given_name=label,
             model=cls,
         )
 

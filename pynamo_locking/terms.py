@@ -8,7 +8,7 @@ from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seco
 from pynamo_locking._io import versions
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.transaction_table import TransactionTable
+from pynamo_locking.transaction_table import check_table
 
 #: A commit renews its lease between requests; a shorter one could end within a slow request.
 MIN_LEASE_S: Final = 3.0
@@ -56,13 +56,6 @@ def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
 def is_guarding(model: Any) -> bool:
     """Tell whether those who create and delete items of a model tell those who query it."""
     return bool(getattr(model.Meta, "guard_queries", False))
-
-
-def check_table(table: Any) -> type[TransactionTable]:
-    """Return a table of transactions, or say what is wrong with it."""
-    if not (isinstance(table, type) and issubclass(table, TransactionTable)):
-        raise ConfigurationError(f"the table of transactions must be a subclass of TransactionTable, not {table!r}.")
-    return table
 
 
 def check_options(table: Any, idempotency_key: Any, workers: Any) -> None:

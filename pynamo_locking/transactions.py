@@ -14,6 +14,7 @@ from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import events, runtime
 from pynamo_locking._io.callbacks import call_all
 from pynamo_locking._io.committing import Committing
+from pynamo_locking._io.headers import header_table_of
 from pynamo_locking._io.reading import Reader
 from pynamo_locking._io.savepoint import Savepoint
 from pynamo_locking._io.transaction_options import TransactionOptions
@@ -21,7 +22,6 @@ from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.guarded import GuardedMixin
 from pynamo_locking.members import Members, give_back
 from pynamo_locking.terms import check_model, check_options, check_query, checked_lease, is_guarding
-from pynamo_locking.transaction_table import header_table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

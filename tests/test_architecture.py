@@ -20,7 +20,7 @@ LAYERS = [
     ["telemetry"],
     ["running", "intervals"],
     ["_intervals"],
-    ["transactions", "recovery"],
+    ["transactions"],
     ["members"],
     ["terms"],
     ["named", "transaction_table"],
@@ -101,6 +101,34 @@ def test_imports_go_downwards() -> None:
     ]
 
     assert wrong == []
+
+
+#: What the edge and telemetry import of the inner folders; else they use public names. By subject: names for people,
+#: locks, keys as text, tables, transactions, versions as text.
+DOORS = {
+    "_core.naming",
+    *(f"_io.{name}" for name in ("inspection", "listing", "administration", "recovery", "entity_tags")),
+}
+
+
+def test_the_edge_uses_public_names_and_a_few_doors() -> None:
+    """Whatever else is inside can be changed without a look at the command line, the frameworks and telemetry."""
+    public = {"exceptions", "events", "testing", *EDGE, "telemetry"}
+    wrong = [
+        f"{module} imports {name}"
+        for module, tree in TREES.items()
+        if module.startswith((*EDGE, "telemetry"))
+        for name in (name.removeprefix("pynamo_locking.") for name in all_imports(tree) if "pynamo_locking." in name)
+        if name in MODULES or name.split(".")[0].startswith("_")
+        if name.split(".")[0] not in public and ".".join(name.split(".")[:2]) not in DOORS | {"_io", "_core"}
+    ]
+
+    assert wrong == []
+
+
+def all_imports(tree: ast.AST) -> set[str]:
+    """What a module imports, for type checkers too."""
+    return set().union(*(imports(node) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))))
 
 
 def test_no_import_is_hidden_in_a_function() -> None:

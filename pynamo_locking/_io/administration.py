@@ -1,18 +1,22 @@
-"""Requests about tables: whether one is that of a model, and how its expired items are deleted."""
+"""Requests about tables: whether one is that of a model, how its expired items are deleted, and what else is in it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.exceptions import TableError
+from pynamodb.exceptions import PynamoDBException, TableError
 
-from pynamo_locking._io import listing, runtime, transport
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking._core.naming import GUARD_PREFIX
+from pynamo_locking._io import headers, listing, records, runtime, transport, versions
+from pynamo_locking._io.denials import has_foreign
+from pynamo_locking.exceptions import ConfigurationError, CorruptRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamodb.models import Model
+
+    from pynamo_locking._io.requests import Image
 
 #: Between two looks whether a table is ready, in seconds; on AWS that takes some ten.
 _LOOK_S: Final = 1.0
@@ -91,3 +95,59 @@ def is_empty(model: type[Model]) -> bool:
         return not connection.connection.dispatch("Scan", kwargs)["Items"]
     except transport.BOTOCORE_EXCEPTIONS:
         return False
+
+
+def absent(kind: str) -> dict[str, Any]:
+    """Return a key of that type, as stored, that no item has: for requests that only see whether they are answered."""
+    return {kind: {"S": "pynamo-locking check", "N": "-1", "B": b"pynamo-locking check"}[kind]}
+
+
+def answers(model: type[Model], patience_s: float) -> PynamoDBException | None:
+    """Read an item that is not there; return the error if no answer comes in that time. Half a read unit."""
+    connection = transport.lock_connection(model._get_connection().connection, patience_s)
+    keys = [absent(key.attr_type)[key.attr_type] for key in listing.key_attributes(model)]
+    try:
+        with transport.readable_errors():
+            connection.get_item(model.Meta.table_name, *keys)
+    except PynamoDBException as error:
+        return error
+    return None
+
+
+# Rows of a table of locks or transactions
+
+
+def flaw_of(model: Any, image: Image) -> str | None:
+    """Return what is wrong with a row of locks, or of transactions; None if nothing is."""
+    try:
+        if not _is_of_locks(model):
+            headers.header_in(image, model.Meta.table_name)
+            return None
+        flaw = records.state_in(image, model._lock_attribute().attr_name).unreadable
+    except CorruptRow as error:
+        return str(error)
+    return f"{_name(model, image)!r}: {flaw}" if flaw else None
+
+
+def is_strange(model: Any, image: Image) -> bool:
+    """Tell whether a row is of another program, or has attributes that the model does not declare."""
+    is_guard = _name(model, image).startswith(GUARD_PREFIX) and "version" in image
+    if not _is_of_locks(model):
+        return not (is_guard or {headers.PRIORITY, headers.CONTENT} & image.keys())
+    if has_foreign(model, image):
+        return not is_guard
+    write_id = versions.shape_of(model).write_id_name
+    return not image.keys() <= {write_id, *(each.attr_name for each in model.get_attributes().values())}
+
+
+def has_lock(model: Any, image: Image) -> bool:
+    """Tell whether a row of a table of locks carries one."""
+    return _is_of_locks(model) and not has_foreign(model, image)
+
+
+def _is_of_locks(model: Any) -> bool:
+    return bool(getattr(model, "_lock_creates_item", False))
+
+
+def _name(model: Any, image: Image) -> str:
+    return str(image[model._hash_key_attribute().attr_name]["S"])

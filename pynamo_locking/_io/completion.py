@@ -113,7 +113,7 @@ def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[Row, str]:
         attribute=stored["lock"]["S"],
         ttl_attribute=None,
         may_create=False,
-        name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
+        given_name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
     )
     return row, spill
 

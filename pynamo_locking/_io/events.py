@@ -63,6 +63,7 @@ class Subscription:
     """What `subscribe` returns. Ends with `cancel`, or with the ``with`` block that it is used in."""
 
     is_log = False  # makes a record of each event, in the place of the lines that this package writes by itself
+    after_fork: Callable[[], object] | None = None  # called in a forked child, where it stays subscribed
 
     def __init__(self, subscriber: Callable[[Any], object], of: tuple[type[Event], ...]) -> None:
         self._subscriber = subscriber
@@ -271,6 +272,9 @@ def clocks() -> dict[str, Any]:
 def _begin_anew_after_fork() -> None:
     global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _guard = runtime.current.mutex()
+    for each in listeners:
+        if each.after_fork is not None:
+            each.after_fork()
 
 
 runtime.after_fork(_begin_anew_after_fork)

@@ -68,6 +68,12 @@ class HeaderTable:
         return {ID: {"S": row_id}}
 
 
+def header_table_of(table: Any) -> HeaderTable:
+    """Return a `TransactionTable` as those who make its requests know it."""
+    connection = table._get_connection()
+    return HeaderTable(connection.connection, connection.table_name)
+
+
 def persistently(call: Callable[[], _T]) -> _T:
     """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
 

@@ -1,44 +1,149 @@
-"""What people do to a lock from outside: look at its queue, and break it."""
+"""What people do to locks from outside: list them, look at a queue, and break it. Shown as data, for any printer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import events, flaws, records, requests, runtime
+from pynamo_locking._io import events, flaws, listing, local, records, requests, rows, runtime
+from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from pynamodb.expressions.condition import Condition
 
-    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
+
+logger = logging.getLogger("pynamo_locking")
 
 _ATTEMPTS: Final = 4
 
 
-def has_entries(attribute: str) -> Condition:
-    """Return the condition that the lock in an item has a holder or a waiter, or that it has no queue, for scans.
+#: What is shown of a lock, or of an entry.
+Shown = dict[str, Any]
+
+
+def listed(
+    model: Any, prefix: str | None = None, *, with_free: bool = False, is_consistent: bool = True
+) -> Iterator[Shown]:
+    """Yield the locks of a model's items, or of its table of locks, those that are broken among them.
 
     Args:
-        attribute: stored name of the lock attribute.
+        model: whose locks.
+        prefix: with which the names begin: hash keys that are strings, or the names of locks.
+        with_free: also those without a holder and a waiter.
+        is_consistent: whether to see all that was written before; costs twice as much.
+
+    Cost: a scan of the table that carries the locks.
     """
+    is_inside = model._lock_attribute() is not None
+    carrier = model if is_inside else model._lock_table()
+    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in listing.key_attributes(carrier)]
+    condition = _is_made(lock) if with_free else _has_entries(lock)
+    condition |= Path([lock, records.TX]).exists()
+    begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
+    if begin:
+        condition &= Path(names[:1]).startswith(begin)
+    for image in listing.scan(carrier, condition, [*names, lock], is_consistent=is_consistent):
+        key = {name: image[name] for name in names}
+        texts = _key_texts(model, [next(iter(value.values())) for value in key.values()], is_inside=is_inside)
+        name = rows.name_of(model, key) if is_inside and not model._lock_creates_item else image[names[0]]["S"]
+        yield shown(name, texts, records.state_in(image, lock))
+
+
+def _has_entries(attribute: str) -> Condition:
+    """Return the condition that the lock in an item has a holder or a waiter, or that it has no queue."""
     queue = Path([attribute, records.QUEUE])
-    condition: Condition = (is_made(attribute) | queue.exists()) & ~(queue == Stored(records.EMPTY))
+    condition: Condition = (_is_made(attribute) | queue.exists()) & ~(queue == Stored(records.EMPTY))
     return condition
 
 
-def is_made(attribute: str) -> Condition:
-    """Return the condition that an item has a lock document, used or not."""
+def _is_made(attribute: str) -> Condition:
     return Path([attribute, records.NEXT]).exists()
 
 
-def has_mark(attribute: str) -> Condition:
-    """Return the condition that a transaction has an item."""
-    return Path([attribute, records.TX]).exists()
+def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[str]:
+    """Return the key of what is locked; nothing if it was too long for the name of its lock row."""
+    attributes = listing.key_attributes(model)
+    if not is_inside:
+        parts = stored[0].split("/")[1:]
+        attributes = [] if parts[0].startswith("#") else attributes
+        stored = [
+            unquote_to_bytes(part) if each.attr_type == "B" else unquote(part)
+            for part, each in zip(parts, attributes, strict=False)
+        ]
+    return [listing.key_to_text(each, value) for each, value in zip(attributes, stored, strict=False)]
+
+
+def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
+    """Return what is shown of a lock.
+
+    Args:
+        name: of the lock.
+        key: hash key and range key of what is locked, in the form in which commands take them.
+        state: of the lock.
+    """
+    mark, (hash_key, range_key) = state.mark, (*key, None, None)[:2]
+    return {
+        "name": name,
+        "key": {"hash": hash_key, "range": range_key},
+        "is_free": not state.entries and mark is None and not state.unreadable,
+        "holders": [_shown_entry(entry) for entry in state.holders],
+        "waiters": [_shown_entry(entry) for entry in state.waiters],
+        "next_ticket": state.next_ticket or None,
+        "broken_tickets": sorted(state.evicted.values()),
+        "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
+        "unreadable": state.unreadable or None,
+    }
+
+
+def _shown_entry(entry: Entry) -> Shown:
+    claim = entry.claim
+    return {
+        "ticket": entry.ticket,
+        "owner": entry.owner,
+        "mode": entry.mode,
+        "permits": claim.permits,
+        "range_lower": None if claim.lower is None else listing.text_of(claim.lower[1]),
+        "range_upper": None if claim.upper is None else listing.text_of(claim.upper[1]),
+        "lease_s": entry.lease,
+        "renewals": entry.beat,
+        "guarded_writes": entry.writes,
+        "since_renewal_s": entry.age,
+        "lease_left_s": (entry.until_ms - entry.read_ms) / 1000,
+        "lease_ends_at": text_of_ms(entry.until_ms),
+    }
+
+
+def entries(lock: Shown) -> list[tuple[str, Shown]]:
+    """Return the holders of a lock that is shown, then its waiters, each after ``"holds"`` or ``"waits"``."""
+    return [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
+
+
+def claim_of(entry: Mapping[str, Any]) -> str:
+    """Return what an entry that is shown claims: the mode or the permits, and the range."""
+    what, lower, upper = entry["mode"], entry["range_lower"], entry["range_upper"]
+    what = what if entry["permits"] == 1 else f"permits={entry['permits']}"
+    return what if lower is None and upper is None else f"{what} [{lower or '...'}, {upper or '...'})"
+
+
+def text_of_ms(epoch_ms: int) -> str | None:
+    """Return a time as ISO 8601 in UTC; None if no calendar has it: any number may be stored in a table."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
+    except (OSError, OverflowError, ValueError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def state(row: Row) -> LockState:
@@ -95,3 +200,39 @@ def break_entry(row: Row, ticket: int) -> bool:
             events.tell.evicted(row, found, is_forced=True)
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
+
+
+# What a request of a web framework has left behind
+
+#: The entries that a context holds, and how many times it has taken each.
+Held = dict["OwnEntry", int]
+
+
+def held() -> Held:
+    """Return what this context holds."""
+    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.ended}
+
+
+def release_all_since(before: Held, work: str) -> None:
+    """Release what this context has taken since and not released, and log it. Never raises.
+
+    Args:
+        before: what it held then.
+        work: what has left the locks behind, for the log.
+    """
+    for own, depth in held().items():
+        forgotten = depth - before.get(own, 0)
+        if forgotten > 0:
+            logger.warning("%s was still held at the end of %s; it is released now", own, work)
+            _give_back(own, forgotten)
+
+
+def _give_back(own: OwnEntry, times: int) -> None:
+    if [own.give_back() for _ in range(times)][-1]:  # otherwise a block from before holds it as well
+        local.forget(own)
+        try:
+            own.release()
+        except LockingError as error:
+            logger.warning("the release of %s failed: %s", own, error)
+        finally:
+            heart.remove(own)

@@ -1,56 +1,20 @@
-"""The locks of a table, and keys as people write and see them: for the command line and for web frameworks."""
+"""The items of a table, and keys as people write and see them: for the command line and for web frameworks."""
 
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.attributes import BinaryAttribute
 
-from pynamo_locking._io import records
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
-
-    from pynamo_locking._core.queue import LockState
-
-
-class Found(NamedTuple):
-    """An item that carries a lock.
-
-    Attributes:
-        key: of the item, as stored: hash key, then range key.
-        state: of its lock.
-    """
-
-    key: dict[str, Any]
-    state: LockState
-
-    @property
-    def values(self) -> list[Any]:
-        """The key as stored, without the types."""
-        return [next(iter(value.values())) for value in self.key.values()]
-
-
-def locks_in(model: Any, condition: Condition, *, is_consistent: bool) -> Iterator[Found]:
-    """Yield the items of a table whose lock meets a condition, also those whose lock is broken.
-
-    Args:
-        model: with a lock attribute.
-        condition: of `inspection`.
-        is_consistent: whether to see all that was written before; costs twice as much.
-
-    Cost: a scan of the table.
-    """
-    lock = model._lock_attribute().attr_name
-    names = [key.attr_name for key in key_attributes(model)]
-    for image in scan(model, condition, [*names, lock], is_consistent=is_consistent):
-        yield Found({name: image[name] for name in names}, records.state_in(image, lock))
 
 
 def scan(
@@ -72,29 +36,52 @@ def scan(
             return
 
 
+def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
+    """Return models, each once, and the tables of locks and transactions that they name in their ``Meta``."""
+    found: dict[type[Model], None] = {}
+    for model in models:
+        found[model] = None
+        for name in ("lock_table", "transaction_table"):
+            table = getattr(model.Meta, name, None)
+            if isinstance(table, type):
+                found[table] = None
+    return list(found)
+
+
 def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
     """Return a model's hash key, and its range key if it has one."""
     return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
 
 
 def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
-    """Return a stored key as text that `key_from_text` takes: bytes in base 64, all others as they are stored.
+    """Return a stored key as text that `keys_from_text` takes: bytes in base 64, all others as they are stored.
 
     Args:
         attribute: the key.
         stored: its value in DynamoDB's form, without the type.
     """
-    if not isinstance(stored, bytes):
-        return str(stored)
-    return (stored if _is_base_64(attribute) else base64.b64encode(stored)).decode()
+    return stored.decode() if isinstance(stored, bytes) and _is_base_64(attribute) else text_of(stored)
 
 
-def key_from_text(attribute: Attribute[Any], text: str) -> Any:
-    """Return a key as the model takes it.
+def text_of(value: Any) -> str:
+    """Return a value as text: bytes in base 64."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def keys_from_text(model: type[Model], texts: Sequence[str]) -> list[Any]:
+    """Return the hash key, and the range key if there is a text for it, as the model takes them.
 
     Raises:
-        ConfigurationError: the text is no such key.
+        ConfigurationError: they are no key of the model.
     """
+    keys = key_attributes(model)
+    if not 1 <= len(texts) <= len(keys):
+        names = " and ".join([*(key.attr_name for key in keys), "no range key"][:2])
+        raise ConfigurationError(f"the key of {model.__name__} is {names}: {len(texts)} values were given.")
+    return [_from_text(key, text) for key, text in zip(keys, texts, strict=False)]
+
+
+def _from_text(attribute: Attribute[Any], text: str) -> Any:
     try:
         if attribute.attr_type != "B":
             return attribute.deserialize(text)

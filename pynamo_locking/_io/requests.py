@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.lease import backoff, row_expiry_s
-from pynamo_locking._core.naming import plain
+from pynamo_locking._core.naming import plain, row_name
 from pynamo_locking._core.queue import Entry, LockState, traces
 from pynamo_locking._io import attempts, denials, events, flaws, records, runtime, transport
 from pynamo_locking._io.records import number
@@ -48,7 +48,7 @@ class Row:
         attribute: stored name of the lock attribute.
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
-        name: the lock's name, as it is.
+        given_name: the lock's name, if it is not made of the key.
         model: the model of the item, if it is known.
     """
 
@@ -59,7 +59,7 @@ class Row:
     attribute: str
     ttl_attribute: str | None
     may_create: bool
-    name: str
+    given_name: str
     model: type[Any] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -73,6 +73,11 @@ class Row:
         """Name of the table of transactions that the item's model declares; None if it declares none."""
         declared = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
         return None if declared is None else str(declared.Meta.table_name)
+
+    @cached_property
+    def name(self) -> str:
+        """The lock's name, as it is; made when it is asked for."""
+        return self.given_name or row_name(self.table, tuple(next(iter(each.items())) for each in self.key.values()))
 
     @cached_property
     def label(self) -> str:

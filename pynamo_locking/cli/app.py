@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
+import platform
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,13 +19,26 @@ from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pynamo_locking.cli.session import Session
+
 #: In the order of the help. Each has `attach`.
-_MODULES: Final = ("tables", "locks", "tx", "run", "demo", "about")
+_MODULES: Final = ("tables", "locks", "tx", "run")
 
 #: Of click, whichever copy of it this typer has.
 _CLICK_ERROR: Final[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 _SIGPIPE: Final = 13
+
+_OWN: Final = "pynamo-locking"
+
+
+def _show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if is_asked:
+        typer.echo(f"{_OWN} {importlib.metadata.version(_OWN)}")
+        raise typer.Exit
+
+
+_Version = Annotated[bool, typer.Option("--version", callback=_show, is_eager=True, help="Show the version.")]
 
 
 def make_app() -> typer.Typer:
@@ -34,7 +49,23 @@ def make_app() -> typer.Typer:
     )
     for name in _MODULES:
         importlib.import_module(f"pynamo_locking.cli.{name}").attach(app)
+
+    @app.callback()
+    def _own_options(*, version: _Version = False) -> None:
+        """Nothing is left to do when there is a command."""
+
+    command.command(app, version, "version", "version --json", reach=False)
     return app
+
+
+def version(session: Session) -> int:
+    """Show the versions of this package and of what it stands on."""
+    packages = {"pynamo_locking": _OWN, "pynamodb": "pynamodb", "botocore": "botocore"}
+    document = {name: importlib.metadata.version(package) for name, package in packages.items()}
+    document["python"] = platform.python_version()
+    lines = [f"{name.replace('_', '-')} {number}" for name, number in document.items()]
+    session.show(document, lambda console: console.print("\n".join(lines)))
+    return 0
 
 
 def run(arguments: Sequence[str]) -> int:

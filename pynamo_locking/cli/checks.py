@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._core.naming import GUARD_PREFIX
-from pynamo_locking._io import headers, listing, records, versions
+from pynamo_locking._io import administration
 from pynamo_locking._io.administration import describe, keys_in, keys_of, ttl_of
-from pynamo_locking._io.denials import has_foreign
-from pynamo_locking._io.transport import code_of, message_of
-from pynamo_locking.cli.problems import EXPECTED, explain
-from pynamo_locking.exceptions import CorruptRow
+from pynamo_locking.cli.problems import EXPECTED, explain, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,9 +32,6 @@ MOST_ROWS: Final = 1000
 
 #: So many of them are named.
 _MOST_NAMED: Final = 3
-
-#: A key that no item has, for requests whose answer does not matter.
-_PROBE: Final[Mapping[str, Any]] = {"S": "pynamo-locking check", "N": "0", "B": b"pynamo-locking check"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ def exists(model: type[Model]) -> bool:
     try:
         describe(model)
     except EXPECTED as error:
-        if code_of(error) == "ResourceNotFoundException":
+        if said(error)[0] == "ResourceNotFoundException":
             return False
         raise
     return True
@@ -105,7 +98,7 @@ def findings(model: type[Model]) -> list[Finding]:
     try:
         description = describe(model)
     except EXPECTED as error:
-        if code_of(error) != "ResourceNotFoundException":
+        if said(error)[0] != "ResourceNotFoundException":
             return [_not_described(error)]
         return [Finding("exists", PROBLEM, "there is no such table", CREATE)]
     expiry = list(_expiry(model, is_global=bool(description.get("Replicas"))))
@@ -225,25 +218,25 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     """Look for items of other programs in a table of locks or transactions, and for what was written into them."""
     if role_of(model) == "items":
         return
-    connection, name = model._get_connection(), listing.key_attributes(model)[0].attr_name
+    connection, name = model._get_connection(), model._hash_key_attribute().attr_name
     try:
         kwargs = {"TableName": connection.table_name, "Limit": MOST_ROWS, "ConsistentRead": True}
         answer = connection.connection.dispatch("Scan", kwargs)
     except EXPECTED as error:
         yield Finding("rows", NOTE, f"not seen: {_why(error)}", "allow dynamodb:Scan to whoever checks")
         return
-    unreadable = [flaw for image in answer["Items"] for flaw in _flaws(model, image)]
+    unreadable = [flaw for flaw in (administration.flaw_of(model, image) for image in answer["Items"]) if flaw]
     if unreadable:
         what = "; ".join(unreadable[:_MOST_NAMED] + ["..."][len(unreadable) <= _MOST_NAMED :])
         yield Finding("broken", PROBLEM, f"{len(unreadable):,} cannot be read: {what}", "restore or remove them")
     seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {len(answer['Items']):,} items were looked at"
-    strange = [image for image in answer["Items"] if _is_strange(model, image[name]["S"], image)]
+    strange = [image for image in answer["Items"] if administration.is_strange(model, image)]
     if not strange:
         yield Finding("rows", OK, f"{seen}; none is of another program")
         return
     ttl_attribute: Any = model._ttl_attribute()
     expires = ttl_attribute.attr_name
-    locked = sum(issubclass(model, NamedLock) and not has_foreign(model, image) for image in strange)
+    locked = sum(administration.has_lock(model, image) for image in strange)
     expiring = sum(expires in image for image in strange)
     does = "deletes" if ttl.detail == f"by {expires}" else "would delete"
     named = ", ".join(
@@ -259,34 +252,12 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     )
 
 
-def _flaws(model: type[Model], image: dict[str, Any]) -> Iterator[str]:
-    """Say what is wrong with a row of locks, or of transactions, if anything is."""
-    try:
-        if role_of(model) == "transactions":
-            headers.header_in(image, model.Meta.table_name)
-        else:
-            lock = model._lock_attribute().attr_name  # type: ignore[attr-defined]
-            flaw = records.state_in(image, lock).unreadable
-            if flaw:
-                yield f"{image[listing.key_attributes(model)[0].attr_name]['S']!r}: {flaw}"
-    except CorruptRow as error:
-        yield str(error)
-
-
-def _is_strange(model: type[Model], name: str, image: dict[str, Any]) -> bool:
-    if role_of(model) == "transactions":
-        known_by = {headers.PRIORITY, headers.CONTENT} | ({"version"} if name.startswith(GUARD_PREFIX) else set())
-        return not known_by & image.keys()
-    if has_foreign(model, image):
-        return not (name.startswith(GUARD_PREFIX) and "version" in image)
-    write_id = versions.shape_of(model).write_id_name
-    return not image.keys() <= {write_id, *(each.attr_name for each in model.get_attributes().values())}
-
-
 def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator[Finding]:
     """Try what may be tried without a write."""
     types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
-    key = {each["AttributeName"]: _probe(types[each["AttributeName"]]) for each in description["KeySchema"]}
+    key = {
+        each["AttributeName"]: administration.absent(types[each["AttributeName"]]) for each in description["KeySchema"]
+    }
     connection = model._get_connection()
     tried = (
         ("GetItem", {"Key": key, "ConsistentRead": True}, "nothing works without it"),
@@ -303,12 +274,8 @@ def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator
     yield Finding("permission_writes", NOTE, "not seen: that would need a write")
 
 
-def _probe(kind: str) -> dict[str, Any]:
-    return {kind: _PROBE[kind]}
-
-
 def _why(error: Exception) -> str:
-    return f"{code_of(error)}: {message_of(error)}" if code_of(error) else str(error)
+    return ": ".join(filter(None, said(error)))
 
 
 def _placement(model: type[Model]) -> Iterator[Finding]:

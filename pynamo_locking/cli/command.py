@@ -59,14 +59,16 @@ _TABLES: Final[dict[str, Any]] = {
 }
 
 
-def group(help_: str) -> typer.Typer:
-    """Return a group of commands."""
-    return typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode="rich", add_completion=False)
+def group(help_: str, of: typer.Typer | None = None, name: str = "") -> typer.Typer:
+    """Return a group of commands, of another group if one is given."""
+    made = typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode="rich", add_completion=False)
+    if of is not None:
+        of.add_typer(made, name=name)
+    return made
 
 
 def command(
     app: typer.Typer,
-    name: str,
     function: Callable[..., int],
     *examples: str,
     tables: tuple[str, ...] = (),
@@ -77,9 +79,8 @@ def command(
 
     Args:
         app: the group it belongs to.
-        name: of the command.
-        function: what it does; its docstring is the help.
-        *examples: command lines for the help.
+        function: what it does; its name is that of the command, its docstring the help.
+        *examples: command lines for the help, without the name of the program.
         tables: the settings that its ``--table`` and ``--transaction-table`` stand for.
         reach: whether it talks to DynamoDB.
         **options: of typer's.
@@ -90,7 +91,8 @@ def command(
         added[setting] = _TABLES["both" if is_second else setting]
     if reach:
         added |= _REACH
-    epilog = "\n\n".join(["[bold]Examples[/bold]", *(example.replace("[", "\\[") for example in examples)])
+    lines = [f"pynamo-locking {example}".replace("[", "\\[") for example in examples]
+    name, epilog = function.__name__.rstrip("_"), "\n\n".join(["[bold]Examples[/bold]", *lines])
     app.command(name, help=_help(function), epilog=epilog, **options)(_with_session(function, added))
 
 

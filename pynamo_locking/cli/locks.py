@@ -8,8 +8,9 @@ import socket
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamo_locking import ConfigurationError, OutcomeUnknown
-from pynamo_locking._io import listing
-from pynamo_locking.cli import models, output, queues, watching
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io import inspection, listing
+from pynamo_locking.cli import lock_tables, output, watching
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
@@ -37,58 +38,18 @@ _TABLE: Final[Any] = {"tables": ("table",)}
 
 def attach(app: typer.Typer) -> None:
     """Add the commands."""
-    locks = group("Who holds which lock, and who waits.")
-    app.add_typer(locks, name="locks")
-    command(
-        locks,
-        "list",
-        list_,
-        "pynamo-locking locks list --table locks",
-        "pynamo-locking locks list --model shop.models:Order --json",
-        **_TABLE,
-    )
-    command(
-        locks,
-        "show",
-        show,
-        "pynamo-locking locks show nightly-report --table locks",
-        "pynamo-locking locks show customer-7 2026-01 --model shop.models:Order",
-        **_TABLE,
-    )
-    command(
-        locks,
-        "watch",
-        watch,
-        "pynamo-locking locks watch --table locks",
-        "pynamo-locking locks watch --prefix nightly- --every 5",
-        "pynamo-locking locks watch --once --json",
-        **_TABLE,
-    )
-    command(
-        locks,
-        "break",
-        break_,
-        "pynamo-locking locks break nightly-report --ticket 1767225600000",
-        "pynamo-locking locks break a-1 --ticket 1767225600000 --model shop.models:Account --yes",
-        **_TABLE,
-    )
-    command(
-        locks,
-        "repair",
-        repair,
-        "pynamo-locking locks repair nightly-report --table locks",
-        "pynamo-locking locks repair a-1 --model shop.models:Account --yes",
-        **_TABLE,
-    )
+    locks = group("Who holds which lock, and who waits.", app, "locks")
+    model, ticket = "--model shop.models:Order", "--ticket 1767225600000"
+    command(locks, list_, "locks list --table locks", f"locks list {model} --json", **_TABLE)
+    command(locks, show, "locks show nightly-report --table locks", f"locks show customer-7 2026-01 {model}", **_TABLE)
+    examples = "locks watch --table locks", "locks watch --prefix nightly- --every 5", "locks watch --once --json"
+    command(locks, watch, *examples, **_TABLE)
+    command(locks, break_, f"locks break nightly-report {ticket}", f"locks break a-1 {ticket} {model} --yes", **_TABLE)
+    command(locks, repair, "locks repair nightly-report --table locks", f"locks repair a-1 {model} --yes", **_TABLE)
 
 
 def list_(
-    session: Session,
-    *,
-    model: _Model = None,
-    attribute: _Attribute = _LOCK,
-    prefix: _Prefix = None,
-    all_: _All = False,
+    session: Session, *, model: _Model = None, attribute: _Attribute = _LOCK, prefix: _Prefix = None, all_: _All = False
 ) -> int:
     """List the locks that somebody holds or waits for.
 
@@ -102,12 +63,7 @@ def list_(
 
 
 def show(
-    session: Session,
-    *,
-    key: _Key,
-    range_key: _Range = None,
-    model: _Model = None,
-    attribute: _Attribute = _LOCK,
+    session: Session, *, key: _Key, range_key: _Range = None, model: _Model = None, attribute: _Attribute = _LOCK
 ) -> int:
     """Show one lock: its holders and its queue.
 
@@ -168,13 +124,13 @@ def break_(
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
     if before["unreadable"]:
-        what = f"the lock {output.plain(before['name'])} is broken: {before['unreadable']}. Nothing was changed."
+        what = f"the lock {plain(before['name'])} is broken: {before['unreadable']}. Nothing was changed."
         raise Problem("unreadable", what, Exit.NO)
     role, entry = _entry(before, ticket)
     if not yes:
         _ask(session, before, role, entry)
     who = _who()
-    trace = (ticket, output.plain(before["name"]), before["table"], who, output.plain(entry["owner"]), role)
+    trace = (ticket, plain(before["name"]), before["table"], who, plain(entry["owner"]), role)
     try:
         is_gone = found.break_lock(*_keys(found, key, range_key), ticket=ticket)
     except OutcomeUnknown:
@@ -191,7 +147,7 @@ def break_(
         "broken": True,
         "broken_by": who,
     }
-    session.show(document, lambda console: console.print(f"Ticket {ticket} of {output.plain(before['name'])} is gone."))
+    session.show(document, lambda console: console.print(f"Ticket {ticket} of {plain(before['name'])} is gone."))
     return 0
 
 
@@ -210,7 +166,7 @@ def repair(
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
-    name, why = output.plain(before["name"]), before["unreadable"]
+    name, why = plain(before["name"]), before["unreadable"]
     if why and not yes:
         session.confirm(f"{name}: {why}. Remove what cannot be read?")
     is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
@@ -233,8 +189,11 @@ def _model(session: Session, model: str | None, attribute: str, prefix: str | No
 
 
 def _listed(model: type[LockableMixin], prefix: str | None, *, with_free: bool) -> dict[str, Any]:
-    made, broken = queues.found(model, prefix, with_free=with_free)
-    return {"table": model.Meta.table_name, "locks": made, "unreadable": broken}
+    found = inspection.listed(model, prefix, with_free=with_free)
+    made = sorted(found, key=lambda each: (each["name"], each["key"]["range"] or ""))
+    broken = {each["name"]: each["unreadable"] for each in made if each["unreadable"]}
+    sound = [each for each in made if not each["unreadable"]]
+    return {"table": model.Meta.table_name, "locks": sound, "unreadable": broken}
 
 
 def _exit(unreadable: object) -> int:
@@ -242,21 +201,18 @@ def _exit(unreadable: object) -> int:
 
 
 def _table(document: dict[str, Any]) -> RenderableType:
-    lines = queues.shown(document["locks"], document["unreadable"])
+    lines = lock_tables.lines(document["locks"], document["unreadable"])
     if not lines:
         return f"{document['table']}: nobody holds a lock."
-    return output.table(document["table"], queues.COLUMNS, lines, folds=("lock", "owner"))
+    return output.table(document["table"], lock_tables.COLUMNS, lines, folds=("lock", "owner"))
 
 
 def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:
-    attributes = [*listing.key_attributes(model), None][:2]
-    if attributes[1] is not None and range_key is None and getattr(model.Meta, "lock_table", None) is None:
+    texts = [key] if range_key is None else [key, range_key]
+    if len(texts) < len(listing.key_attributes(model)) and getattr(model.Meta, "lock_table", None) is None:
         raise usage(f"the items of {model.Meta.table_name} have a range key: name it after the KEY.")
     try:
-        hash_value, range_value = (
-            models.key_from_text(model, attribute, text)
-            for attribute, text in zip(attributes, (key, range_key), strict=True)
-        )
+        hash_value, range_value = (*listing.keys_from_text(model, texts), None)[:2]
         model._target_of(hash_value, range_value)  # refuses values that cannot be a key
     except ConfigurationError as error:
         raise usage(str(error)) from error
@@ -266,7 +222,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     keys = _keys(model, key, range_key)
     name, table = model._target_of(*keys).row.name, model.Meta.table_name
-    return {"table": table, **queues.document(name, [key, range_key], model.lock_state(*keys))}
+    return {"table": table, **inspection.shown(name, [key, *filter(None, [range_key])], model.lock_state(*keys))}
 
 
 # Breaking
@@ -283,13 +239,13 @@ def _entry(lock: dict[str, Any], ticket: int) -> tuple[str, dict[str, Any]]:
 def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
     tickets = [entry["ticket"] for entry in (*lock["holders"], *lock["waiters"])]
     now = f"those in it are {', '.join(map(str, tickets))}" if tickets else "the queue is empty"
-    message = f"ticket {ticket} of {output.plain(lock['name'])} cannot be broken: {why}; {now}. Nothing was changed."
+    message = f"ticket {ticket} of {plain(lock['name'])} cannot be broken: {why}; {now}. Nothing was changed."
     return Problem("no_such_ticket", message, Exit.NO, ticket=ticket, tickets=tickets)
 
 
 def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
     question = (
-        f"{output.plain(lock['name'])}: ticket {entry['ticket']} of {output.plain(entry['owner'])}, which {role}, was "
+        f"{plain(lock['name'])}: ticket {entry['ticket']} of {plain(entry['owner'])}, which {role}, was "
         f"renewed {output.duration(entry['since_renewal_s'])} ago. Break it?"
     )
     session.confirm(question)

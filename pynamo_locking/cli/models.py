@@ -17,8 +17,6 @@ from pynamo_locking.cli.problems import usage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pynamodb.attributes import Attribute
-
     from pynamo_locking.cli.settings import Settings
 
 #: Somebody waits at a terminal: shorter than PynamoDB's own 15 and 30 s.
@@ -130,7 +128,7 @@ def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
     changed = {
         name: value for name, value in (("region", settings.region), ("host", settings.endpoint)) if value is not None
     }
-    models = [each for each in (model, *named_by(model)) if changed]
+    models = [each for each in listing.with_tables([model]) if changed]
     before = [(each, {name: vars(each.Meta).get(name, _MISSING) for name in changed}) for each in models]
     for each in models:
         _set(each, changed)
@@ -148,12 +146,6 @@ def _set(model: type[Model], values: Mapping[str, Any]) -> None:
         elif name in vars(model.Meta):
             delattr(model.Meta, name)
     model._connection = None
-
-
-def named_by(model: type[Model]) -> list[type[Model]]:
-    """Return the tables that a model's Meta names: of its locks, and of its transactions."""
-    found = (getattr(model.Meta, name, None) for name in ("lock_table", "transaction_table"))
-    return [each for each in found if isinstance(each, type) and issubclass(each, Model)]
 
 
 def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:
@@ -179,20 +171,3 @@ def as_transactions(spec: str, model: type[Model]) -> type[TransactionTable]:
     if isinstance(found, type) and issubclass(found, TransactionTable):
         return found
     raise usage(f"{spec} is no TransactionTable, and names none in Meta.transaction_table.")
-
-
-# Keys
-
-
-def key_from_text(model: type[Model], attribute: Attribute[Any] | None, text: str | None) -> Any:
-    """Return a key as the model takes it.
-
-    Raises:
-        ConfigurationError: the text is no such key.
-        Problem: the model has no such key.
-    """
-    if text is None or attribute is None:
-        if text is not None:
-            raise usage(f"{model.Meta.table_name} has no range key, but one was given: {text!r}.")
-        return None
-    return listing.key_from_text(attribute, text)

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len
@@ -17,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from pynamo_locking._core import naming
+from pynamo_locking._core.naming import plain
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ _WIDTH_OF_A_PIPE: Final = 1_000_000
 _NARROWEST: Final = 12
 
 logger: logging.Logger = logging.getLogger("pynamo_locking")
-
-plain: Final = naming.plain
 
 
 class _Console(Console):
@@ -111,15 +108,6 @@ class _Fitting:
 def dump(document: Any, *, lines: bool = False) -> str:
     """Return a JSON document, in one line if it is one of several."""
     return json.dumps(document, indent=None if lines else 2)
-
-
-def text_of_ms(epoch_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC; None if no calendar has it, as whoever writes to a table can write anything."""
-    try:
-        moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
-    except (OSError, OverflowError, ValueError):
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration(seconds: float) -> str:

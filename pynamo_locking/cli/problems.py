@@ -20,7 +20,6 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -82,13 +81,7 @@ def usage(message: str) -> Problem:
 
 
 #: Errors that have a meaning here; all others are bugs and keep their traceback.
-EXPECTED: Final[tuple[type[Exception], ...]] = (
-    LockingError,
-    Unavailable,
-    PynamoDBException,
-    BotoCoreError,
-    ClientError,
-)
+EXPECTED: Final[tuple[type[Exception], ...]] = (LockingError, PynamoDBException, BotoCoreError, ClientError)
 
 _CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, SSOError)
 _NO_ACCESS: Final = {
@@ -163,6 +156,11 @@ def _of_answer(error: BaseException) -> Problem | None:
     if isinstance(error, _UNREACHABLE):
         return Problem("unreachable", f"no answer from DynamoDB: {_first_line(error)}", Exit.FAILED)
     return None
+
+
+def said(error: BaseException) -> tuple[str, str]:
+    """Return the code and the message of the answer behind an error; no code, and its text, where there was none."""
+    return next((found for found in map(_code_and_message, _chain(error)) if found[0]), ("", str(error)))
 
 
 def _code_and_message(error: BaseException) -> tuple[str, str]:

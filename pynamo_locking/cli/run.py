@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamo_locking import ConfigurationError, LockLost, LockTimeout
+from pynamo_locking._core.naming import plain
 from pynamo_locking.cli import output
 from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.command import argument, command, flag, option
@@ -58,11 +59,10 @@ def attach(app: typer.Typer) -> None:
     """Add the command."""
     command(
         app,
-        "run",
         run,
-        "pynamo-locking run --lock nightly-report -- make report",
-        "pynamo-locking run --lock nightly-report --wait 0 -- make report  # not while it runs elsewhere",
-        "pynamo-locking run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
+        "run --lock nightly-report -- make report",
+        "run --lock nightly-report --wait 0 -- make report  # not while it runs elsewhere",
+        "run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
         tables=("table",),
         context_settings={"allow_interspersed_args": False},
     )
@@ -113,9 +113,9 @@ def run(  # noqa: PLR0913 - options of the command line
     facts |= {"waited_s": round(waited, 3), "held_s": round(time.monotonic() - began - waited, 3)}
     if why_lost or loss:
         message = (
-            f"the lock {output.plain(lock)} was lost while {program[0]} ran, which was ended: {why_lost}"
+            f"the lock {plain(lock)} was lost while {program[0]} ran, which was ended: {why_lost}"
             if why_lost
-            else f"{program[0]} ended by itself with exit code {code}, but the lock {output.plain(lock)} had been lost "
+            else f"{program[0]} ended by itself with exit code {code}, but the lock {plain(lock)} had been lost "
             f"before that was noticed: {loss}. Another program may have run under it meanwhile; check the result."
         )
         exit_code = Exit.LOST if why_lost else code or Exit.LOST  # 0 would say that all is well

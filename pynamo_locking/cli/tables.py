@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
-from pynamo_locking._io import administration
-from pynamo_locking._io.transport import code_of
+from pynamo_locking._io import administration, listing
 from pynamo_locking.cli import checks, models, output
 from pynamo_locking.cli.command import argument, command, flag, group
-from pynamo_locking.cli.problems import Exit, usage
-from pynamo_locking.tables import OwnTable
+from pynamo_locking.cli.problems import Exit, said, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,25 +36,22 @@ _Models = Annotated[list[str] | None, argument("[MODULE:MODEL]...", _HELP)]
 
 def attach(app: typer.Typer) -> None:
     """Add the commands."""
-    tables = group("The tables of locks, of transactions, and of your models.")
-    app.add_typer(tables, name="tables")
+    tables = group("The tables of locks, of transactions, and of your models.", app, "tables")
     used: Any = {"tables": ("table", "transaction_table")}
     command(
         tables,
-        "create",
         create,
-        "pynamo-locking tables create --table locks --region eu-west-1",
-        "pynamo-locking tables create --table locks --transaction-table transactions",
-        "pynamo-locking tables create shop.models:Order shop.models:Customer",
+        "tables create --table locks --region eu-west-1",
+        "tables create --table locks --transaction-table transactions",
+        "tables create shop.models:Order shop.models:Customer",
         **used,
     )
     command(
         tables,
-        "check",
         check,
-        "pynamo-locking tables check --table locks",
-        "pynamo-locking tables check shop.models:Order --json",
-        "pynamo-locking tables check shop.models:Order --strict  # warnings count as problems",
+        "tables check --table locks",
+        "tables check shop.models:Order --json",
+        "tables check shop.models:Order --strict  # warnings count as problems",
         **used,
     )
 
@@ -108,8 +103,7 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
     if session.settings.transaction_table is not None:
         found.append(session.transactions(None))
     for name in names or ():
-        model = session.model(name)
-        found += [model, *models.named_by(model)]
+        found += listing.with_tables([session.model(name)])
     by_table: dict[tuple[str, str], type[Model]] = {}
     for model in found:  # of those for the same rows the last one, which is an application's own if there is one
         role = checks.role_of(model)
@@ -126,11 +120,11 @@ def _create(model: type[Model]) -> bool:
     """Create a table; return False if somebody else was faster."""
     meta: Any = model.Meta
     says_how = getattr(meta, "billing_mode", None) is not None or getattr(meta, "read_capacity_units", None) is not None
-    options: Any = {} if says_how or issubclass(model, OwnTable) else {"billing_mode": "PAY_PER_REQUEST"}
+    options: Any = {} if says_how or checks.role_of(model) != "items" else {"billing_mode": "PAY_PER_REQUEST"}
     try:
         model.create_table(wait=True, **options)
     except TableError as error:
-        if code_of(error.cause) != "ResourceInUseException":
+        if said(error)[0] != "ResourceInUseException":
             raise
         return False
     return True
@@ -139,7 +133,7 @@ def _create(model: type[Model]) -> bool:
 def _enable_ttl(model: type[Model], *, whatever_is_there: bool) -> None:
     if not _lacks_ttl(model):
         return
-    if issubclass(model, OwnTable) and not (whatever_is_there or administration.is_empty(model)):
+    if checks.role_of(model) != "items" and not (whatever_is_there or administration.is_empty(model)):
         return
     try:
         model.update_ttl(ignore_update_ttl_errors=False)

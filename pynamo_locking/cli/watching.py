@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.live import Live
 from rich.segment import Segment
 
-from pynamo_locking._io import runtime
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io.inspection import text_of_ms
 from pynamo_locking.cli import output
 from pynamo_locking.cli.problems import EXPECTED, Problem, explain
 
@@ -114,7 +115,7 @@ class _Screen:
     def __init__(self, body: RenderableType, every: float, *, at: str | None = None, trouble: str = "") -> None:
         self._body = body
         self._every = every
-        self._at = at or output.text_of_ms(runtime.current.time_ms())
+        self._at = at or text_of_ms(int(time.time() * 1000))
         self._trouble = trouble
 
     def without_answer(self, why: str) -> _Screen:
@@ -125,7 +126,7 @@ class _Screen:
         """Draw it."""
         head = f"{self._at}, every {self._every:g} s; Ctrl-C ends"
         if self._trouble:
-            head = f"{head}\nnothing newer: {output.plain(self._trouble)}"
+            head = f"{head}\nnothing newer: {plain(self._trouble)}"
         options = options.update(height=None)
         lines = [*console.render_lines(head, options), *console.render_lines(self._body, options)]
         hidden = len(lines) - console.height

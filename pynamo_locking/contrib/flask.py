@@ -22,8 +22,9 @@ from flask import appcontext_pushed, current_app, g, has_request_context, make_r
 from flask.cli import AppGroup
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking.contrib import _places, _queues, _web
-from pynamo_locking.contrib._web import PreconditionRequired
+from pynamo_locking._io import entity_tags, inspection, listing
+from pynamo_locking.contrib import _http, _meta, _queues
+from pynamo_locking.contrib._http import PreconditionRequired
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class PynamoLocking:
     """
 
     def __init__(self, models: Sequence[type[Model]]) -> None:
-        self.models: list[type[Model]] = _places.with_tables(models)
+        self.models: list[type[Model]] = listing.with_tables(models)
 
     def init_app(self, app: Flask) -> None:
         """Configure the models as an application says, and add everything else to it.
@@ -78,11 +79,11 @@ class PynamoLocking:
         if app.extensions.setdefault(_EXTENSION, self) is not self:
             raise ConfigurationError("this application has a PynamoLocking already: give all models to one.")
         given = {key.removeprefix(_PREFIX): value for key, value in app.config.items() if key.startswith(_PREFIX)}
-        unknown = sorted(given.keys() - _places.KEYS)
+        unknown = sorted(given.keys() - _meta.KEYS)
         if unknown:
-            raise ConfigurationError(f"{_PREFIX}{unknown[0]} is no key; there are: {', '.join(sorted(_places.KEYS))}.")
-        _places.configure(self.models, given)
-        for error_class in _web.ANSWERED:
+            raise ConfigurationError(f"{_PREFIX}{unknown[0]} is no key; there are: {', '.join(sorted(_meta.KEYS))}.")
+        _meta.configure(self.models, given)
+        for error_class in _http.ANSWERED:
             app.register_error_handler(error_class, _answer)
         request_started.connect(_note_held_before_request, app)
         app.teardown_request(_release_leftovers_of_request)
@@ -92,7 +93,7 @@ class PynamoLocking:
 
     def reset(self) -> None:
         """Put the models back to where their classes say: for tests that configure one application after another."""
-        _places.reset(self.models)
+        _meta.reset(self.models)
 
 
 def etag(item: Model) -> str:
@@ -106,7 +107,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: it has no version.
     """
-    return _web.etag_of(item)
+    return entity_tags.etag_of(item)
 
 
 def conditional(body: Any, item: Model) -> Response:
@@ -140,16 +141,16 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _web.if_match(request.environ, item, hash_key, range_key)
+    found: _M = _http.if_match(request.environ, item, hash_key, range_key)
     return found
 
 
 def _answer(error: LockingError) -> Response:
     base = current_app.config.get(f"{_PREFIX}PROBLEM_TYPE")
-    problem = _web.problem(error, is_conditional=_web.is_conditional(request.environ), base=base)
-    _web.log_if_broken(error, problem, _request())
+    problem = _http.problem(error, is_conditional=_http.is_conditional(request.environ), base=base)
+    _http.log_if_broken(error, problem, _request())
     body = current_app.json.dumps(problem.body)
-    return current_app.response_class(body, problem.status, problem.headers, content_type=_web.CONTENT_TYPE)
+    return current_app.response_class(body, problem.status, problem.headers, content_type=_http.CONTENT_TYPE)
 
 
 def _request() -> str:
@@ -157,24 +158,24 @@ def _request() -> str:
 
 
 def _note_held(_app: Flask, **_: Any) -> None:
-    setattr(g, _HELD_BEFORE, _web.held())
+    setattr(g, _HELD_BEFORE, inspection.held())
 
 
 def _note_held_before_request(_app: Flask, **_: Any) -> None:
     # Not in `g`: a test may send requests, one after another, in an application context that it has pushed itself.
-    request.environ[_HELD_BEFORE] = _web.held()
+    request.environ[_HELD_BEFORE] = inspection.held()
 
 
 def _release_leftovers(_error: BaseException | None) -> None:
     before = g.get(_HELD_BEFORE)
     if before is not None:
-        _web.release_others(before, _request())
+        inspection.release_all_since(before, _request())
 
 
 def _release_leftovers_of_request(_error: BaseException | None) -> None:
     before = request.environ.get(_HELD_BEFORE)
     if before is not None:
-        _web.release_others(before, _request())
+        inspection.release_all_since(before, _request())
 
 
 def _commands(models: Sequence[type[Model]]) -> AppGroup:

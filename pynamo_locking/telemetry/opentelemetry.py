@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import events
-from pynamo_locking._io import runtime
 
 try:
     from opentelemetry import metrics, trace
@@ -63,9 +62,7 @@ class Installation:
 
 
 def install(
-    *,
-    tracer_provider: TracerProvider | None = None,
-    meter_provider: MeterProvider | None = None,
+    *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Installation:
     """Make spans and metrics from now on. Call it once in each process, after the providers are set.
 
@@ -80,7 +77,9 @@ def install(
     """
     tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
     telemetry = _Telemetry(tracer, meter_provider or metrics.get_meter_provider())
-    return Installation(telemetry, events.subscribe(telemetry.hear))
+    subscription = events.subscribe(telemetry.hear)
+    subscription.after_fork = telemetry.leave_to_parent
+    return Installation(telemetry, subscription)
 
 
 def _duration(meter: Meter, name: str, description: str) -> Histogram:
@@ -123,8 +122,7 @@ class _Telemetry:
         self._meters = meters
         meter = metrics.get_meter(NAME, meter_provider=meters)
         self._instruments = _Instruments(meter)
-        self._mutex = runtime.Runtime().mutex()  # real, also for who installs it under a virtual clock
-        self._holds: dict[str, _Hold] = {}
+        self._holds: dict[str, _Hold] = {}  # each access is a single step of Python's
         meter.create_observable_gauge(
             f"{NAME}.lock.held", [self._count_held], unit="{lock}", description="Locks that are held by this process."
         )
@@ -155,15 +153,14 @@ class _Telemetry:
 
     def end(self) -> None:
         """End the spans of what is still held."""
-        with self._mutex:
-            holds, self._holds = self._holds, {}
-        for hold in holds.values():
-            hold.span.end()
+        for entry_id in tuple(self._holds):
+            hold = self._holds.pop(entry_id, None)
+            if hold is not None:
+                hold.span.end()
 
     def leave_to_parent(self) -> None:
         """In a forked child: what the parent holds is not ours, and its spans are ended there."""
-        self._mutex = runtime.Runtime().mutex()
-        self._holds = {}
+        self._holds.clear()
 
     # Locks
 
@@ -192,12 +189,10 @@ class _Telemetry:
             attributes={**_of_table(event.table), **_facts_of(event), **_named(facts)},
             links=[trace.Link(acquired.get_span_context())],
         )
-        with self._mutex:
-            self._holds[event.entry_id] = _Hold(span, event.table, start_ns)
+        self._holds[event.entry_id] = _Hold(span, event.table, start_ns)
 
     def _let_go(self, event: events.Released | events.Lost) -> None:
-        with self._mutex:
-            hold = self._holds.pop(event.entry_id, None)
+        hold = self._holds.pop(event.entry_id, None)
         if event.held_ms is not None:
             self._instruments.hold.record(event.held_ms / 1000, _of_table(event.table))
         if isinstance(event, events.Lost):
@@ -221,8 +216,7 @@ class _Telemetry:
         else:
             outcome, facts = "failed", {"remaining_ms": event.remaining_ms}
         self._instruments.renewals.add(1, {**_of_table(event.table), **_named({"outcome": outcome})})
-        with self._mutex:
-            hold = self._holds.get(event.entry_id)
+        hold = self._holds.get(event.entry_id)
         if hold is not None:
             about = _named({"outcome": outcome, **facts})
             hold.span.add_event(type(event).__name__, about, event.time_ms * _NS_PER_MS)
@@ -236,8 +230,7 @@ class _Telemetry:
         holds: dict[str, _Hold] = {}
         for telemetry in tuple(_all):
             if telemetry._meters is self._meters:
-                with telemetry._mutex:
-                    holds |= telemetry._holds
+                holds |= telemetry._holds
         tables = [hold.table for hold in holds.values()]
         return [metrics.Observation(tables.count(table), _of_table(table)) for table in sorted(set(tables))]
 
@@ -285,11 +278,3 @@ def _note(event: Event, attributes: dict[str, Any]) -> None:
 
 
 _all: weakref.WeakSet[_Telemetry] = weakref.WeakSet()
-
-
-def _leave_all_to_parent() -> None:
-    for telemetry in tuple(_all):
-        telemetry.leave_to_parent()
-
-
-runtime.after_fork(_leave_all_to_parent)

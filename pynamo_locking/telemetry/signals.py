@@ -39,22 +39,6 @@ transaction_committed: Final = _signal(events.TransactionCommitted)
 transaction_rolled_back: Final = _signal(events.TransactionRolledBack)
 transaction_recovered: Final = _signal(events.TransactionRecovered)
 
-_SIGNALS: Final = {
-    events.Waiting: waiting,
-    events.Acquired: acquired,
-    events.TimedOut: timed_out,
-    events.Renewed: renewed,
-    events.RenewalFailed: renewal_failed,
-    events.Lost: lost,
-    events.Evicted: evicted,
-    events.Released: released,
-    events.WriteRefused: write_refused,
-    events.WriteInDoubt: write_in_doubt,
-    events.TransactionCommitted: transaction_committed,
-    events.TransactionRolledBack: transaction_rolled_back,
-    events.TransactionRecovered: transaction_recovered,
-}
-
 
 def install() -> Subscription:
     """Send the signals of this module from now on.
@@ -70,6 +54,6 @@ def install() -> Subscription:
 
 
 def _send(event: Event) -> None:
-    signal = _SIGNALS[type(event)]
+    signal = _signal(type(event))
     if signal.receivers:
         signal.send(getattr(event, "model", None), event=event)

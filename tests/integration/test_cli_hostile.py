@@ -24,7 +24,7 @@ from pynamodb.attributes import BinaryAttribute, UnicodeAttribute
 from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, OutcomeUnknown
+from pynamo_locking import LockableModel, LockAttribute, NamedLock, OutcomeUnknown
 from pynamo_locking.cli import app, guardian, main, output, settings, tables, watching
 from pynamo_locking.cli import locks as commands
 from pynamo_locking.cli.child import Child, Signals
@@ -549,7 +549,7 @@ def test_a_break_whose_outcome_is_not_known(memory, shell, monkeypatch, tmp_path
 
     log = tmp_path / "log"
     with Locks.locked("job") as lock:
-        monkeypatch.setattr(commands.models.NamedLock, "break_lock", unknown)
+        monkeypatch.setattr(NamedLock, "break_lock", unknown)
         table = ["--table", name_of(Locks), "--log-file", str(log)]
         code = shell.run("locks", "break", "job", *table, "--ticket", str(lock.ticket), "--yes")[0]
 

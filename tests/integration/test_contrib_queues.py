@@ -135,20 +135,22 @@ def test_who_waits(memory):
         assert [(row["state"], row["claim"]) for row in rows] == [
             ("holds", str(lock._wish.claim)) for lock in (first, second)
         ]
-    states = _queues._rows(
-        Beside, ["x"], SimpleNamespace(unreadable="", holders=(entry(1),), entries=(entry(1), entry(2)))
-    )
-    assert [row["state"] for row in states] == ["holds", "waits"]
+    lock = {"key": {"hash": "x", "range": None}, "unreadable": None, "holders": [entry(1)], "waiters": [entry(2)]}
+    assert [row["state"] for row in _queues._rows(Beside, lock)] == ["holds", "waits"]
 
 
 def entry(ticket):
-    return SimpleNamespace(ticket=ticket, owner="o", claim="exclusive", age=1.25, lease=60.0)
+    claim = {"mode": "exclusive", "permits": 1, "range_lower": None, "range_upper": None}
+    return {"ticket": ticket, "owner": "o", **claim, "since_renewal_s": 1.25, "lease_s": 60.0}
 
 
 def test_the_table_of_people():
     """A heading, aligned columns, seconds with their unit; only the heading if there is nothing."""
+    waiters = [entry(1), entry(12345)]
     rows = list(
-        _queues._rows(Slot, ["7"], SimpleNamespace(unreadable="", holders=(), entries=(entry(1), entry(12345))))
+        _queues._rows(
+            Slot, {"key": {"hash": "7", "range": None}, "unreadable": None, "holders": [], "waiters": waiters}
+        )
     )
     heading, first, second = _queues.table(rows).splitlines()
     assert heading.split() == list(_queues.COLUMNS)

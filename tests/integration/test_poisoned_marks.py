@@ -32,8 +32,8 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._io import completion, headers
+from pynamo_locking._io.headers import header_table_of
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.transaction_table import header_table_of
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import held_elsewhere
 from tests.support.transaction_models import (

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pynamo_locking import ItemLocked, LockTimeout
+from pynamo_locking._core import naming
 from pynamo_locking._core.naming import plain
-from pynamo_locking._io import own
+from pynamo_locking._io import own, requests, rows
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import held_elsewhere
 from tests.support.workers import Locks, Plain
@@ -59,3 +60,17 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
     assert all(message.isprintable() for message in messages)
     assert lock.name == EVIL
     assert repr(lock) == f"<Lock {SHOWN} not held>"
+
+
+def test_names_are_made_when_they_are_printed(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock in its item is taken, written under and released without its name; its owner may ask for it."""
+    memory.bind(Plain)
+    Plain("a").save()
+    made: list[str] = []
+    real = naming.row_name
+    for module in (requests, rows):
+        monkeypatch.setattr(module, "row_name", lambda *parts: made.append(real(*parts)) or made[-1])
+    with Plain.locked("a") as lock:
+        lock.item.save()
+        assert made == []
+        assert lock.name == made[0]

@@ -13,6 +13,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import blinker
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -225,9 +226,11 @@ def test_every_kind_has_a_signal() -> None:
     """Named like its class, in the words of Python."""
     leaves = {kind for name in events.__all__ if isinstance(kind := getattr(events, name), type)}
     leaves = {kind for kind in leaves if issubclass(kind, events.Event) and not kind.__subclasses__()}
-    assert set(signals._SIGNALS) == leaves
+    assert {signals._signal(kind) for kind in leaves} == {
+        each for each in vars(signals).values() if isinstance(each, blinker.NamedSignal)
+    }
     assert signals.transaction_rolled_back.name == "transaction_rolled_back"
-    for signal in signals._SIGNALS.values():
+    for signal in map(signals._signal, leaves):
         assert vars(signals)[signal.name] is signal
 
 

@@ -23,8 +23,8 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers
+from pynamo_locking._io.headers import header_table_of
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.transaction_table import header_table_of
 from tests.support.parties import in_thread
 from tests.support.proxy import Fault, Proxy, nth
 from tests.support.transaction_models import (

@@ -425,6 +425,9 @@ def use_transactions(account: Account) -> None:
     assert_type(outcome(Transactions, "id"), "str | None")
     assert_type(recover(Transactions, "id", force=True), "str | None")
     assert_type(sweep(Transactions, segments=2, dry_run=True), SweepReport)
+    assert_type(Transactions.outcome("id"), "str | None")
+    assert_type(Transactions.recover("id", force=True), "str | None")
+    assert_type(Transactions.sweep(segments=2, dry_run=True), SweepReport)
     assert_type(Account.get("a-1", isolation="read_committed"), Account)
     try:
         move("a-1", 10)

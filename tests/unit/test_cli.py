@@ -27,7 +27,7 @@ from pynamodb.exceptions import ScanError
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from pynamo_locking._io.requests import Unavailable
-from pynamo_locking.cli import app, demo, main, output, queues, settings
+from pynamo_locking.cli import app, lock_tables, main, output, settings
 from pynamo_locking.cli.problems import Exit, Problem, explain
 
 COMMANDS = [
@@ -35,7 +35,6 @@ COMMANDS = [
     *(["locks", name] for name in ("list", "show", "watch", "break")),
     *(["tx", name] for name in ("list", "show", "recover", "sweep")),
     ["run"],
-    ["demo"],
     ["version"],
 ]
 VARIABLES = ("REGION", "PROFILE", "ENDPOINT", "TABLE", "TRANSACTION_TABLE", "LOG_FILE")
@@ -92,37 +91,6 @@ def test_version(capsys):
         "botocore": version("botocore"),
         "python": platform.python_version(),
     }
-
-
-def test_the_demo_loses_deposits_without_locks_and_none_with_them(capsys):
-    """Its numbers are counted, and add up; no credentials are needed."""
-    assert main(["demo", "--tellers", "4", "--deposits", "5", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    plain, locked = document.pop("rounds")
-
-    assert document == {"tellers": 4, "deposits_each": 5}
-    assert plain["deposited"] == locked["deposited"] == locked["found"] == 20
-    assert plain["lost"] == 20 - plain["found"] > 0
-    assert locked["lost"] == 0
-    assert all(each["elapsed_s"] > 0 for each in (plain, locked))
-
-
-def test_the_demo_for_people(capsys):
-    """The table has both rounds, and the last sentence says what the table shows."""
-    assert main(["demo", "--tellers", "3", "--deposits", "4"]) == 0
-    text = capsys.readouterr().out
-
-    assert "get, change, save" in text
-    assert "with Account.edit(...)" in text
-    assert text.rstrip().endswith("With the lock none did.")
-
-
-def test_the_demo_tells_the_truth(monkeypatch, capsys):
-    """If the locks did not work, it would say so."""
-    monkeypatch.setattr(demo, "_deposit_locked", lambda: demo._deposit_plainly(demo.Account))
-
-    assert main(["demo", "--tellers", "4", "--deposits", "5"]) == 1
-    assert capsys.readouterr().out.rstrip().endswith("did, which is a bug.")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
@@ -361,7 +329,7 @@ def test_a_missing_region_and_missing_credentials(monkeypatch, tmp_path, capsys)
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
     """What nobody expected is not made short."""
-    monkeypatch.setattr("pynamo_locking.cli.about.importlib.metadata.version", lambda _: 1 / 0)
+    monkeypatch.setattr("pynamo_locking.cli.app.importlib.metadata.version", lambda _: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         main(["version"])
@@ -494,5 +462,5 @@ def test_a_lease_that_is_over_stands_out() -> None:
     times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
     holder, waiter = ({**entry, **each} for each in times)
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
-    alive, dead = (row[-1] for row in queues.shown([lock], {}))
+    alive, dead = (row[-1] for row in lock_tables.lines([lock], {}))
     assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]

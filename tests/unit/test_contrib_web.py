@@ -33,8 +33,8 @@ from pynamo_locking import (
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._core.queue import Entry
-from pynamo_locking._io import records, transport, versions
-from pynamo_locking.contrib import _places, _web
+from pynamo_locking._io import entity_tags, records, transport, versions
+from pynamo_locking.contrib import _http, _meta
 
 SECRET = "do not tell"
 
@@ -91,7 +91,7 @@ def queue(*ages_s, lease_s=60):
 
 
 ERRORS = [
-    (_web.PreconditionRequired(SECRET), 428, "precondition-required", {}),
+    (_http.PreconditionRequired(SECRET), 428, "precondition-required", {}),
     (StaleVersion(SECRET, expected=3, actual=5), 409, "stale-version", {"expected": 3, "actual": 5}),
     (ItemLocked(SECRET, holder=SECRET, ticket=7), 423, "item-locked", {"ticket": 7}),
     (LockTimeout(SECRET, queue=queue(1)), 423, "lock-timeout", {"ticket": 100}),
@@ -108,33 +108,33 @@ ERRORS = [
 @pytest.mark.parametrize(("error", "status", "code", "facts"), ERRORS, ids=lambda value: getattr(value, "code", None))
 def test_each_error_has_its_answer(error, status, code, facts):
     """Status, type, code and facts; and nothing of what is stored, or of the error's own text."""
-    answer = _web.problem(error, is_conditional=False)
+    answer = _http.problem(error, is_conditional=False)
 
     assert (answer.status, answer.body["status"], answer.body["code"]) == (status, status, code)
     assert answer.body["type"] == f"urn:pynamo-locking:problem:{code}"
     assert {name: answer.body[name] for name in facts} == facts
     assert answer.body.keys() - facts.keys() == {"type", "title", "status", "detail", "code"}
     assert SECRET not in json.dumps([answer.body, answer.headers])
-    assert isinstance(error, _web.ANSWERED)
-    assert status in _web.STATUSES
+    assert isinstance(error, _http.ANSWERED)
+    assert status in _http.STATUSES
 
 
 def test_errors_of_writes_and_from_other_processes_have_the_same_answer():
     """Those that are PynamoDB's errors as well, and those that were pickled."""
     error = StaleVersion("stale", expected=1, actual=2)
-    assert _web.problem(pickle.loads(pickle.dumps(error)), is_conditional=False).body["actual"] == 2
+    assert _http.problem(pickle.loads(pickle.dumps(error)), is_conditional=False).body["actual"] == 2
 
 
 def test_a_stale_version_is_412_if_the_request_said_what_it_expects():
     """And only then; other conflicts stay what they are."""
-    assert _web.problem(StaleVersion("stale"), is_conditional=True).status == 412
-    assert _web.problem(Conflict("no"), is_conditional=True).status == 409
-    assert _web.problem(ItemLocked("no"), is_conditional=True).status == 423
+    assert _http.problem(StaleVersion("stale"), is_conditional=True).status == 412
+    assert _http.problem(Conflict("no"), is_conditional=True).status == 409
+    assert _http.problem(ItemLocked("no"), is_conditional=True).status == 423
 
 
 def test_what_a_stale_version_is_depends_on_what_was_named():
     """Who has named no version is not told that it was changed."""
-    told = lambda is_conditional, **versions: _web.problem(  # noqa: E731
+    told = lambda is_conditional, **versions: _http.problem(  # noqa: E731
         StaleVersion("stale", **versions), is_conditional=is_conditional
     ).body["detail"]
     for is_conditional in (False, True):
@@ -146,7 +146,7 @@ def test_what_a_stale_version_is_depends_on_what_was_named():
 
 def test_the_type_can_lead_to_pages_of_ones_own():
     """The code is appended to what the configuration says."""
-    answer = _web.problem(Conflict("no"), is_conditional=False, base="https://example.com/problems/")
+    answer = _http.problem(Conflict("no"), is_conditional=False, base="https://example.com/problems/")
     assert answer.body["type"] == "https://example.com/problems/conflict"
 
 
@@ -162,14 +162,14 @@ def test_the_type_can_lead_to_pages_of_ones_own():
 )
 def test_when_to_try_again(ages, header):
     """Only where it is known: where the holder has stopped to renew its lease."""
-    assert _web.problem(LockTimeout("busy", queue=queue(*ages)), is_conditional=False).headers == header
+    assert _http.problem(LockTimeout("busy", queue=queue(*ages)), is_conditional=False).headers == header
 
 
 def test_a_lease_that_is_not_believed():
     """A stored lease of years does not keep clients away for years."""
     entry = replace(queue(600).entries[0], lease_ms=10**30, until_ms=10**29)
     error = LockTimeout("busy", queue=LockState(entries=(entry,), next_ticket=9))
-    assert _web.problem(error, is_conditional=False).headers == {"Retry-After": "1"}
+    assert _http.problem(error, is_conditional=False).headers == {"Retry-After": "1"}
 
 
 def test_when_to_try_again_after_a_refused_write():
@@ -184,7 +184,7 @@ def test_when_to_try_again_after_a_refused_write():
         "tickets": {"M": {"e": {"N": "7"}}},
     }
     image = {"key": {"S": "k"}, attribute.attr_name: {"M": lock}}
-    answer = _web.problem(ItemLocked("no", ticket=7, stored=(Locked, image)), is_conditional=False)
+    answer = _http.problem(ItemLocked("no", ticket=7, stored=(Locked, image)), is_conditional=False)
     assert (answer.body["ticket"], answer.headers) == (7, {"Retry-After": "1"})
     assert SECRET not in json.dumps(answer.body)
 
@@ -200,15 +200,15 @@ def stored(version, write_id=None):
 
 def test_a_tag_names_the_write():
     """The version, and the id of the write if it is known."""
-    assert _web.etag_of(stored(3, "a-b")) == "3-a-b"
-    assert _web.etag_of(stored(3)) == "3"
+    assert entity_tags.etag_of(stored(3, "a-b")) == "3-a-b"
+    assert entity_tags.etag_of(stored(3)) == "3"
 
 
 def test_what_is_not_stored_has_no_tag():
     """Nor has an item without a version."""
     for item in (Versioned("k"), Locked("k")):
         with pytest.raises(ConfigurationError, match="no version"):
-            _web.etag_of(item)
+            entity_tags.etag_of(item)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_what_is_not_stored_has_no_tag():
 def test_a_tag_that_matches(header):
     """One of several is enough, and empty elements of the list are none."""
     item = stored(3, "a-b")
-    assert _web.matched(header, item) is item
+    assert _http.matched(header, item) is item
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_tag_that_matches(header):
 def test_a_tag_that_does_not_match(header):
     """Other versions, other writes, weak tags, and tags that no item has: compared as they are, sign by sign."""
     with pytest.raises(StaleVersion) as refused:
-        _web.matched(header, stored(3, "a-b"))
+        _http.matched(header, stored(3, "a-b"))
     assert refused.value.actual == 3
 
 
@@ -253,29 +253,29 @@ def test_a_tag_that_does_not_match(header):
 def test_what_is_no_list_of_tags(header):
     """Is refused as such, and with a status of its own; nothing is read."""
     for found in (stored(3, "a-b"), Versioned):
-        with pytest.raises(_web.MalformedPrecondition) as refused:
-            _web.matched(header, found, "k")
-        answer = _web.problem(refused.value, is_conditional=True)
+        with pytest.raises(_http.MalformedPrecondition) as refused:
+            _http.matched(header, found, "k")
+        answer = _http.problem(refused.value, is_conditional=True)
         assert (answer.status, answer.body["code"]) == (400, "malformed-if-match")
 
 
 def test_an_id_that_was_not_read_is_left_to_the_write():
     """If one tag names it. Of several that do, none can be chosen."""
     item = stored(3)
-    assert versions.known(_web.matched('"2-x", "3-a-b"', item)) == Known(3, "a-b")
+    assert versions.known(_http.matched('"2-x", "3-a-b"', item)) == Known(3, "a-b")
     with pytest.raises(StaleVersion):
-        _web.matched('"3-a", "3-b"', stored(3))
+        _http.matched('"3-a", "3-b"', stored(3))
 
 
 def test_no_if_match():
     """Is another error."""
-    with pytest.raises(_web.PreconditionRequired):
-        _web.matched(None, stored(3))
+    with pytest.raises(_http.PreconditionRequired):
+        _http.matched(None, stored(3))
 
 
 def test_one_tag_and_a_key_need_no_request():
     """The item has its key and what the client knows of it."""
-    item = _web.matched('"3-a-b"', Versioned, "k")
+    item = _http.matched('"3-a-b"', Versioned, "k")
     assert (item.key, item.version, versions.known(item)) == ("k", 3, Known(3, "a-b"))
 
 
@@ -283,7 +283,7 @@ def test_without_a_version_nothing_is_compared():
     """So it is refused: the write would be unconditional."""
     for found in (Locked, Locked("k")):
         with pytest.raises(ConfigurationError, match="no version"):
-            _web.matched('"3"', found, "k")
+            _http.matched('"3"', found, "k")
 
 
 # Where the models are
@@ -293,7 +293,7 @@ def test_a_configuration_reaches_the_tables_that_models_name():
     """Place, timeouts, prefix and settings, each model once."""
     item, locks, transactions = models()
     settings = {"HOST": "http://h", "REGION": "eu-west-1", "TABLE_PREFIX": "t-", "READ_TIMEOUT": 7, "MAX_RETRIES": None}
-    _places.configure([item, item], settings | {"LOCK_SETTINGS": {"wait": 5}})
+    _meta.configure([item, item], settings | {"LOCK_SETTINGS": {"wait": 5}})
 
     assert [model.Meta.table_name for model in (item, locks, transactions)] == ["t-items", "t-locks", "t-transactions"]
     for model in (item, locks, transactions):
@@ -308,22 +308,22 @@ def test_the_same_again_changes_nothing():
     """Several applications of one process agree, and the prefix is put before the name once."""
     item, _, _ = models()
     for _ in range(3):
-        _places.configure([item], {"TABLE_PREFIX": "t-"})
+        _meta.configure([item], {"TABLE_PREFIX": "t-"})
     assert item.Meta.table_name == "t-items"
 
 
 def test_another_place_is_refused():
     """For a model class cannot be in two places at once; after `reset` it is where its class says."""
     item, locks, _ = models()
-    _places.configure([item], {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 5}})
-    _places.configure([item], {"TABLE_PREFIX": "t-"})  # says nothing of the settings
+    _meta.configure([item], {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 5}})
+    _meta.configure([item], {"TABLE_PREFIX": "t-"})  # says nothing of the settings
     for other in ({"TABLE_PREFIX": "u-"}, {}, {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 6}}):
         with pytest.raises(ConfigurationError, match="configured otherwise"):
-            _places.configure([item], other)
+            _meta.configure([item], other)
     assert (item.Meta.table_name, item.lock_settings().wait) == ("t-items", 5)
-    _places.reset([item])
+    _meta.reset([item])
     assert (item.Meta.table_name, locks.Meta.table_name, item.lock_settings()) == ("items", "locks", LockSettings())
-    _places.configure([item], {"TABLE_PREFIX": "u-"})
+    _meta.configure([item], {"TABLE_PREFIX": "u-"})
     assert item.Meta.table_name == "u-items"
 
 
@@ -333,9 +333,9 @@ def test_a_model_in_use_is_not_moved():
     item._get_connection()
     for other in ({"TABLE_PREFIX": "t-"}, {"HOST": "http://h"}):
         with pytest.raises(ConfigurationError, match="was used before"):
-            _places.configure([item], other)
+            _meta.configure([item], other)
     assert (item.Meta.table_name, item.Meta.host) == ("items", None)
-    _places.configure([item], {"LOCK_SETTINGS": {"wait": 5}})  # this moves nothing
+    _meta.configure([item], {"LOCK_SETTINGS": {"wait": 5}})  # this moves nothing
     assert item.lock_settings().wait == 5
 
 
@@ -350,15 +350,15 @@ def test_settings_of_a_model_are_its_own():
         key = UnicodeAttribute(hash_key=True)
         lock = LockAttribute()
 
-    _places.configure([Quick], {"LOCK_SETTINGS": {"wait": 5}})
+    _meta.configure([Quick], {"LOCK_SETTINGS": {"wait": 5}})
     assert Quick.lock_settings().wait == 1
     with pytest.raises(ConfigurationError, match="LOCK_SETTINGS"):
-        _places.configure([models()[0]], {"LOCK_SETTINGS": {"weight": 5}})
+        _meta.configure([models()[0]], {"LOCK_SETTINGS": {"weight": 5}})
 
 
 def test_connections_are_left_to_the_parent_after_a_fork():
     """Also of models that have only read: a server may load the application before it forks its workers."""
-    _places.configure([Versioned], {})
+    _meta.configure([Versioned], {})
     connection = Versioned._get_connection().connection
     connection._client = object()
     transport._forget_after_fork()

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking.contrib import _web
+from pynamo_locking import ExpiringMixin, LockableMixin
+from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf
-from pynamo_locking.expiring import ExpiringMixin
-from pynamo_locking.models import LockableMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,7 @@ def check_keys(**_: Any) -> list[Any]:
 
 def check_handlers(**_: Any) -> list[Any]:
     """Find handlers of statuses that lead to no function (E003)."""
-    wrong = {f"HANDLER{status}": _wrong_with_handler(status) for status in sorted(_web.STATUSES)}
+    wrong = {f"HANDLER{status}": _wrong_with_handler(status) for status in sorted(_http.STATUSES)}
     return [
         checks.Error(f"PYNAMO_LOCKING[{key!r}] leads to no function: {why}.", id="pynamo_locking.E003")
         for key, why in wrong.items()

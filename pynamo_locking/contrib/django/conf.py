@@ -14,7 +14,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from pynamo_locking.contrib import _places, _web
+from pynamo_locking._io import listing
+from pynamo_locking.contrib import _http, _meta
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-KEYS: Final = _places.KEYS | {"MODELS"} | {f"HANDLER{status}" for status in _web.STATUSES}
+KEYS: Final = _meta.KEYS | {"MODELS"} | {f"HANDLER{status}" for status in _http.STATUSES}
 
 
 def configuration() -> dict[str, Any]:
@@ -45,7 +46,7 @@ def models() -> list[type[Model]]:
         if not (isinstance(model, type) and hasattr(model, "Meta")):
             raise ImproperlyConfigured(f"PYNAMO_LOCKING['MODELS'] names {path!r}, which is no model of PynamoDB.")
         found.append(model)
-    return _places.with_tables(found)
+    return listing.with_tables(found)
 
 
 def apply() -> None:
@@ -54,9 +55,9 @@ def apply() -> None:
     Raises:
         ImproperlyConfigured: a model was used before, or a value cannot be.
     """
-    given = {key: value for key, value in configuration().items() if key in _places.KEYS}
+    given = {key: value for key, value in configuration().items() if key in _meta.KEYS}
     try:
-        _places.configure(models(), given)
+        _meta.configure(models(), given)
     except ConfigurationError as error:
         raise ImproperlyConfigured(f"PYNAMO_LOCKING: {error}") from error
 

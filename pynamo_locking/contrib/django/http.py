@@ -7,17 +7,15 @@ from typing import Any, Final, TypeVar
 
 from django.http import HttpResponse, JsonResponse
 from django.utils.cache import get_conditional_response
-from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
-from pynamo_locking._io import transport
-from pynamo_locking.contrib import _web
+from pynamo_locking._io import administration, entity_tags
+from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf
 
 _M = TypeVar("_M", bound=Model)
 
-#: A key that no item has, and for how many seconds an answer is waited for, to connect and again to answer.
-_PROBE: Final[dict[str, Any]] = {"S": "pynamo-locking-health", "N": "-1", "B": b"pynamo-locking-health"}
+#: For how many seconds an answer is waited for, to connect and again to answer.
 _PATIENCE: Final = 1.0
 
 
@@ -33,7 +31,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: it has no version.
     """
-    return f'"{_web.etag_of(item)}"'
+    return f'"{entity_tags.etag_of(item)}"'
 
 
 def conditional(request: Any, response: Any, item: Model) -> Any:
@@ -69,17 +67,17 @@ def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key:
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _web.if_match(request.META, item, hash_key, range_key)
+    found: _M = _http.if_match(request.META, item, hash_key, range_key)
     return found
 
 
-def response_of(problem: _web.Problem) -> Any:
+def response_of(problem: _http.Problem) -> Any:
     """Return the answer to an error."""
     return HttpResponse(
         json.dumps(problem.body).encode(),
         status=problem.status,
         headers=problem.headers,
-        content_type=_web.CONTENT_TYPE,
+        content_type=_http.CONTENT_TYPE,
     )
 
 
@@ -90,17 +88,8 @@ def health(_request: Any) -> Any:
 
     Cost: half a read unit for each model.
     """
-    bad = [model.__name__ for model in conf.models() if not _answers(model)]
-    return JsonResponse({"status": "failing" if bad else "ok", "failing": bad}, status=503 if bad else 200)
-
-
-def _answers(model: Any) -> bool:
-    keys = [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
-    connection = transport.lock_connection(model._get_connection().connection, _PATIENCE)
-    try:
-        with transport.readable_errors():
-            connection.get_item(model.Meta.table_name, *(_PROBE[key.attr_type] for key in keys))
-    except PynamoDBException as error:
-        _web.logger.error("%s does not answer: %s", model.__name__, error)
-        return False
-    return True
+    errors = {model: administration.answers(model, _PATIENCE) for model in conf.models()}
+    bad = {model.__name__: error for model, error in errors.items() if error is not None}
+    for name, error in bad.items():
+        _http.logger.error("%s does not answer: %s", name, error)
+    return JsonResponse({"status": "failing" if bad else "ok", "failing": list(bad)}, status=503 if bad else 200)

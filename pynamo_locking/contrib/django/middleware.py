@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
-from pynamo_locking.contrib import _web
+from pynamo_locking._io import inspection
+from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf, http, sql
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class LocksMiddleware:
         """Answer a request."""
         if self._is_async:
             return self._answer_later(request)
-        before, held = _web.held(), list[Any]()
+        before, held = inspection.held(), list[Any]()
         try:
             with sql.scope(held):
                 return self._get_response(request)
@@ -49,7 +50,7 @@ class LocksMiddleware:
             _end(before, held, request)
 
     async def _answer_later(self, request: Any) -> Any:
-        before, held = _web.held(), list[Any]()
+        before, held = inspection.held(), list[Any]()
         is_answered = False
         try:
             with sql.scope(held):
@@ -59,20 +60,20 @@ class LocksMiddleware:
         finally:
             # A synchronous view whose client has gone runs on in its thread, and `hold` may yet take locks there.
             # Django has one thread for a request: what comes in it after the view finds all of them.
-            if not is_answered or held or _web.held() != before:
+            if not is_answered or held or inspection.held() != before:
                 await sync_to_async(_end)(before, held, request)
 
     def process_exception(self, request: Any, error: Exception) -> Any:
         """Return the answer to an error of this package; None for others, which Django goes on with."""
-        if not isinstance(error, _web.ANSWERED):
+        if not isinstance(error, _http.ANSWERED):
             return None
         base = conf.configuration().get("PROBLEM_TYPE")
-        problem = _web.problem(error, is_conditional=_web.is_conditional(request.META), base=base)
-        _web.log_if_broken(error, problem, f"{request.method} {request.path}")
+        problem = _http.problem(error, is_conditional=_http.is_conditional(request.META), base=base)
+        _http.log_if_broken(error, problem, f"{request.method} {request.path}")
         handler = conf.handler(problem.status)
         return http.response_of(problem) if handler is None else handler(request, error)
 
 
 def _end(before: Any, held: list[Any], request: Any) -> None:
     sql.give_all_back(held)
-    _web.release_others(before, f"{request.method} {request.path}")
+    inspection.release_all_since(before, f"{request.method} {request.path}")

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from pynamo_locking.contexts import locked_all
-from pynamo_locking.contrib._web import logger
-from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost
+from pynamo_locking import ConfigurationError, LockingError, LockLost, locked_all
+from pynamo_locking.contrib._http import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
-    from pynamo_locking._core.lease import Duration
-    from pynamo_locking.locks import Lock
+    from pynamo_locking import Lock
 
 #: What `hold` has taken and nobody has given back, of the request or block that this code runs in.
 _Scope = list["Lock[Any]"]
@@ -25,7 +24,7 @@ _scope: ContextVar[_Scope | None] = ContextVar("pynamo_locking_django_scope", de
 
 @contextlib.contextmanager
 def locked_atomic(
-    *locks: Lock[Any], using: str | None = None, wait: Duration | None = None
+    *locks: Lock[Any], using: str | None = None, wait: float | timedelta | None = None
 ) -> Iterator[tuple[Lock[Any], ...]]:
     """Take locks, begin an SQL transaction, commit it, and give the locks back: lock outside, atomic inside.
 
@@ -74,7 +73,7 @@ def locked_atomic(
         logger.warning("a lock was lost while SQL committed: %s", loss)
 
 
-def hold(lock: Lock[Any], *, using: str | None = None, wait: Duration | None = None) -> Lock[Any]:
+def hold(lock: Lock[Any], *, using: str | None = None, wait: float | timedelta | None = None) -> Lock[Any]:
     """Take a lock inside of `atomic`, and keep it until that SQL transaction has committed or rolled back.
 
     After a commit it is given back at once, by `transaction.on_commit`. Django has no such hook for a roll back: then,

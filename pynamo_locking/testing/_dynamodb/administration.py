@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +41,7 @@ def create_table(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[
     if name in store.tables:
         raise Refusal(IN_USE, f"Table already exists: {name}")
     _check_keys(request)
-    description = {key: _copy(request[key]) for key in _KEPT if request.get(key)}
+    description = {key: deepcopy(request[key]) for key in _KEPT if request.get(key)}
     description["CreationDateTime"] = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
     store.tables[name] = Table(description)
     return {"TableDescription": _described(store.tables[name])}
@@ -76,16 +77,10 @@ def _check_keys(request: Mapping[str, Any]) -> None:
         raise invalid_value("Duplicate index name")
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(inner) for key, inner in value.items()}
-    return [_copy(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
 def _described(table: Table, status: str = "ACTIVE") -> dict[str, Any]:
     arn = f"arn:aws:dynamodb:memory:000000000000:table/{table.name}"
     description: dict[str, Any] = {
-        **_copy(table.description),
+        **deepcopy(table.description),
         "TableStatus": status,
         "TableArn": arn,
         "ItemCount": len(table.primary),

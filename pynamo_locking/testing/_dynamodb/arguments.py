@@ -21,10 +21,7 @@ _PAGE: Final = {
 
 #: By operation, what must be given, and what may.
 _ARGUMENTS: Final[dict[str, tuple[set[str], set[str]]]] = {
-    "GetItem": (
-        {"TableName", "Key"},
-        {"ConsistentRead", "ProjectionExpression", "ReturnConsumedCapacity", *_NAMES},
-    ),
+    "GetItem": ({"TableName", "Key"}, {"ConsistentRead", "ProjectionExpression", "ReturnConsumedCapacity", *_NAMES}),
     "PutItem": ({"TableName", "Item"}, _WRITE),
     "UpdateItem": ({"TableName", "Key"}, {"UpdateExpression", *_WRITE}),
     "DeleteItem": ({"TableName", "Key"}, _WRITE),
@@ -50,11 +47,7 @@ _ARGUMENTS: Final[dict[str, tuple[set[str], set[str]]]] = {
 
 
 def check_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a request that the in-memory DynamoDB would not understand.
-
-    Raises:
-        ConfigurationError: it does not know the operation, or an argument, or misses one.
-    """
+    """Refuse a request that the in-memory DynamoDB would not understand."""
     if operation not in _ARGUMENTS:
         raise ConfigurationError(f"MemoryDynamoDB does not know the operation {operation}")
     required, optional = _ARGUMENTS[operation]

@@ -40,11 +40,7 @@ class Write:
     returns_item: bool
 
     def evaluate(self) -> Change:
-        """Return what the write changes.
-
-        Raises:
-            Refusal: the condition is false, or the stored item does not allow the write.
-        """
+        """Return what the write changes."""
         old = self.table.primary.get(self.key)
         item = {} if old is None else old.item
         if self.condition is not None and not self.condition.holds(item):
@@ -110,11 +106,7 @@ class Change:
 
 
 def read_put(store: Store, request: Mapping[str, Any]) -> Put:
-    """Return the write that a PutItem or a Put of a transaction asks for.
-
-    Raises:
-        Refusal: it cannot be done, whatever is stored.
-    """
+    """Return the write that a PutItem or a Put of a transaction asks for."""
     expressions = Expressions(request, _CONDITION)
     condition = expressions.condition()
     expressions.check_all_used()
@@ -124,11 +116,7 @@ def read_put(store: Store, request: Mapping[str, Any]) -> Put:
 
 
 def read_update(store: Store, request: Mapping[str, Any]) -> Update:
-    """Return the write that an UpdateItem or an Update of a transaction asks for.
-
-    Raises:
-        Refusal: it cannot be done, whatever is stored.
-    """
+    """Return the write that an UpdateItem or an Update of a transaction asks for."""
     expressions = Expressions(request, _UPDATE, _CONDITION)
     update, condition = expressions.update(), expressions.condition()
     expressions.check_all_used()
@@ -142,21 +130,13 @@ def read_update(store: Store, request: Mapping[str, Any]) -> Update:
 
 
 def read_delete(store: Store, request: Mapping[str, Any]) -> Delete:
-    """Return the write that a DeleteItem or a Delete of a transaction asks for.
-
-    Raises:
-        Refusal: it cannot be done, whatever is stored.
-    """
+    """Return the write that a DeleteItem or a Delete of a transaction asks for."""
     table, condition = _read_condition(store, request)
     return Delete(table, table.key_of_request(request["Key"]), condition, _returns_item(request))
 
 
 def read_check(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the "write" that a ConditionCheck of a transaction asks for.
-
-    Raises:
-        Refusal: it cannot be done, whatever is stored.
-    """
+    """Return the "write" that a ConditionCheck of a transaction asks for."""
     table, condition = _read_condition(store, request)
     return Write(table, table.key_of_request(request["Key"]), condition, _returns_item(request))
 
@@ -178,11 +158,7 @@ def _returns_item(request: Mapping[str, Any]) -> bool:
 
 
 def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
-    """Return the projection of a GetItem, of a Get of a transaction, or of a table in a BatchGetItem.
-
-    Raises:
-        Refusal: it is none.
-    """
+    """Return the projection of a GetItem, of a Get of a transaction, or of a table in a BatchGetItem."""
     if _PROJECTION not in request and "ExpressionAttributeNames" not in request:
         return None
     expressions = Expressions(request, _PROJECTION)

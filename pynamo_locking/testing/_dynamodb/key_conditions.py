@@ -35,9 +35,6 @@ class KeyCondition:
         schema: the key of the table or index.
         types: the types of key attributes.
 
-    Raises:
-        Refusal: it is not of this form.
-
     Attributes:
         hash_value: the hash value.
     """

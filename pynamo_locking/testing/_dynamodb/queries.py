@@ -80,7 +80,7 @@ class _Reader:
         if select == "ALL_ATTRIBUTES":
             raise invalid_value(
                 f"Select type ALL_ATTRIBUTES is not supported for global secondary index {self.view.name} "
-                "because its projection type is not ALL",
+                "because its projection type is not ALL"
             )
 
     def page(self, records: Iterable[Record]) -> dict[str, Any]:

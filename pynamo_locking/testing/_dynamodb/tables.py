@@ -44,11 +44,7 @@ class Table:
         }
 
     def view(self, index: str | None) -> View:
-        """Return the table's own order, or an index.
-
-        Raises:
-            Refusal: it has no such index.
-        """
+        """Return the table's own order, or an index."""
         if index is None:
             return self.primary
         if index not in self.indexes:
@@ -56,21 +52,13 @@ class Table:
         return self.indexes[index]
 
     def key_of_request(self, given: Mapping[str, Mapping[str, Any]]) -> Key:
-        """Return the key that a request names.
-
-        Raises:
-            Refusal: it is not of this table's form.
-        """
+        """Return the key that a request names."""
         if len(given) != len(self.schema.names):
             raise invalid("The provided key element does not match the schema")
         return self.read_key(given)[0]
 
     def read_key(self, given: Mapping[str, Mapping[str, Any]]) -> tuple[Key, Item]:
-        """Return a key in both its forms.
-
-        Raises:
-            Refusal: it is not of this table's form.
-        """
+        """Return a key in both its forms."""
         stored: Item = {}
         for name in self.schema.names:
             value = canonical(given[name]) if name in given else {}
@@ -81,11 +69,7 @@ class Table:
         return tuple([comparable(value) for value in stored.values()]), stored
 
     def key_of_item(self, item: Item) -> Key:
-        """Return the key of an item that is to be stored.
-
-        Raises:
-            Refusal: it has none, or one of another form.
-        """
+        """Return the key of an item that is to be stored."""
         for name in self.schema.names:
             if name not in item:
                 raise invalid_value(f"Missing the key {name} in the item")
@@ -108,11 +92,7 @@ class Table:
             raise invalid_value("Aggregated size of all range keys has exceeded the size limit of 1024 bytes")
 
     def record(self, key: Key, item: Item, *, updated: bool = False) -> Record:
-        """Return an item in the form in which it is stored.
-
-        Raises:
-            Refusal: it is too large, or an attribute is not what an index demands.
-        """
+        """Return an item in the form in which it is stored."""
         for index in self.indexes.values():
             for name in index.schema.names:
                 if name in item:
@@ -144,11 +124,7 @@ class Table:
         return sum([index.replace(old, new) for index in self.indexes.values()])
 
     def place_of_start(self, view: View, given: Mapping[str, Mapping[str, Any]]) -> Place:
-        """Return where a page that ended with this key ended.
-
-        Raises:
-            Refusal: it is not a key of the view.
-        """
+        """Return where a page that ended with this key ended."""
         names = dict.fromkeys((*self.schema.names, *view.schema.names))
         if given.keys() != names.keys():
             raise invalid("The provided starting key is invalid")
@@ -193,11 +169,7 @@ class Store:
         self.tokens: dict[str, tuple[int, Any]] = {}
 
     def table(self, name: str) -> Table:
-        """Return a table.
-
-        Raises:
-            Refusal: it does not exist.
-        """
+        """Return a table."""
         # An ARN ends with the table's name.
         table = self.tables.get(name) or self.tables.get(name.rpartition(":table/")[2])
         if table is None:
@@ -205,11 +177,7 @@ class Store:
         return table
 
     def table_itself(self, name: str) -> Table:
-        """Return a table that a request is about.
-
-        Raises:
-            Refusal: it does not exist.
-        """
+        """Return a table that a request is about."""
         if name not in self.tables:
             raise Refusal(NOT_FOUND, f"Requested resource not found: Table: {name} not found")
         return self.tables[name]

@@ -49,11 +49,7 @@ def transact_write_items(store: Store, request: Mapping[str, Any], now_ms: int) 
 
 
 def read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Write]:
-    """Return the writes that a TransactWriteItems asks for.
-
-    Raises:
-        Refusal: it cannot be done, whatever is stored.
-    """
+    """Return the writes that a TransactWriteItems asks for."""
     _check_number(actions)
     writes = list["Write"]()
     for action in actions:
@@ -67,11 +63,7 @@ def read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Writ
 
 
 def _evaluate(writes: list[Write]) -> list[Change]:
-    """Return what all writes change.
-
-    Raises:
-        Refusal: one of them cannot be done; nothing is.
-    """
+    """Return what all writes change."""
     changes, reasons = list["Change"](), list[dict[str, Any]]()
     for write in writes:
         try:
@@ -86,21 +78,13 @@ def _evaluate(writes: list[Write]) -> list[Change]:
 
 
 def check_size(changes: Iterable[Change]) -> None:
-    """Refuse a transaction whose items are too large together.
-
-    Raises:
-        Refusal: they are.
-    """
+    """Refuse a transaction whose items are too large together."""
     if sum(change.new.size for change in changes if change.new is not None) > _MOST_BYTES:
         raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
 
 
 def is_repeated(store: Store, request: Mapping[str, Any], now_ms: int) -> bool:
-    """Tell whether a TransactWriteItems was served already, by its ClientRequestToken; and forget old tokens.
-
-    Raises:
-        Refusal: the token is none, or belongs to another request.
-    """
+    """Tell whether a TransactWriteItems was served already, by its ClientRequestToken; and forget old tokens."""
     token = request.get("ClientRequestToken")
     if token is None:
         return False
@@ -125,9 +109,6 @@ def check_same(known: Any, request: Mapping[str, Any]) -> None:
     Args:
         known: the `fingerprint` of the earlier one's actions.
         request: the arguments of the later one.
-
-    Raises:
-        Refusal: they differ.
     """
     if known != fingerprint(request["TransactItems"]):
         raise Refusal(

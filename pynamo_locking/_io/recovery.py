@@ -1,81 +1,54 @@
 """What became of transactions of many items, and the completion of those whose process has died.
 
-Nobody has to wait for it: whoever meets an item of such a transaction completes it as far as he needs.
+Nothing waits for it: a reader or writer who meets an item of such a transaction completes it as far as it needs.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import events, headers, runtime
-from pynamo_locking._io.completion import complete, decided, is_dead
+from pynamo_locking._io import events, headers, listing, runtime
+from pynamo_locking._io.completion import complete, decided, is_dead, participants
+from pynamo_locking._io.inspection import text_of_ms
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockingError
-from pynamo_locking.terms import check_table
-from pynamo_locking.transaction_table import header_table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._io.headers import HeaderTable
-    from pynamo_locking.transaction_table import TransactionTable
+    from pynamo_locking._io.inspection import Shown
 
 _T = TypeVar("_T")
 
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
+#: Those of a transaction, as they are shown.
+STATES: Final = tuple(state.value for state in State)
 
-def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002 - the name of what it is
-    """Return what became of a transaction of many items.
 
-    Args:
-        table: where it is.
-        id: its `Transaction.id`, which an `OutcomeUnknown` has as its `write_id`.
-
-    Returns:
-        ``"pending"``, ``"committed"`` (decided; some items may still have to be finished), ``"finished"`` or
-        ``"aborted"``. None if nothing is known: it had at most a hundred actions, or it ended more than a day ago,
-        or it never began.
-
-    Raises:
-        LockingError: no answer came.
-
-    Cost: 1 consistent read.
-    """
-    header = _answered(lambda: headers.read(header_table_of(check_table(table)), id))
+def outcome(header_table: HeaderTable, header_id: str) -> str | None:
+    """Return what became of a transaction; see `TransactionTable.outcome`."""
+    header = _answered(lambda: headers.read(header_table, header_id))
     return None if header is None else header.state.value
 
 
-def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> str | None:  # noqa: A002
-    """Complete a transaction of many items: finish it if it is committed, else abort it, and take its marks off.
-
-    One that is alive is waited for until it is decided, or shows no sign of life for a whole lease.
-
-    Args:
-        table: where it is.
-        id: its `Transaction.id`.
-        force: abort it at once if it is not decided. It then gets a `TransactionAborted`, by ``"asked"``.
-
-    Returns:
-        ``"finished"`` or ``"aborted"``; None if nothing is known of it.
-
-    Raises:
-        LockingError: no answer came; calling it again is safe.
-
-    Cost: 1 read and 1 write for each of its items, and 2 of its header.
-    """
-    header_table = header_table_of(check_table(table))
-    header = _answered(lambda: decided(header_table, id, force=force))
+def recover(header_table: HeaderTable, header_id: str, *, force: bool) -> str | None:
+    """Complete a transaction; see `TransactionTable.recover`."""
+    header = _answered(lambda: decided(header_table, header_id, force=force))
     if header is None:
         return None
     completed = _answered(lambda: complete(header_table, header)).state.value
     if events.listeners:
-        events.tell.recovered(header_table, header, id, outcome=completed, by="recover")
+        events.tell.recovered(header_table, header, header_id, outcome=completed, by="recover")
     return completed
 
 
@@ -101,34 +74,10 @@ class SweepReport:
 
 
 def sweep(
-    table: type[TransactionTable],
-    *,
-    segments: int = 1,
-    dry_run: bool = False,
-    on_progress: Callable[[SweepReport], object] | None = None,
+    header_table: HeaderTable, *, segments: int, dry_run: bool, on_progress: Callable[[SweepReport], object] | None
 ) -> SweepReport:
-    """Complete all transactions of many items whose process has died.
-
-    Nothing depends on it: it only spares those who come later the work. Safe beside any number of others, and
-    of transactions that are alive, which it watches for one lease; one with a lease of more than a day is not watched,
-    and counts as failed. Goes on past rows that are broken. For a nightly job, or a Lambda function.
-
-    Args:
-        table: where they are.
-        segments: how many parts of the table to scan at once.
-        dry_run: only report what would be done.
-        on_progress: called after each transaction.
-
-    Returns:
-        What was found and done.
-
-    Raises:
-        LockingError: the table could not be scanned.
-
-    Cost: a scan of the table, and that of `recover` for each transaction that needs it. One that was aborted, and whose
-    process did not hear what became of all its marks, is looked at by every sweep for a day: a late mark may arrive.
-    """
-    header_table, report, mutex = header_table_of(check_table(table)), SweepReport(), runtime.current.mutex()
+    """Complete all transactions whose process has died; see `TransactionTable.sweep`."""
+    report, mutex = SweepReport(), runtime.current.mutex()
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
@@ -205,3 +154,62 @@ def _answered(call: Callable[[], _T]) -> _T:
         raise LockingError(
             f"no answer from the table of transactions: {error}. Try again.", cause=error.cause
         ) from error
+
+
+# What is shown to people
+
+
+def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
+    """Return the transactions in a table, the oldest first, and what is wrong with broken rows, by id.
+
+    Args:
+        table: a `TransactionTable`.
+        state: only those in it; None for all.
+
+    Cost: a consistent scan.
+    """
+    path = Path([headers.STATE])
+    found, broken = list[Header](), dict[str, str]()
+    for image in listing.scan(table, path.exists() if state is None else path == state):
+        try:
+            found += filter(None, [headers.header_in(image, table.Meta.table_name)])
+        except LockingError as error:
+            broken[image[headers.ID]["S"]] = str(error)
+    found.sort(key=lambda header: (header.priority, header.id))
+    return [_shown(header) for header in found], dict(sorted(broken.items()))
+
+
+def shown(table: Any, header_id: str) -> Shown | None:
+    """Return a transaction, and the items that may carry a mark of it. 1 read, and 1 for each 1000 items or so."""
+    header_table = headers.header_table_of(table)
+    header = _answered(lambda: headers.persistently(lambda: headers.read(header_table, header_id)))
+    if header is None:
+        return None
+    found = [
+        {
+            "table": row.table,
+            "key": {name: listing.text_of(*value.values()) for name, value in row.key.items()},
+            "lock_attribute": row.attribute,
+        }
+        for row, _ in _answered(lambda: list(participants(header_table, header)))
+    ]
+    return {**_shown(header), "participants": found}
+
+
+def _shown(header: Header) -> Shown:
+    now_ms = runtime.current.time_ms()
+    began, _, _ = header.priority.partition("-")
+    began_ms = int(began) if re.fullmatch("[0-9]{1,15}", began) else None  # another writer may have put anything there
+    return {
+        "id": header.id,
+        "state": header.state.value,
+        "owner": header.owner,
+        "marked_items": header.items,
+        "began_at": None if began_ms is None else text_of_ms(began_ms),
+        "age_s": None if began_ms is None else (now_ms - began_ms) / 1000,
+        "lease_s": header.lease,
+        "since_renewal_s": (now_ms - header.until_ms + header.lease_ms) / 1000,
+        "lease_ends_at": text_of_ms(header.until_ms),
+        "lease_left_s": (header.until_ms - now_ms) / 1000,
+        "aborted_by": header.by or None,
+    }

@@ -6,8 +6,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamo_locking._core.lease import LockSettings
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking import ConfigurationError, LockSettings
+from pynamo_locking._io import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,18 +37,6 @@ _configured: weakref.WeakKeyDictionary[type, _Configured] = weakref.WeakKeyDicti
 _configuring = threading.RLock()
 
 
-def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
-    """Return models, each once, and the tables of locks and transactions that they name in their ``Meta``."""
-    found: dict[type[Model], None] = {}
-    for model in models:
-        found[model] = None
-        for name in ("lock_table", "transaction_table"):
-            table = getattr(model.Meta, name, None)
-            if isinstance(table, type):
-                found[table] = None
-    return list(found)
-
-
 def configure(models: Iterable[type[Model]], settings: Mapping[str, Any]) -> None:
     """Put models where a configuration says, before their first use.
 
@@ -60,7 +48,7 @@ def configure(models: Iterable[type[Model]], settings: Mapping[str, Any]) -> Non
         ConfigurationError: a model was used, or configured otherwise, before. A class has one place at a time.
     """
     with _configuring:
-        for model in with_tables(models):
+        for model in listing.with_tables(models):
             _configure(model, {key: value for key, value in settings.items() if value is not None})
 
 
@@ -112,7 +100,7 @@ def _late(model: type[Model], what: str) -> ConfigurationError:
 def reset(models: Iterable[type[Model]]) -> None:
     """Put models back to where their classes say: for tests that make applications with other configurations."""
     with _configuring:
-        for model in with_tables(models):
+        for model in listing.with_tables(models):
             meta: Any = model.Meta
             before = _configured.pop(meta, None)
             if before is not None:

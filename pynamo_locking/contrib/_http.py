@@ -1,4 +1,4 @@
-"""What Flask and Django have in common: errors as HTTP answers, entity tags, leftover locks."""
+"""What Flask and Django have in common: errors as HTTP answers, and entity tags."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
-from pynamo_locking._core.outcome import Known
-from pynamo_locking._io import local, versions
-from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io import entity_tags
 from pynamo_locking.exceptions import (
-    ConfigurationError,
     Conflict,
     ItemLocked,
     LockingError,
@@ -26,8 +23,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import LockState
-    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking import LockState
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -70,9 +66,7 @@ class _Kind(NamedTuple):
 #: From the leaf to the root: the first that fits counts. No text here says what is stored, or where.
 _KINDS: Final[dict[type[LockingError], _Kind]] = {
     MalformedPrecondition: _Kind(
-        400,
-        "malformed-if-match",
-        'If-Match has to be *, or ETags in double quotes as they were sent: "3-a", "4-b".',
+        400, "malformed-if-match", 'If-Match has to be *, or ETags in double quotes as they were sent: "3-a", "4-b".'
     ),
     PreconditionRequired: _Kind(428, "precondition-required", "Send If-Match with the ETag of what you have read."),
     StaleVersion: _Kind(
@@ -162,27 +156,10 @@ def _retry_after(state: LockState | None) -> dict[str, str]:
 
 # Entity tags
 
-#: DynamoDB's numbers have at most 38 digits.
-_LONGEST_NUMBER: Final = 38
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 _TAGS: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))*")
 #: Noted in a request's environ, which whatever wraps the request shares with it.
 _IS_CONDITIONAL: Final = "pynamo_locking.is_conditional"
-
-
-def etag_of(item: Any) -> str:
-    """Return the entity tag of an item, without its quotes: the version, and the id of the write that made it.
-
-    Raises:
-        ConfigurationError: the model has no version, or the item is not stored.
-    """
-    known = versions.known(item)
-    if known.version is None:
-        raise ConfigurationError(
-            f"this {type(item).__name__} has no version that an ETag could be made of: it is not stored, or its model "
-            f"has no `version = VersionAttribute()`."
-        )
-    return f"{known.version}" if known.write_id is None else f"{known.version}-{known.write_id}"
 
 
 def _tags_in(header: str) -> list[str] | None:
@@ -196,15 +173,6 @@ def _tags_in(header: str) -> list[str] | None:
     if _TAGS.fullmatch(header) is None:
         raise MalformedPrecondition("the If-Match of this request is no list of ETags. Nothing was read or written.")
     return [tag for weak, tag in _TAG.findall(header) if not weak]
-
-
-def _meant_by(tag: str) -> Known | None:
-    """Return what `etag_of` has made this tag of; None if it cannot have made it."""
-    version, dash, write_id = tag.partition("-")
-    is_number = version.isascii() and version.isdigit() and len(version) <= _LONGEST_NUMBER
-    if not is_number or str(int(version)) != version or bool(dash) != bool(write_id):
-        return None
-    return Known(int(version), write_id or None)
 
 
 def if_match(environ: dict[str, Any], found: Any, hash_key: Any, range_key: Any) -> Any:
@@ -248,72 +216,7 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
         StaleVersion: the item is none of those that it names, or there is none.
         ConfigurationError: the model has no version.
     """
-    model: Any = found if isinstance(found, type) else type(found)
-    if versions.shape_of(model).attribute is None:
-        raise ConfigurationError(f"{model.__name__} has no version to compare: declare `version = VersionAttribute()`.")
+    entity_tags.check_model(found)
     if header is None:
         raise PreconditionRequired("this request changes an item and has no If-Match: send the ETag of what was read.")
-    tags = _tags_in(header)
-    expected = [known for known in map(_meant_by, tags or ()) if known is not None]
-    if found is model and tags is not None and len(expected) == len(tags) == 1 and _says_all(expected[0], model):
-        item = model(hash_key, range_key)  # nothing has to be read: the write itself compares
-        versions.set_known(item, expected[0])
-        return item
-    current: Any = _read(model, hash_key, range_key) if found is model else found
-    stored = Known(None, None) if current is None else versions.known(current)
-    if current is not None and (tags is None or stored in expected):
-        return current
-    # It was read without its write id, as from an index: the write compares that.
-    meant = [known for known in expected if known.version == stored.version and stored.write_id is None]
-    if current is None or len(meant) != 1:
-        raise StaleVersion(
-            "the item is not in a version that If-Match names. Nothing was written; read it again.",
-            expected=expected[0].version if expected else None,
-            actual=stored.version,
-        )
-    versions.set_known(current, meant[0])
-    return current
-
-
-def _says_all(known: Known, model: Any) -> bool:
-    """Tell whether a tag names the write as well, where the model has ids of its writes."""
-    return known.write_id is not None or versions.shape_of(model).write_id_name is None
-
-
-def _read(model: Any, hash_key: Any, range_key: Any) -> Any:
-    try:
-        return model.get(hash_key, range_key, consistent_read=True)
-    except model.DoesNotExist:
-        return None
-
-
-# Locks that a request has forgotten
-
-
-#: What a context holds, and how many times it has taken each.
-Held = dict["OwnEntry", int]
-
-
-def held() -> Held:
-    """Return what this context holds."""
-    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.ended}
-
-
-def release_others(before: Held, request: str) -> None:
-    """Release what a request has taken and not given back. Never raises: the answer is made already."""
-    for own, depth in held().items():
-        forgotten = depth - before.get(own, 0)
-        if forgotten > 0:
-            logger.warning("%s was still held at the end of %s; it is released now", own, request)
-            _give_back(own, forgotten)
-
-
-def _give_back(own: OwnEntry, times: int) -> None:
-    if [own.give_back() for _ in range(times)][-1]:  # otherwise somebody from before the request holds it as well
-        local.forget(own)
-        try:
-            own.release()
-        except LockingError as error:
-            logger.warning("the release of %s failed: %s", own, error)
-        finally:
-            heart.remove(own)
+    return entity_tags.item_of(_tags_in(header), found, hash_key, range_key)
