@@ -258,7 +258,7 @@ async def _leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseExcept
     is_last = lock._is_last_take
     try:
         if isinstance(error, GeneratorExit) and not loops.can_wait(own):
-            if not own.ended:
+            if not own.possession.is_over:
                 loops.leave_behind(leave, own)
         else:
             await loops.to_the_end(leave)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.possession import Absence, absence
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,6 +35,13 @@ class Kind(Enum):
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
+_OF_FINISH: Final = {
+    Absence.LOST: Outcome.LOST,
+    Absence.LEFT: Outcome.APPLIED,
+    Absence.UNKNOWN: Outcome.UNKNOWN,
+}
+
+
 def judge(
     state: LockState, entry_id: str, ticket: int, number: int, *, since: int, kind: Kind, repeated: bool
 ) -> Outcome:
@@ -52,9 +61,7 @@ def judge(
     if mine is not None:
         return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # nobody else writes that number
     if kind is Kind.FINISH:
-        evicted = state.was_evicted(ticket, since)
-        if evicted is not None:
-            return Outcome.LOST if evicted else Outcome.APPLIED
+        return _OF_FINISH[absence(state, ticket, since, is_removal=True, in_doubt=repeated)]
     if not repeated:
         return Outcome.LOST
     if kind is Kind.DELETE and not state.exists:

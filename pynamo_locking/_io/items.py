@@ -205,8 +205,7 @@ class EmbeddedItem(FreeItem):
             return None
         if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
             if state.next_ticket > self.own.entry.ticket:  # the copy was read after we had come, and left
-                self.own.lose_to(state)
-                raise self.own.loss()
+                raise self.own.absent_from(state)
             raise ConfigurationError(
                 f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
             )

@@ -82,7 +82,7 @@ def _leave_at_exit() -> None:
     One request each, until one is not answered.
     """
     thread = runtime.current.party()[:2]
-    mine = [own for own in tuple(held) if own.party[:2] == thread and not (own.ended or own.lost.is_set())]
+    mine = [own for own in tuple(held) if own.party[:2] == thread and own.possession.is_held]
     for own in mine:
         own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
     for entry_id, row in {**_unfinished, **{own.entry.id: own.row for own in mine}}.items():

@@ -39,7 +39,7 @@ def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
     own: OwnEntry | None = vars(item).get(OWN_ENTRY)
     if own is not None and own.row.identity != row.identity:
         own = None  # the item got another key since it was read
-    if own is None or (own.ended and not own.lost.is_set()):
+    if own is None or (own.possession.is_over and not own.possession.reason):
         own = local.held_in_context(row)
     return usable(own)
 
@@ -55,7 +55,7 @@ def taken_here(row: Row, claim: Claim, last: OwnEntry | None) -> OwnEntry | None
     covering = [own for own in mine if own.entry.claim.covers(claim)]
     found = last if last in covering else next(iter(covering), None)
     in_the_way = next((own for own in mine if own.entry.claim.conflicts(claim)), None)
-    if found is None and in_the_way is not None and in_the_way.lost_reason != "forked":
+    if found is None and in_the_way is not None and in_the_way.possession.reason != "forked":
         raise ConfigurationError(
             f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
             f"since two who try would wait for each other for ever. Take all of it from the start, or release it, "
@@ -73,9 +73,9 @@ def usable(own: OwnEntry | None) -> OwnEntry | None:
     """
     if own is None:
         return None
-    if own.lost.is_set():
+    if own.possession.reason:
         raise own.loss()
-    if own.ended:
+    if own.possession.is_over:
         return None
     own.check_alone()
     return own
@@ -161,14 +161,17 @@ def _settle(
         return
     if outcome is Outcome.REJECTED:
         raise write.refused(error, image) from error
-    if outcome is Outcome.LOST or check.kind is Kind.KEEP:
-        own.lose_to(own.row.state(image), is_going=check.kind is not Kind.KEEP)
-    raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(check.number))) from error
+    state, is_removal = own.row.state(image), check.kind is not Kind.KEEP
+    if outcome is Outcome.LOST:
+        raise own.absent_from(state, is_removal=is_removal) from error
+    if not is_removal:
+        own.absent_from(state)
+    raise write.unknown(error, own.write_id(check.number)) from error
 
 
 def _judged(check: _Guard, image: Image | None, repeated: bool) -> Outcome:  # noqa: FBT001
     entry, state = check.own.entry, check.own.row.state(image)
-    return judge(state, entry.id, entry.ticket, check.number, since=check.own.since, kind=check.kind, repeated=repeated)
+    return judge(state, entry.id, entry.ticket, check.number, since=check.own.possession.since, kind=check.kind, repeated=repeated)
 
 
 # Locks in a row of their own

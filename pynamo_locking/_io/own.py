@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.naming import plain
+from pynamo_locking._core.possession import Possession
 from pynamo_locking._io import events, leaving, local, losses, requests, runtime
 from pynamo_locking._io.callbacks import call_back
 from pynamo_locking._io.copies import Copies
@@ -50,24 +51,16 @@ class OwnEntry:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
-        self.since = row.state(image).since  # of the document that we are in: it may be deleted, and made anew
+        self.possession = Possession(entry.ticket, row.state(image).since)
         self.copies = Copies()
         self.party = runtime.current.party()
         self.pid = runtime.pid()
         self.depth = 1
-        self.ended = False
-        # A request that removes the entry is on its way, or was and nobody knows what became of it:
-        # until that is known, the absence of the entry proves no loss.
-        self.may_be_gone = False
-        self._was_in_doubt = False  # before the write that may remove it and is on its way
-        # A transaction that we do not see was to delete the item, and the entry with it.
-        self.may_delete = False
         # The lock was to be shared, and nobody knows whether it is.
         self.may_be_alone = False
         # The item, which is not the row of the lock, was deleted under the lock.
         self.is_item_deleted = False
         self.lost = runtime.current.event()
-        self.lost_reason = ""
         self.on_lost: list[Callable[[str], object]] = []
         self.outage = Outage()
         self.deadline = started + entry.lease
@@ -92,9 +85,7 @@ class OwnEntry:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it is over."""
-        if self.ended or self.lost.is_set():
-            return 0.0
-        return max(0.0, self.deadline - runtime.current.monotonic())
+        return max(0.0, self.deadline - runtime.current.monotonic()) if self.possession.is_held else 0.0
 
     def renew(self) -> None:
         """Prolong the lease.
@@ -104,18 +95,14 @@ class OwnEntry:
             Unavailable: no answer; the lease is what it was.
         """
         with events.scope(), self._renewing:
-            if self.ended or self.lost.is_set():
+            if not self.possession.is_held:
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
             self._beat += 1
             try:
                 requests.renew(self.row, self.entry, self._beat, want_image=False)
             except Refused as refused:
-                state = self.row.state(refused.image)
-                if state.find(self.entry.id, self.entry.ticket) is None:
-                    self.lose_to(state)
-                    raise self.loss() from refused
-                # Our own first copy was here before: it was sent after `started`.
+                self._must_be_in(refused)  # our own first copy was here before: it was sent after `started`
             except Unavailable as error:
                 self.outage.failed(self, error)
                 raise
@@ -148,11 +135,13 @@ class OwnEntry:
         try:
             return requests.patiently(lambda: requests.downgrade(self.row, self.entry, number))
         except Refused as refused:
-            state = self.row.state(refused.image)
-            if state.find(self.entry.id, self.entry.ticket) is None:
-                self.lose_to(state)
-                raise self.loss() from refused
+            self._must_be_in(refused)
             return refused.image  # our own first copy was here before
+
+    def _must_be_in(self, refused: Refused) -> None:
+        state = self.row.state(refused.image)
+        if state.find(self.entry.id, self.entry.ticket) is None:
+            raise self.absent_from(state) from refused
 
     def check_alone(self) -> None:
         """Refuse to write where others may hold the lock as well.
@@ -175,7 +164,7 @@ class OwnEntry:
             is_last: whether it is the one after which others may hold the lock too.
         """
         with events.scope(), self._writing:
-            if self.lost.is_set():
+            if self.possession.reason:
                 raise self.loss()
             if not is_last:
                 self.check_alone()  # also who has waited here for the last one
@@ -186,13 +175,13 @@ class OwnEntry:
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
         """Mark the time in which a request may remove the entry; it ends with a definite answer."""
-        self._was_in_doubt, self.may_be_gone = self.may_be_gone, True
+        self._know(Possession.removing)
         try:
             yield
         except OutcomeUnknown:
             raise
         except Exception:
-            self.may_be_gone = self._was_in_doubt
+            self._know(Possession.staying)
             raise
 
     def write_id(self, number: int) -> str:
@@ -224,13 +213,12 @@ class OwnEntry:
         Raises:
             LockLost: we were no longer in it.
         """
-        if self.lost.is_set():
+        if self.possession.reason:
             self.end()
             raise self.loss()
         try:
-            in_doubt, self.may_be_gone = self.may_be_gone, True
             for attempt in range(_RELEASE_ATTEMPTS):
-                if self._release_once(attempt, in_doubt=in_doubt):
+                if self._release_once(attempt):
                     return
             logger.warning("gave up releasing %s; others wait until its lease is over", self)
         except LockingError:
@@ -243,12 +231,13 @@ class OwnEntry:
 
     def leave_behind(self) -> None:
         """Let a thread remove the entry, for a caller that was interrupted or has gone. Nothing renews it any more."""
-        if not self.lost.is_set():
+        if not self.possession.reason:
             leaving.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
 
-    def _release_once(self, attempt: int, *, in_doubt: bool) -> bool:
+    def _release_once(self, attempt: int) -> bool:
         """Send one release; False if there was no answer."""
+        self._know(Possession.removing)
         try:
             image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
         except Unavailable as error:
@@ -256,14 +245,11 @@ class OwnEntry:
             runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
             return False
         except Refused as refused:
-            state = self.row.state(refused.image)
-            # A document that has not forgotten also knows of copies that something on the way has made.
-            evicted = state.was_evicted(self.entry.ticket, self.since)
-            if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
-                self.may_be_gone = False  # no request of ours has removed it
-                self.lose_to(state)
-            if self.lost.is_set():
-                raise self.loss() from refused
+            if refused.repeated:
+                self._know(Possession.removing)
+            loss = self.absent_from(self.row.state(refused.image), is_removal=True)
+            if self.possession.reason:
+                raise loss from refused
             self.end()
             return True
         self.end()
@@ -273,7 +259,7 @@ class OwnEntry:
     def take_again(self) -> bool:
         """Count one more take by the same context; False if the last one is already given back."""
         with self._mutex:
-            if self.ended or self.depth == 0:
+            if self.possession.is_over or self.depth == 0:
                 return False
             self.depth += 1
             return True
@@ -286,33 +272,35 @@ class OwnEntry:
 
     def end(self, *, is_confirmed: bool = True) -> None:
         """Note that the entry is gone by our own doing, or will be; nothing is renewed any more."""
-        with self._mutex:
-            is_news = bool(events.listeners) and not (self.ended or self.lost.is_set())
-            self.ended = True
-        if is_news:
-            events.tell.released(self, is_confirmed=is_confirmed)
-
-    def lose_to(self, state: LockState, *, is_going: bool = False) -> None:
-        """Note a loss, given the document without our entry; it is none if a request of ours may have removed it.
-
-        Args:
-            state: the document.
-            is_going: it came with the refusal of a write that was to remove the entry: only earlier ones may have.
-        """
-        is_deleted = state.since != self.since  # the document that we were in, whatever there is now
-        in_doubt = self._was_in_doubt if is_going else self.may_be_gone
-        if self.may_delete and is_deleted:
-            self.end()
-        elif not in_doubt or state.was_evicted(self.entry.ticket, self.since):
-            self.lose("deleted" if is_deleted else "evicted")
+        self._know(Possession.over, is_confirmed=is_confirmed)
 
     def lose(self, reason: str) -> None:
-        """Note a proven loss: set the event and call back, once, off this thread."""
+        """Note a proven loss."""
+        self._know(lambda known: known.lost(reason))
+
+    def absent_from(self, state: LockState, *, is_removal: bool = False) -> LockLost:
+        """Note that a document does not have our entry, see `Possession.absent`; return the error that says so."""
+        self._know(lambda known: known.absent(state, is_removal=is_removal))
+        return self.loss()
+
+    def expect_delete(self, *, expected: bool) -> None:
+        """Note that a transaction may delete the item from now on, and the entry with it, or is known not to."""
+        self._know(lambda known: known.deleting(expected))
+
+    def _know(self, change: Callable[[Possession], Possession], *, is_confirmed: bool = True) -> None:
+        """Note what is known from now on. Who waits to hear of the end is told of it, once, off this thread."""
         with self._mutex:
-            if self.ended or self.lost.is_set():
-                return
-            self.lost_reason = reason
-            self.lost.set()
+            before, self.possession = self.possession, change(self.possession)
+            now = self.possession
+            if now.reason:
+                self.lost.set()
+        if before.is_held and now.reason:
+            self._tell_of_loss()
+        elif before.is_held and now.is_over and events.listeners:
+            events.tell.released(self, is_confirmed=is_confirmed)
+
+    def _tell_of_loss(self) -> None:
+        reason = self.possession.reason
         if not events.is_logged("Lost"):
             logger.warning("lost %s (holder %s): %s", self, plain(self.entry.owner), reason)
         for callback in self.on_lost:
@@ -322,13 +310,13 @@ class OwnEntry:
 
     def loss(self) -> LockLost:
         """Return the error that says what happened."""
-        return losses.loss(self.row.label, self.entry.ticket, self.lost_reason, self.pid)
+        return losses.loss(self.row.label, self.entry.ticket, self.possession.reason, self.pid)
 
     def leave_to_parent(self) -> None:
         """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""
         self._make_mutexes()
-        if not self.ended:
-            self.lost_reason = "forked"
+        self.possession = self.possession.forked()
+        if not self.possession.is_over:
             reinit = getattr(self.lost, "_at_fork_reinit", lambda: None)  # its mutex may be mid-flight as well
             reinit()
             self.lost.set()

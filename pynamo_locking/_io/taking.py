@@ -85,9 +85,9 @@ class Taker(Generic[M]):
     def _take_again(self, before: Before) -> OwnEntry | None:
         """Take the lock that this thread or task holds already, or return None. Makes no request."""
         own = before[1]
-        if own is None or (own.lost_reason == "forked" and not self._takes):
+        if own is None or (own.possession.reason == "forked" and not self._takes):
             return None
-        if own.lost.is_set():
+        if own.possession.reason:
             raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
         if not own.take_again():
             return None
@@ -134,7 +134,7 @@ class Taker(Generic[M]):
         if own is not None:
             own.depth = depth
         granted = None if self._attempt is None else self._attempt.own
-        if granted is not None and not granted.ended:
+        if granted is not None and not granted.possession.is_over:
             _leave_behind(granted)
 
     def _in_use(self) -> ConfigurationError:
@@ -154,7 +154,7 @@ class Taker(Generic[M]):
             is_last = own.give_back()
             if is_last:
                 local.forget(own)
-                if not own.ended:
+                if not own.possession.is_over:
                     own.release_and_count()
         except LockingError:
             raise
@@ -209,7 +209,7 @@ class Taker(Generic[M]):
     def __del__(self) -> None:
         """Give it back for a block whose end never began: an interrupt came first, or its event loop has gone."""
         own = self._own if self._blocks > 0 and self._takes else None
-        if own is not None and not own.ended:
+        if own is not None and not own.possession.is_over:
             own.depth -= self._takes
             if own.depth <= 0:
                 _leave_behind(own)
@@ -232,7 +232,7 @@ class Taker(Generic[M]):
     def _is_item_deleted(self) -> bool:
         """Whether the item was deleted under the lock."""
         own = self._must_have_taken()
-        return own.ended or own.is_item_deleted
+        return own.possession.is_over or own.is_item_deleted
 
     def _forget_item(self) -> None:
         """Let `item` be read anew the next time somebody asks for it."""

@@ -192,7 +192,7 @@ def renewal_failed(own: OwnEntry, error: BaseException, *, failing_s: float, is_
 @_harmless
 def lost(own: OwnEntry) -> None:
     """Tell that a lock was lost."""
-    emit(kinds.Lost(**_about_own(own), reason=own.lost_reason, held_ms=_held_ms(own)))
+    emit(kinds.Lost(**_about_own(own), reason=own.possession.reason, held_ms=_held_ms(own)))
 
 
 @_harmless

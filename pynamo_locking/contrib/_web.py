@@ -295,7 +295,7 @@ Held = dict["OwnEntry", int]
 
 def held() -> Held:
     """Return what this context holds."""
-    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.ended}
+    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.possession.is_over}
 
 
 def release_others(before: Held, request: str) -> None:

@@ -206,7 +206,7 @@ def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
         with shifted_clock() as clock:
-            account.lock("a", lease=6, heartbeat=False).acquire()._own.ended = True
+            account.lock("a", lease=6, heartbeat=False).acquire()._own.end()
             clock.shift += 17
             with lost_responses("UpdateItem", where=EVICT) as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1

@@ -58,11 +58,11 @@ def loss_not_noted() -> Patches:
     settle = locked._settle
 
     def without_note(check: Any, *arguments: Any) -> None:
-        check.own.lose_to = lambda *_, **__: None
+        check.own.absent_from = lambda *_, **__: check.own.loss()
         try:
             settle(check, *arguments)
         finally:
-            del check.own.lose_to
+            del check.own.absent_from
 
     return [(locked, "_settle", without_note)]
 
