@@ -18,41 +18,22 @@ class Absence(Enum):
     UNKNOWN = "unknown"  # one of these
 
 
-def absence(state: LockState, ticket: int, since: int, *, is_removal: bool, in_doubt: bool) -> Absence:
-    """Return why our entry is not in the document that a request of ours was refused with.
-
-    Args:
-        state: the document; `FREE` if the item is absent.
-        ticket: ours.
-        since: the first ticket of the document in which the entry was granted.
-        is_removal: whether that request was to remove the entry. Something on the way may have made a copy of it,
-            which arrived before; a document that has not forgotten knows of that as well.
-        in_doubt: whether another request that removes the entry, or another copy of this one, may have been applied.
-    """
-    evicted = state.was_evicted(ticket, since)
-    if evicted or not (is_removal or in_doubt):
-        return Absence.LOST
-    if evicted is False:
-        return Absence.LEFT
-    return Absence.UNKNOWN if in_doubt else Absence.LOST
-
-
 @dataclass(frozen=True)
 class Possession:
-    """What is known of an entry since it was granted.
-
-    It is held until its loss is proven or the caller gives it back. One that is lost is given back later.
+    """What is known of an entry since it was granted: held until its loss is proven, or until it is given back.
 
     Attributes:
-        ticket: of the entry.
+        id: of the entry.
+        ticket: of the entry. A late copy of the request to enter may revive the id under another ticket.
         since: the first ticket of the document that it is in, which may be deleted and made anew.
-        is_over: whether it was given back, or will be without the caller: it is neither renewed nor written under.
+        is_over: whether it is given back, also after a loss: it is neither renewed nor written under any more.
         reason: why it is lost, as in `LockLost`; empty unless that is proven.
-        removals: how many requests of ours that remove it were sent without a definite answer until now. As long as
-            there is one, the absence of the entry proves no loss.
+        removals: how many copies of requests that remove it were sent without a definite answer until now. As long
+            as there is one, the absence of the entry proves no loss.
         may_delete: whether a transaction of ours may have deleted the item, and the entry with it.
     """
 
+    id: str
     ticket: int
     since: int
     is_over: bool = False
@@ -66,39 +47,50 @@ class Possession:
         return not (self.is_over or self.reason)
 
     def over(self) -> Possession:
-        """Return what is known once it is given back."""
+        """Note that it is given back."""
         return replace(self, is_over=True)
 
     def lost(self, reason: str) -> Possession:
-        """Return what is known after a proof of loss, which is news only of what is held."""
+        """Note that its loss is proven, which is news only of what is held."""
         return replace(self, reason=reason) if self.is_held else self
 
     def forked(self) -> Possession:
-        """Return what a forked child knows: all that the caller has not given back is the parent's."""
+        """Note that this process is a forked child: what was not given back is the parent's."""
         return self if self.is_over else replace(self, reason="forked")
 
-    def removing(self) -> Possession:
-        """Return what is known once a request that removes the entry, or one more copy of it, may arrive."""
-        return replace(self, removals=self.removals + 1)
-
-    def staying(self) -> Possession:
-        """Return what is known once such a request was refused."""
-        return replace(self, removals=self.removals - 1)
+    def removing(self, copies: int = 1) -> Possession:
+        """Note that so many more requests to remove it may arrive; -1 once one of them was refused."""
+        return replace(self, removals=self.removals + copies)
 
     def deleting(self, expected: bool) -> Possession:  # noqa: FBT001
-        """Return what is known once a transaction may delete the entry, or is known not to have done so."""
+        """Note that a transaction may delete it with the item, or is known not to have done so."""
         return replace(self, may_delete=expected)
 
     def absent(self, state: LockState, *, is_removal: bool = False) -> Possession:
-        """Return what is known after a refusal with a document that does not have the entry.
+        """Note that a request was refused with a document that does not have it.
 
         Args:
             state: the document.
-            is_removal: whether the refused request was to remove the entry: this one has not then.
+            is_removal: whether the request was to remove it, and is one of the `removals`.
         """
         is_deleted = state.since != self.since
         if self.may_delete and is_deleted:
             return self.over()
-        in_doubt = self.removals > is_removal
-        why = absence(state, self.ticket, self.since, is_removal=is_removal, in_doubt=in_doubt)
+        why = self.why_absent(state, is_removal=is_removal, in_doubt=self.removals > is_removal)
         return self.lost("deleted" if is_deleted else "evicted") if why is Absence.LOST else self
+
+    def why_absent(self, state: LockState, *, is_removal: bool, in_doubt: bool) -> Absence:
+        """Return why a document does not have it.
+
+        Args:
+            state: the document; `FREE` if the item is absent.
+            is_removal: whether the document came with the refusal of a request to remove it. Something on the way may
+                have repeated that; a document that has not forgotten knows of such copies as well.
+            in_doubt: whether another request to remove it, or an earlier copy of this one, may have been applied.
+        """
+        evicted = state.was_evicted(self.ticket, self.since)
+        if evicted or not (is_removal or in_doubt):
+            return Absence.LOST
+        if evicted is False:
+            return Absence.LEFT
+        return Absence.UNKNOWN if in_doubt else Absence.LOST

@@ -12,7 +12,6 @@ from pynamodb.expressions.update import Update
 
 from pynamo_locking._core.outcome import Kind, Outcome, judge
 from pynamo_locking._io import attempts, guards, local, runtime, transport
-from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.writes import Patience
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -123,7 +122,6 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
 def left(own: OwnEntry, image: Image | None) -> None:
     """Note that a write took our entry away with it, and tell who waits in this process."""
     own.end()
-    heart.remove(own)
     local.tell_waiters(own.row, image)
 
 
@@ -170,8 +168,8 @@ def _settle(
 
 
 def _judged(check: _Guard, image: Image | None, repeated: bool) -> Outcome:  # noqa: FBT001
-    entry, state = check.own.entry, check.own.row.state(image)
-    return judge(state, entry.id, entry.ticket, check.number, since=check.own.possession.since, kind=check.kind, repeated=repeated)
+    own, number, kind = check
+    return judge(own.row.state(image), own.possession, number, kind=kind, repeated=repeated)
 
 
 # Locks in a row of their own

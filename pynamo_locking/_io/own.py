@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import SHARED
-from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.possession import Possession
-from pynamo_locking._io import events, leaving, local, losses, requests, runtime
+from pynamo_locking._io import events, leaving, local, requests, runtime
 from pynamo_locking._io.callbacks import call_back
 from pynamo_locking._io.copies import Copies
+from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.outages import Outage
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost, OutcomeUnknown
@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._io.requests import Image, Row
-    from pynamo_locking.exceptions import LockLost
 
 logger = logging.getLogger("pynamo_locking")
 
-_RELEASE_ATTEMPTS = 4
+#: How a lock was lost, in words.
+_LOST: Final = {
+    "evicted": (
+        "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
+        "somebody else may hold the lock by now"
+    ),
+    "deleted": "the item that carries it is gone",
+    "": "it was released or its item deleted",
+}
 
 
 class OwnEntry:
@@ -51,7 +58,7 @@ class OwnEntry:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
-        self.possession = Possession(entry.ticket, row.state(image).since)
+        self.possession = Possession(entry.id, entry.ticket, row.state(image).since)
         self.copies = Copies()
         self.party = runtime.current.party()
         self.pid = runtime.pid()
@@ -64,8 +71,8 @@ class OwnEntry:
         self.on_lost: list[Callable[[str], object]] = []
         self.outage = Outage()
         self.deadline = started + entry.lease
-        self._beat = beat
-        self._writes = entry.writes
+        self.last_beat = beat  # sent
+        self.last_write = entry.writes  # made ready
         self._make_mutexes()
         _alive.add(self)
 
@@ -98,9 +105,9 @@ class OwnEntry:
             if not self.possession.is_held:
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
-            self._beat += 1
+            self.last_beat += 1
             try:
-                requests.renew(self.row, self.entry, self._beat, want_image=False)
+                requests.renew(self.row, self.entry, self.last_beat, want_image=False)
             except Refused as refused:
                 self._must_be_in(refused)  # our own first copy was here before: it was sent after `started`
             except Unavailable as error:
@@ -168,9 +175,9 @@ class OwnEntry:
                 raise self.loss()
             if not is_last:
                 self.check_alone()  # also who has waited here for the last one
-            self._writes += 1
+            self.last_write += 1
             self.image = None  # the image from the grant is no longer the item
-            yield self._writes
+            yield self.last_write
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
@@ -181,22 +188,12 @@ class OwnEntry:
         except OutcomeUnknown:
             raise
         except Exception:
-            self._know(Possession.staying)
+            self._know(lambda known: known.removing(-1))
             raise
 
     def write_id(self, number: int) -> str:
         """Return the name of a guarded write, in errors and logs."""
         return f"{self.entry.id}/{number}"
-
-    @property
-    def last_beat(self) -> int:
-        """The number of the last renewal that was sent."""
-        return self._beat
-
-    @property
-    def last_write(self) -> int:
-        """The number of the last guarded write that was made ready."""
-        return self._writes
 
     def next_write(self) -> int:
         """Number a guarded write that is sent later, as part of a transaction."""
@@ -217,10 +214,19 @@ class OwnEntry:
             self.end()
             raise self.loss()
         try:
-            for attempt in range(_RELEASE_ATTEMPTS):
-                if self._release_once(attempt):
-                    return
+            self._know(Possession.removing)
+            image = leaving.release(self.row, self.entry.id)
+            self.end()
+            local.tell_waiters(self.row, image or None)
+        except Unavailable:
             logger.warning("gave up releasing %s; others wait until its lease is over", self)
+        except Refused as refused:
+            if refused.repeated:
+                self._know(Possession.removing)
+            loss = self.absent_from(self.row.state(refused.image), is_removal=True)
+            if self.possession.reason:
+                raise loss from refused
+            self.end()
         except LockingError:
             raise
         except BaseException:  # also of a signal handler, which may be any
@@ -234,27 +240,6 @@ class OwnEntry:
         if not self.possession.reason:
             leaving.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
-
-    def _release_once(self, attempt: int) -> bool:
-        """Send one release; False if there was no answer."""
-        self._know(Possession.removing)
-        try:
-            image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
-        except Unavailable as error:
-            logger.warning("release of %s not answered: %s", self, error)
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            return False
-        except Refused as refused:
-            if refused.repeated:
-                self._know(Possession.removing)
-            loss = self.absent_from(self.row.state(refused.image), is_removal=True)
-            if self.possession.reason:
-                raise loss from refused
-            self.end()
-            return True
-        self.end()
-        local.tell_waiters(self.row, image or None)
-        return True
 
     def take_again(self) -> bool:
         """Count one more take by the same context; False if the last one is already given back."""
@@ -294,6 +279,8 @@ class OwnEntry:
             now = self.possession
             if now.reason:
                 self.lost.set()
+        if now.is_over and not before.is_over:
+            heart.remove(self)
         if before.is_held and now.reason:
             self._tell_of_loss()
         elif before.is_held and now.is_over and events.listeners:
@@ -310,7 +297,19 @@ class OwnEntry:
 
     def loss(self) -> LockLost:
         """Return the error that says what happened."""
-        return losses.loss(self.row.label, self.entry.ticket, self.possession.reason, self.pid)
+        reason, what = self.possession.reason, f"ticket {self.entry.ticket} of {self.row.label}"
+        if reason == "forked":
+            what += (
+                f" belongs to process {self.pid}, which took it before this process {runtime.pid()} was forked, and "
+                f"may still hold it. A child process has none of the locks of its parent: take one here, with locked() "
+                f"or a new lock(), and read again."
+            )
+        else:
+            what += (
+                f" is no longer in the queue: {_LOST[reason]}. Stop writing. Leave the `with` block (or release the "
+                f"lock), take it again, and read again."
+            )
+        return LockLost(what, reason=reason or "deleted", ticket=self.entry.ticket)
 
     def leave_to_parent(self) -> None:
         """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""

@@ -111,7 +111,6 @@ class Taker(Generic[M]):
             local.remember(own)
         except BaseException:
             own.release_and_count()
-            heart.remove(own)
             raise
         return own
 
@@ -166,7 +165,6 @@ class Taker(Generic[M]):
         finally:
             if is_last:  # nobody renews what nobody can give back any more
                 own.end(is_confirmed=False)
-                heart.remove(own)
 
     # Blocks
 
@@ -245,4 +243,3 @@ def _leave_behind(own: OwnEntry) -> None:
     """Let a thread remove the entry of a caller that was interrupted, or has gone."""
     own.leave_behind()
     local.forget(own)
-    heart.remove(own)

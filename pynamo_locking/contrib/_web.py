@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import local, versions
-from pynamo_locking._io.heartbeat import heart
 from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
@@ -314,5 +313,3 @@ def _give_back(own: OwnEntry, times: int) -> None:
             own.release()
         except LockingError as error:
             logger.warning("the release of %s failed: %s", own, error)
-        finally:
-            heart.remove(own)

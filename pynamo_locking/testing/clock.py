@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
-from pynamo_locking._io import locked, runtime, taking
+from pynamo_locking._io import own, runtime, taking
 from pynamo_locking._io.heartbeat import Heart
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import clock_view
@@ -27,7 +27,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LIBRARY: Final = "pynamo-locking-"
 
 #: Where the heart of the process is known.
-_KNOWS_HEART: Final[tuple[Any, ...]] = (taking, locked)
+_KNOWS_HEART: Final[tuple[Any, ...]] = (taking, own)
 
 
 class VirtualClock:

@@ -153,10 +153,10 @@ def test_a_repeated_renewal_recognises_itself(account):
     with account.locked("a", heartbeat=False) as lock:
         own = lock._own
         own.renew()
-        own._beat -= 1  # as if botocore had sent it twice
+        own.last_beat -= 1  # as if botocore had sent it twice
         own.renew()
         assert not lock.lost.is_set()
-        assert account.lock_state("a").holders[0].beat == own._beat == 1
+        assert account.lock_state("a").holders[0].beat == own.last_beat == 1
 
 
 def test_a_late_copy_of_a_renewal_changes_nothing(account):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking._core import paths
-from pynamo_locking._io import headers, heartbeat, leaving, local, locked, loops, own, runtime, taking
+from pynamo_locking._io import headers, heartbeat, leaving, local, loops, own, runtime, taking
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -246,7 +246,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
         (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
         (loops, "_underway", set()),
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
-        *((module, "heart", heart) for module in (heartbeat, taking, locked)),
+        *((module, "heart", heart) for module in (heartbeat, taking, own)),
     ]
     if workload.most_actions is not None:
         replaced += [(paths, "MOST_ACTIONS", workload.most_actions)]

@@ -197,7 +197,7 @@ def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     grant(history, 1).lock = SimpleNamespace(
         _own=SimpleNamespace(
             entry=SimpleNamespace(ticket=1),
-            possession=Possession(1, 1, reason=reason if is_lost else ""),
+            possession=Possession("id1", 1, 1, reason=reason if is_lost else ""),
         )
     )
 

@@ -26,7 +26,7 @@ class Own:
         self.name = name
         self.entry = entry(lease_ms=int(lease * 1000))
         self.deadline = world.now + lease
-        self.possession = Possession(1, 1)
+        self.possession = Possession("id1", 1, 1)
         self.log = log
         self.gate = None
         self.outage = Outage()

@@ -20,7 +20,7 @@ from pynamo_locking import (
     LockTimeout,
     TTLAttribute,
 )
-from pynamo_locking._io import heartbeat, locked, runtime, taking
+from pynamo_locking._io import heartbeat, own, runtime, taking
 from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
 from tests.support.parties import in_thread
 
@@ -316,7 +316,7 @@ def test_it_ends_with_its_block():
             assert len(threads) == 1
     assert not threads[0].is_alive()
     assert runtime.current is before
-    assert taking.heart is locked.heart is heartbeat.heart
+    assert taking.heart is own.heart is heartbeat.heart
 
 
 def test_a_second_clock_is_refused(clock):
