@@ -297,7 +297,7 @@ class Transaction(QueryingMixin):
         self._is_over = True
         if self.is_repeated or not self._is_committed:
             for entry in self._members.entries.values():
-                entry.forsake(is_saved=self.is_repeated)
+                entry.mark_old(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if events.listeners:
             last.insert(0, partial(events.tell.transaction_ended, self, self._terms, self._commit, told))

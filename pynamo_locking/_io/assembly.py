@@ -146,4 +146,4 @@ def note_applied(write: Write) -> None:
     versions.promise(write.item, write.part)
     write.item.update_local_version_attribute()
     if not write.is_shown and (write.is_strict or not is_known):
-        versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))
+        versions.mark_old(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))

@@ -80,12 +80,6 @@ def usable(own: OwnEntry | None) -> OwnEntry | None:
     return own
 
 
-def is_stale_copy(item: Model, own: OwnEntry) -> bool:
-    """Tell whether an item was read under an earlier lock than the one it would be saved under."""
-    read_under: OwnEntry | None = vars(item).get(OWN_ENTRY)
-    return read_under is not None and read_under.row.identity == own.row.identity and read_under is not own
-
-
 class _Guard(NamedTuple):
     """The check of one of our entries by a write, and what the write does to it."""
 

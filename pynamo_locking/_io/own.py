@@ -240,6 +240,7 @@ class OwnEntry:
         if not self.possession.reason:
             leaving.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
+        local.forget(self)
 
     def take_again(self) -> bool:
         """Count one more take by the same context; False if the last one is already given back."""

@@ -30,11 +30,11 @@ class Shown:
         """Tell whether an instance shows what is not committed."""
         return any(each is item and item.attribute_values is values for each, values in self._shown)
 
-    def outdate(self, *, but: GuardedMixin | None = None) -> None:
+    def mark_old(self, *, but: GuardedMixin | None = None) -> None:
         """Note that what the instances show does not happen, except one of them."""
         for item, values in self._shown:
             if item is not but and item.attribute_values is values:
-                versions.outdate(item, is_locked=True)
+                versions.mark_old(item)
 
 
 def show(item: GuardedMixin, image: Image) -> None:

@@ -134,7 +134,7 @@ class Taker(Generic[M]):
             own.depth = depth
         granted = None if self._attempt is None else self._attempt.own
         if granted is not None and not granted.possession.is_over:
-            _leave_behind(granted)
+            granted.leave_behind()
 
     def _in_use(self) -> ConfigurationError:
         return ConfigurationError(
@@ -160,7 +160,7 @@ class Taker(Generic[M]):
         except BaseException:  # an interrupt, which may have come before anything was done
             self._takes, own.depth = takes, depth
             if depth == 0:
-                _leave_behind(own)
+                own.leave_behind()
             raise
         finally:
             if is_last:  # nobody renews what nobody can give back any more
@@ -210,7 +210,7 @@ class Taker(Generic[M]):
         if own is not None and not own.possession.is_over:
             own.depth -= self._takes
             if own.depth <= 0:
-                _leave_behind(own)
+                own.leave_behind()
 
     # What is held
 
@@ -237,9 +237,3 @@ class Taker(Generic[M]):
         own = self._must_have_taken()
         own.copies.forget()
         own.image = self._given = None
-
-
-def _leave_behind(own: OwnEntry) -> None:
-    """Let a thread remove the entry of a caller that was interrupted, or has gone."""
-    own.leave_behind()
-    local.forget(own)

@@ -110,15 +110,15 @@ class Entry(Seen):
         if self.write is not None and not self.is_checked:
             self.pin()
 
-    def forsake(self, *, is_saved: bool) -> None:
-        """Note that what was done here does not happen: to save an instance that shows it would do it all the same.
+    def mark_old(self, *, is_saved: bool) -> None:
+        """Note that what was done here does not happen, so that no instance that shows it is saved.
 
         Args:
             is_saved: whether that is meant for what the caller has put into the instance himself as well.
         """
-        self._shown.outdate()
+        self._shown.mark_old()
         if is_saved and self.write is not None:
-            versions.outdate(self.item, is_locked=True)
+            versions.mark_old(self.item)
 
     def require(self, condition: Condition | None) -> None:
         """Note a condition of the caller's."""
@@ -239,7 +239,7 @@ class Entry(Seen):
     def reset(self) -> None:
         """Forget all operations but the read."""
         is_stored = isinstance(self.base, dict)
-        self._shown.outdate(but=self._first if is_stored else None)
+        self._shown.mark_old(but=self._first if is_stored else None)
         self.write = self.writer = self.condition = None
         self.after, self._pending, self.is_checked, self._is_changed = self.base, [], False, False
         self.item = self._first
@@ -270,7 +270,7 @@ class Entry(Seen):
         entry._values = item.attribute_values if saved.is_current else None
         if saved.is_shown:
             self._shown.note(item)
-        self._shown.outdate(but=item)
+        self._shown.mark_old(but=item)
         return entry
 
 
