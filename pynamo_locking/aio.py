@@ -262,7 +262,7 @@ async def _leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseExcept
         own = lock._must_have_taken()
         is_last = lock._is_last_take
         if isinstance(error, GeneratorExit) and not loops.can_wait(own):
-            if not own.ended:
+            if not own.possession.is_over:
                 loops.leave_behind(leave, own)
         else:
             await loops.to_the_end(leave_once)

@@ -148,7 +148,7 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
     own = taken_here(lock._target.row, lock._wish.claim, lock._own)
-    return own is not None and not own.lost.is_set()
+    return own is not None and not own.possession.reason
 
 
 @contextlib.contextmanager

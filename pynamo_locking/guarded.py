@@ -183,7 +183,7 @@ class GuardedMixin(ReadingMixin):
         """
         vars(self).pop(_WRITES_UNDER, None)  # of a write that failed
         own: OwnEntry | None = vars(self).get(locked.OWN_ENTRY)
-        if own is not None and (own.ended or own.lost.is_set()):
+        if own is not None and not own.possession.is_held:
             del vars(self)[locked.OWN_ENTRY]
         target = self._target_held_here(*self._key_values())
         if target is None or not target.is_elsewhere:
@@ -282,7 +282,7 @@ class GuardedMixin(ReadingMixin):
             )
         write = writer.plan_delete(condition, checks_version=add_version_condition)
         if isinstance(writer, EmbeddedItem) and writer.own is not None:
-            writer.own.may_delete = True  # whenever that is sent; nobody tells us
+            writer.own.expect_delete(expected=True)  # whenever that is sent; nobody tells us
         return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
 
     @override

@@ -182,7 +182,7 @@ class Lock(Taker[M]):
             raise ConfigurationError(
                 f"ensure({wanted:g} s) can never hold: the lease is {own.entry.lease:g} s. Take a longer lease."
             )
-        if own.lost.is_set():
+        if own.possession.reason:
             raise own.loss()
         if own.remaining < wanted:
             self.renew()

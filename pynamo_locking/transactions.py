@@ -333,7 +333,7 @@ class Transaction:
         self._is_over = True
         if self.is_repeated or not self._is_committed:
             for member in self._members.by_key.values():
-                member.forsake(is_saved=self.is_repeated)
+                member.mark_old(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if events.listeners:
             last.insert(0, partial(self._tell_end, told))

@@ -50,7 +50,7 @@ def _nothing_is_renewed_afterwards() -> Iterator[None]:
     """What a test leaves locked is not renewed during the next one, which may count or lose requests."""
     yield
     for entry in tuple(own.held):
-        entry.ended = True
+        entry.possession = entry.possession.over()
     leaving._unfinished.clear()
 
 

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.possession import Absence
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from pynamo_locking._core.possession import Possession
     from pynamo_locking._core.queue import LockState
 
 
@@ -33,28 +36,23 @@ class Kind(Enum):
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
-def judge(
-    state: LockState, entry_id: str, ticket: int, number: int, *, since: int, kind: Kind, repeated: bool
-) -> Outcome:
+def judge(state: LockState, ours: Possession, number: int, *, kind: Kind, repeated: bool) -> Outcome:
     """Return what became of guarded write `number` of an entry, given the image it was refused with.
 
     Args:
         state: the lock document in the image; `FREE` if the item is absent.
-        entry_id: our entry.
-        ticket: our ticket. A late copy of an enter request may revive the entry under another one.
+        ours: what was known of our entry.
         number: the number of the write; numbers only grow under one entry.
-        since: the first ticket of the document in which our entry was granted.
         kind: what the write does to the entry.
         repeated: whether the request was sent more than once, as far as we know. Something on the way may have
             repeated it without telling us.
     """
-    mine = state.find(entry_id, ticket)
+    mine = state.find(ours.id, ours.ticket)
     if mine is not None:
         return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # nobody else writes that number
     if kind is Kind.FINISH:
-        evicted = state.was_evicted(ticket, since)
-        if evicted is not None:
-            return Outcome.LOST if evicted else Outcome.APPLIED
+        why = ours.why_absent(state, is_removal=True, in_doubt=repeated)
+        return Outcome.APPLIED if why is Absence.LEFT else Outcome(why.value)
     if not repeated:
         return Outcome.LOST
     if kind is Kind.DELETE and not state.exists:

@@ -93,7 +93,7 @@ class Assembly:
     def before_commit(self) -> None:
         """Note that locks may be gone from now on, with the items that carry them."""
         for own in self._deleted_locks:
-            own.may_delete = True
+            own.expect_delete(expected=True)
 
     def note_refusal(self, error: BaseException) -> None:
         """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
@@ -104,7 +104,7 @@ class Assembly:
                     write.note_doubt()
             return
         for own in self._deleted_locks:
-            own.may_delete = False
+            own.expect_delete(expected=False)
 
     def note_commit(self) -> None:
         """Make the instances what they are now; `edit` must not save deleted items again."""
@@ -146,4 +146,4 @@ def note_applied(write: Write) -> None:
     versions.expect(write.item, write.part)
     write.item.update_local_version_attribute()
     if not write.is_shown and (write.is_strict or not is_known):
-        versions.outdate(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))
+        versions.mark_old(write.item, is_locked=locked.OWN_ENTRY in vars(write.item))

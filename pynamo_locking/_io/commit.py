@@ -82,8 +82,7 @@ class TransactAction:
             if self.own is None and state.entries:
                 return locked_out(self.row, state, TransactWriteError, cause)
             if self.own is not None and state.find(self.own.entry.id, self.own.entry.ticket) is None:
-                self.own.lose_to(state)
-                return self.own.loss()
+                return self.own.absent_from(state)
         if self.write is not None:
             return refusal(self.write, TransactWriteError, image, cause)
         return also(Conflict, TransactWriteError)(

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.freshness import Why
 from pynamo_locking._io import versions
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
     from pynamodb.models import Model
-
-#: Where an instance with a version keeps what it knew of its stored item when another one was written.
-_OLD: Final = "_pynamo_locking_old"
-
-_WHY: Final = (
-    "was written through another instance, or may have been, under the same lock: saving this one could take that "
-    "change back"
-)
 
 
 class Copies:
@@ -40,7 +33,7 @@ class Copies:
     def current(self) -> Any:
         """The instance to be handed out; None if there is none, or it is old."""
         newest = self._given[-1] if self._given else None
-        return None if newest is None or _is_old(newest) else newest
+        return None if newest is None or versions.is_old(newest) else newest
 
     def hand_out(self, item: Model) -> Any:
         """Remember an instance that was read; return that, or the one that somebody else has read meanwhile."""
@@ -59,28 +52,11 @@ class Copies:
         if not any(isinstance(writer, type(item)) or isinstance(item, type(writer)) for item in self._given):
             return  # what the lock has handed out is something else, or nothing
         self.writes += 1
-        _make_current(writer)
+        if versions.freshness(writer).why is Why.WRITTEN:  # it was saved although it was old
+            del vars(writer)[versions._FRESHNESS]
         for item in self._given:
             if item is not writer:
-                make_old(item)
-
-
-def _is_old(item: Model) -> bool:
-    return versions._OUTDATED in vars(item) or vars(item).get(_OLD) == versions.known(item)
-
-
-def _make_current(writer: Model) -> None:
-    """Note that an instance was stored as it is: it may be one that was saved although it was old."""
-    if vars(writer).get(versions._OUTDATED) == _WHY:
-        del vars(writer)[versions._OUTDATED]
-
-
-def make_old(item: Model) -> None:
-    """Note that the stored item may be another one than an instance shows."""
-    if item._version_attribute_name is None:
-        vars(item).setdefault(versions._OUTDATED, _WHY)  # `outdate` would say that it was a transaction
-    else:
-        vars(item)[_OLD] = versions.known(item)
+                versions.mark_old(item, Why.WRITTEN)
 
 
 class Before:
@@ -105,4 +81,4 @@ class Before:
         """
         self._item.attribute_values = self._values
         if self._copies.writes != self._writes or isinstance(error, OutcomeUnknown):
-            make_old(self._item)
+            versions.mark_old(self._item, Why.WRITTEN)

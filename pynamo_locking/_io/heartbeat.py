@@ -53,7 +53,7 @@ class Heart:
         with self._condition:
             self._released += 1
             if self._released > _SWEEP_AT and self._released * 2 > len(self._due):
-                self._due = [item for item in self._due if not item[2].ended]
+                self._due = [item for item in self._due if item[2].possession.is_held]
                 heapq.heapify(self._due)
                 self._released = 0
 
@@ -121,7 +121,7 @@ class Heart:
 
     def _renew(self, own: OwnEntry) -> float | None:
         """Renew once and return when to do it again; None when there is nothing left to renew."""
-        if own.ended or own.lost.is_set():
+        if not own.possession.is_held:
             return None
         lease = own.entry.lease
         started = runtime.current.monotonic()

@@ -10,7 +10,6 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._io import events, flaws, listing, local, records, requests, rows, runtime
-from pynamo_locking._io.heartbeat import heart
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
@@ -210,7 +209,7 @@ Held = dict["OwnEntry", int]
 
 def held() -> Held:
     """Return what this context holds."""
-    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.ended}
+    return {own: own.depth for entries in local._held.get().values() for own in entries if not own.possession.is_over}
 
 
 def release_all_since(before: Held, work: str) -> None:
@@ -234,5 +233,3 @@ def _give_back(own: OwnEntry, times: int) -> None:
             own.release()
         except LockingError as error:
             logger.warning("the release of %s failed: %s", own, error)
-        finally:
-            heart.remove(own)

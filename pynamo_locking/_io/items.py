@@ -205,8 +205,7 @@ class EmbeddedItem(FreeItem):
             return None
         if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
             if state.next_ticket > self.own.entry.ticket:  # the copy was read after we had come, and left
-                self.own.lose_to(state)
-                raise self.own.loss()
+                raise self.own.absent_from(state)
             raise ConfigurationError(
                 f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
             )
@@ -276,7 +275,7 @@ class GuardedItem(FreeItem):
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
             versions.expect(self.item, write.part)
             self.item.update_local_version_attribute()
-            versions.outdate(self.item, is_locked=True)
+            versions.mark_old(self.item)
             return {}
         return {"Attributes": self.item.serialize()}
 
@@ -303,7 +302,10 @@ def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Ac
 
 def check_copy(item: Model, own: OwnEntry | None) -> None:
     """Refuse to save a whole item that was read under an earlier lock: others may have changed it since."""
-    if own is not None and locked.is_stale_copy(item, own):
+    before: OwnEntry | None = vars(item).get(locked.OWN_ENTRY)
+    if own is None or before is None or before is own:
+        return
+    if before.row.identity == own.row.identity:
         raise ConfigurationError(
             f"this copy of {own.row.label} was read under an earlier lock; saving it could undo what others wrote "
             f"meanwhile. Use lock.item, or refresh() it."

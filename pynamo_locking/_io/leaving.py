@@ -15,7 +15,7 @@ from pynamo_locking.exceptions import LockingError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.requests import Image, Row
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -60,17 +60,28 @@ def _finish(row: Row, entry_id: str) -> None:
 
 
 def _remove(row: Row, entry_id: str) -> None:
+    with contextlib.suppress(Refused, Unavailable, LockingError):  # DynamoDB may take no such requests of ours
+        local.tell_waiters(row, release(row, entry_id) or None)
+
+
+def release(row: Row, entry_id: str) -> Image | None:
+    """Remove an entry, with more requests if the first is not answered; return the new image if waiters want it.
+
+    Raises:
+        Refused: it is not there; `repeated` tells of earlier requests as well.
+        Unavailable: no answer to the last one.
+    """
     for attempt in range(_ATTEMPTS):
         try:
-            image = requests.release(row, entry_id, want_image=local.has_waiters(row))
+            return requests.release(row, entry_id, want_image=local.has_waiters(row))
         except Unavailable as error:
-            logger.warning("removal from %s not answered: %s", row.label, error)
+            logger.warning("release of the lock %s not answered: %s", row.label, error)
+            failure = error
             runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        except (Refused, LockingError):  # it is not there, or DynamoDB takes no such requests of ours
-            return
-        else:
-            local.tell_waiters(row, image or None)
-            return
+        except Refused as refused:
+            refused.repeated = attempt > 0
+            raise
+    raise failure
 
 
 def leave_at_exit(held: Mapping[str, Row]) -> None:

@@ -147,7 +147,7 @@ def forget(own: OwnEntry) -> None:
 def _without(own: OwnEntry | None) -> _Held:
     """Return what is held, but for one entry and those that have ended."""
     left = {
-        identity: tuple(each for each in entries if each is not own and not each.ended)
+        identity: tuple(each for each in entries if each is not own and not each.possession.is_over)
         for identity, entries in _held.get().items()
     }
     return {identity: entries for identity, entries in left.items() if entries}
@@ -155,7 +155,7 @@ def _without(own: OwnEntry | None) -> _Held:
 
 def all_held_in_context(row: Row) -> tuple[OwnEntry, ...]:
     """Return our entries in that lock that this context took and has not given back, the last one first."""
-    return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.ended)
+    return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.possession.is_over)
 
 
 def held_in_context(row: Row, bound: Bound | None = None) -> OwnEntry | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from pynamodb.expressions.update import Update
 
 from pynamo_locking._core.outcome import Kind, Outcome, judge
-from pynamo_locking._io import attempts, guards, heartbeat, local, runtime, transport
+from pynamo_locking._io import attempts, guards, local, runtime, transport
 from pynamo_locking._io.writes import Patience, refusal
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
@@ -38,7 +38,7 @@ def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
     own: OwnEntry | None = vars(item).get(OWN_ENTRY)
     if own is not None and own.row.identity != row.identity:
         own = None  # the item got another key since it was read
-    if own is None or (own.ended and not own.lost.is_set()):
+    if own is None or (own.possession.is_over and not own.possession.reason):
         own = local.held_in_context(row)
     return usable(own)
 
@@ -54,7 +54,7 @@ def taken_here(row: Row, claim: Claim, last: OwnEntry | None) -> OwnEntry | None
     covering = [own for own in mine if own.entry.claim.covers(claim)]
     found = last if last in covering else next(iter(covering), None)
     in_the_way = next((own for own in mine if own.entry.claim.conflicts(claim)), None)
-    if found is None and in_the_way is not None and in_the_way.lost_reason != "forked":
+    if found is None and in_the_way is not None and in_the_way.possession.reason != "forked":
         raise ConfigurationError(
             f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
             f"since two who try would wait for each other for ever. Take all of it from the start, or release it, "
@@ -72,18 +72,12 @@ def usable(own: OwnEntry | None) -> OwnEntry | None:
     """
     if own is None:
         return None
-    if own.lost.is_set():
+    if own.possession.reason:
         raise own.loss()
-    if own.ended:
+    if own.possession.is_over:
         return None
     own.check_alone()
     return own
-
-
-def is_stale_copy(item: Model, own: OwnEntry) -> bool:
-    """Tell whether an item was read under an earlier lock than the one it would be saved under."""
-    read_under: OwnEntry | None = vars(item).get(OWN_ENTRY)
-    return read_under is not None and read_under.row.identity == own.row.identity and read_under is not own
 
 
 class _Guard(NamedTuple):
@@ -122,7 +116,6 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
 def left(own: OwnEntry, image: Image | None) -> None:
     """Note that a write took our entry away with it, and tell who waits in this process."""
     own.end()
-    heartbeat.heart.remove(own)
     local.tell_waiters(own.row, image)
 
 
@@ -166,14 +159,17 @@ def _settle(
         return
     if outcome is Outcome.REJECTED:
         raise refusal(write, write.operation.error, image, error) from error
-    if outcome is Outcome.LOST or check.kind is Kind.KEEP:
-        own.lose_to(own.row.state(image), is_going=check.kind is not Kind.KEEP)
-    raise (own.loss() if outcome is Outcome.LOST else write.unknown(error, own.write_id(check.number))) from error
+    state, is_removal = own.row.state(image), check.kind is not Kind.KEEP
+    if outcome is Outcome.LOST:
+        raise own.absent_from(state, is_removal=is_removal) from error
+    if not is_removal:
+        own.absent_from(state)
+    raise write.unknown(error, own.write_id(check.number)) from error
 
 
 def _judged(check: _Guard, image: Image | None, repeated: bool) -> Outcome:  # noqa: FBT001
-    entry, state = check.own.entry, check.own.row.state(image)
-    return judge(state, entry.id, entry.ticket, check.number, since=check.own.since, kind=check.kind, repeated=repeated)
+    own, number, kind = check
+    return judge(own.row.state(image), own.possession, number, kind=kind, repeated=repeated)
 
 
 # Locks in a row of their own

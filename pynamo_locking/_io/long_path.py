@@ -296,7 +296,7 @@ class LongCommit:
         """Note that locks of ours may go with the items that carry them."""
         for one in self._marked:
             if one.member.is_deleted and one.own is not None:
-                one.own.may_delete = expected
+                one.own.expect_delete(expected=expected)
 
 
 def assemble(assembly: Assembly, i: int, member: Member) -> None:

@@ -16,7 +16,7 @@ from concurrent import futures
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._io import heartbeat, runtime
+from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,8 +260,6 @@ class Taking:
                 own.release_and_count()
             except Exception as error:  # noqa: BLE001 - that the task was cancelled says more
                 logger.warning("%s (after its task was cancelled)", error)
-            finally:
-                heartbeat.heart.remove(own)
 
     def leave_behind(self) -> None:
         """Do the same in a thread, because nobody can wait for it; in a forked child it is not ours to do."""
@@ -276,7 +274,6 @@ def leave_behind(work: Callable[[], object], own: OwnEntry | None) -> None:
     except RuntimeError:
         if own is not None:
             own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
-            heartbeat.heart.remove(own)
 
 
 def can_wait(own: OwnEntry) -> bool:

@@ -179,17 +179,17 @@ class Member:
     def _note_shown(self, item: GuardedMixin) -> None:
         self._shown[:] = [each for each in self._shown if each[0] is not item] + [(item, item.attribute_values)]
 
-    def _outdate_shown(self, *, but: GuardedMixin | None = None) -> None:
+    def _mark_shown_old(self, *, but: GuardedMixin | None = None) -> None:
         """Note that what the instances show does not happen, except one of them."""
         for item, values in self._shown:
             if item is not but and item.attribute_values is values:
-                versions.outdate(item, is_locked=True)
+                versions.mark_old(item)
 
-    def forsake(self, *, is_saved: bool) -> None:
+    def mark_old(self, *, is_saved: bool) -> None:
         """Note that the changes are not committed, nor, if `is_saved`, what the caller has put into the instance."""
-        self._outdate_shown()
+        self._mark_shown_old()
         if is_saved and self.write is not None:
-            versions.outdate(self.item, is_locked=True)
+            versions.mark_old(self.item)
 
     # The item as the transaction sees it
 
@@ -467,7 +467,7 @@ class Member:
 
     def reset(self) -> None:
         """Forget all operations but the read."""
-        self._outdate_shown(but=self._first if isinstance(self.base, dict) else None)
+        self._mark_shown_old(but=self._first if isinstance(self.base, dict) else None)
         self.write = self.writer = self.condition = None
         self.after, self._pending, self.is_checked, self._is_changed = self.base, [], False, False
         self.item = self._first
@@ -493,6 +493,6 @@ class Member:
             member._values = item.attribute_values if is_current else None
             if is_shown:
                 member._note_shown(item)
-            member._outdate_shown(but=item)
+            member._mark_shown_old(but=item)
 
         return go_back

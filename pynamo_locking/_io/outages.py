@@ -43,8 +43,7 @@ class Outage:
             self._renewed_s = own.deadline - own.entry.lease
             self._next_s, self._pause_s, self._is_over = now, _FIRST_PAUSE_S, False
         has_ended = not own.remaining and not self._is_over
-        is_gone = own.ended or own.lost.is_set()  # meanwhile, so that there is nothing to renew
-        is_news = not is_gone and (has_ended or now >= self._next_s)
+        is_news = own.possession.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew
         failing_s = now - self._renewed_s
         if is_news:
             self._next_s, self._pause_s = now + self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)

@@ -6,12 +6,12 @@ import contextlib
 import logging
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import SHARED
-from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.naming import plain
-from pynamo_locking._io import events, leaving, local, losses, requests, runtime
+from pynamo_locking._core.possession import Possession
+from pynamo_locking._io import events, heartbeat, leaving, local, requests, runtime
 from pynamo_locking._io.callbacks import call_back
 from pynamo_locking._io.copies import Copies
 from pynamo_locking._io.outages import Outage
@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._io.requests import Image, Row
-    from pynamo_locking.exceptions import LockLost
 
 logger = logging.getLogger("pynamo_locking")
 
-_RELEASE_ATTEMPTS = 4
+#: How a lock was lost, in words.
+_LOST: Final = {
+    "evicted": (
+        "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
+        "somebody else may hold the lock by now"
+    ),
+    "deleted": "the item that carries it is gone",
+    "": "it was released or its item deleted",
+}
 
 
 class OwnEntry:
@@ -51,29 +58,21 @@ class OwnEntry:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
-        self.since = row.state(image).since  # of the document that we are in: it may be deleted, and made anew
+        self.possession = Possession(entry.id, entry.ticket, row.state(image).since)
         self.copies = Copies()
         self.party = runtime.current.party()
         self.pid = runtime.pid()
         self.depth = 1
-        self.ended = False
-        # A request that removes the entry is on its way, or was and nobody knows what became of it:
-        # until that is known, the absence of the entry proves no loss.
-        self.may_be_gone = False
-        self._was_in_doubt = False  # before the write that may remove it and is on its way
-        # A transaction that we do not see was to delete the item, and the entry with it.
-        self.may_delete = False
         # The lock was to be shared, and nobody knows whether it is.
         self.may_be_alone = False
         # The item, which is not the row of the lock, was deleted under the lock.
         self.is_item_deleted = False
         self.lost = runtime.current.event()
-        self.lost_reason = ""
         self.on_lost: list[Callable[[str], object]] = []
         self.outage = Outage()
         self.deadline = started + entry.lease
-        self._beat = beat
-        self._writes = entry.writes
+        self.last_beat = beat  # sent
+        self.last_write = entry.writes  # made ready
         self._make_mutexes()
         held.add(self)
 
@@ -93,9 +92,7 @@ class OwnEntry:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it is over."""
-        if self.ended or self.lost.is_set():
-            return 0.0
-        return max(0.0, self.deadline - runtime.current.monotonic())
+        return max(0.0, self.deadline - runtime.current.monotonic()) if self.possession.is_held else 0.0
 
     def renew(self) -> None:
         """Prolong the lease.
@@ -105,18 +102,14 @@ class OwnEntry:
             Unavailable: no answer; the lease is what it was.
         """
         with events.scope(), self._renewing:
-            if self.ended or self.lost.is_set():
+            if not self.possession.is_held:
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
-            self._beat += 1
+            self.last_beat += 1
             try:
-                requests.renew(self.row, self.entry, self._beat, want_image=False)
+                requests.renew(self.row, self.entry, self.last_beat, want_image=False)
             except Refused as refused:
-                state = self.row.state(refused.image)
-                if state.find(self.entry.id, self.entry.ticket) is None:
-                    self.lose_to(state)
-                    raise self.loss() from refused
-                # Our own first copy was here before: it was sent after `started`.
+                self._must_be_in(refused)  # our own first copy was here before: it was sent after `started`
             except Unavailable as error:
                 self.outage.failed(self, error)
                 raise
@@ -149,11 +142,13 @@ class OwnEntry:
         try:
             return requests.patiently(lambda: requests.downgrade(self.row, self.entry, number))
         except Refused as refused:
-            state = self.row.state(refused.image)
-            if state.find(self.entry.id, self.entry.ticket) is None:
-                self.lose_to(state)
-                raise self.loss() from refused
+            self._must_be_in(refused)
             return refused.image  # our own first copy was here before
+
+    def _must_be_in(self, refused: Refused) -> None:
+        state = self.row.state(refused.image)
+        if state.find(self.entry.id, self.entry.ticket) is None:
+            raise self.absent_from(state) from refused
 
     def check_alone(self) -> None:
         """Refuse to write where others may hold the lock as well.
@@ -176,39 +171,29 @@ class OwnEntry:
             is_last: whether it is the one after which others may hold the lock too.
         """
         with events.scope(), self._writing:
-            if self.lost.is_set():
+            if self.possession.reason:
                 raise self.loss()
             if not is_last:
                 self.check_alone()  # also who has waited here for the last one
-            self._writes += 1
+            self.last_write += 1
             self.image = None  # the image from the grant is no longer the item
-            yield self._writes
+            yield self.last_write
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
         """Mark the time in which a request may remove the entry; it ends with a definite answer."""
-        self._was_in_doubt, self.may_be_gone = self.may_be_gone, True
+        self._know(Possession.removing)
         try:
             yield
         except OutcomeUnknown:
             raise
         except Exception:
-            self.may_be_gone = self._was_in_doubt
+            self._know(lambda known: known.removing(-1))
             raise
 
     def write_id(self, number: int) -> str:
         """Return the name of a guarded write, in errors and logs."""
         return f"{self.entry.id}/{number}"
-
-    @property
-    def last_beat(self) -> int:
-        """The number of the last renewal that was sent."""
-        return self._beat
-
-    @property
-    def last_write(self) -> int:
-        """The number of the last guarded write that was made ready."""
-        return self._writes
 
     def next_write(self) -> int:
         """Number a guarded write that is sent later, as part of a transaction."""
@@ -225,15 +210,23 @@ class OwnEntry:
         Raises:
             LockLost: we were no longer in it.
         """
-        if self.lost.is_set():
+        if self.possession.reason:
             self.end()
             raise self.loss()
         try:
-            in_doubt, self.may_be_gone = self.may_be_gone, True
-            for attempt in range(_RELEASE_ATTEMPTS):
-                if self._release_once(attempt, in_doubt=in_doubt):
-                    return
+            self._know(Possession.removing)
+            image = leaving.release(self.row, self.entry.id)
+            self.end()
+            local.tell_waiters(self.row, image or None)
+        except Unavailable:
             logger.warning("gave up releasing %s; others wait until its lease is over", self)
+        except Refused as refused:
+            if refused.repeated:
+                self._know(Possession.removing)
+            loss = self.absent_from(self.row.state(refused.image), is_removal=True)
+            if self.possession.reason:
+                raise loss from refused
+            self.end()
         except LockingError:
             raise
         except BaseException:  # also of a signal handler, which may be any
@@ -244,37 +237,15 @@ class OwnEntry:
 
     def leave_behind(self) -> None:
         """Let a thread remove the entry, for a caller that was interrupted or has gone. Nothing renews it any more."""
-        if not self.lost.is_set():
+        if not self.possession.reason:
             leaving.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
-
-    def _release_once(self, attempt: int, *, in_doubt: bool) -> bool:
-        """Send one release; False if there was no answer."""
-        try:
-            image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
-        except Unavailable as error:
-            logger.warning("release of %s not answered: %s", self, error)
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            return False
-        except Refused as refused:
-            state = self.row.state(refused.image)
-            # A document that has not forgotten also knows of copies that something on the way has made.
-            evicted = state.was_evicted(self.entry.ticket, self.since)
-            if evicted or (evicted is None and not (in_doubt or attempt > 0)):
-                self.may_be_gone = False  # no request of ours has removed it
-                self.lose_to(state)
-            if self.lost.is_set():
-                raise self.loss() from refused
-            self.end()
-            return True
-        self.end()
-        local.tell_waiters(self.row, image or None)
-        return True
+        local.forget(self)
 
     def take_again(self) -> bool:
         """Count one more take by the same context; False if the last one is already given back."""
         with self._mutex:
-            if self.ended or self.depth == 0:
+            if self.possession.is_over or self.depth == 0:
                 return False
             self.depth += 1
             return True
@@ -287,33 +258,37 @@ class OwnEntry:
 
     def end(self, *, is_confirmed: bool = True) -> None:
         """Note that the entry is gone by our own doing, or will be; nothing is renewed any more."""
-        with self._mutex:
-            is_news = bool(events.listeners) and not (self.ended or self.lost.is_set())
-            self.ended = True
-        if is_news:
-            events.tell.released(self, is_confirmed=is_confirmed)
-
-    def lose_to(self, state: LockState, *, is_going: bool = False) -> None:
-        """Note a loss, given the document without our entry; it is none if a request of ours may have removed it.
-
-        Args:
-            state: the document.
-            is_going: it came with the refusal of a write that was to remove the entry: only earlier ones may have.
-        """
-        is_deleted = state.since != self.since  # the document that we were in, whatever there is now
-        in_doubt = self._was_in_doubt if is_going else self.may_be_gone
-        if self.may_delete and is_deleted:
-            self.end()
-        elif not in_doubt or state.was_evicted(self.entry.ticket, self.since):
-            self.lose("deleted" if is_deleted else "evicted")
+        self._know(Possession.over, is_confirmed=is_confirmed)
 
     def lose(self, reason: str) -> None:
-        """Note a proven loss: set the event and call back, once, off this thread."""
+        """Note a proven loss."""
+        self._know(lambda known: known.lost(reason))
+
+    def absent_from(self, state: LockState, *, is_removal: bool = False) -> LockLost:
+        """Note that a document does not have our entry, see `Possession.absent`; return the error that says so."""
+        self._know(lambda known: known.absent(state, is_removal=is_removal))
+        return self.loss()
+
+    def expect_delete(self, *, expected: bool) -> None:
+        """Note that a transaction may delete the item from now on, and the entry with it, or is known not to."""
+        self._know(lambda known: known.deleting(expected))
+
+    def _know(self, change: Callable[[Possession], Possession], *, is_confirmed: bool = True) -> None:
+        """Note what is known from now on. Who waits to hear of the end is told of it, once, off this thread."""
         with self._mutex:
-            if self.ended or self.lost.is_set():
-                return
-            self.lost_reason = reason
-            self.lost.set()
+            before, self.possession = self.possession, change(self.possession)
+            now = self.possession
+            if now.reason:
+                self.lost.set()
+        if now.is_over and not before.is_over:
+            heartbeat.heart.remove(self)
+        if before.is_held and now.reason:
+            self._tell_of_loss()
+        elif before.is_held and now.is_over and events.listeners:
+            events.tell.released(self, is_confirmed=is_confirmed)
+
+    def _tell_of_loss(self) -> None:
+        reason = self.possession.reason
         if not events.is_logged("Lost"):
             logger.warning("lost %s (holder %s): %s", self, plain(self.entry.owner), reason)
         for callback in self.on_lost:
@@ -323,13 +298,25 @@ class OwnEntry:
 
     def loss(self) -> LockLost:
         """Return the error that says what happened."""
-        return losses.loss(self.row.label, self.entry.ticket, self.lost_reason, self.pid)
+        reason, what = self.possession.reason, f"ticket {self.entry.ticket} of {self.row.label}"
+        if reason == "forked":
+            what += (
+                f" belongs to process {self.pid}, which took it before this process {runtime.pid()} was forked, and "
+                f"may still hold it. A child process has none of the locks of its parent: take one here, with locked() "
+                f"or a new lock(), and read again."
+            )
+        else:
+            what += (
+                f" is no longer in the queue: {_LOST[reason]}. Stop writing. Leave the `with` block (or release the "
+                f"lock), take it again, and read again."
+            )
+        return LockLost(what, reason=reason or "deleted", ticket=self.entry.ticket)
 
     def leave_to_parent(self) -> None:
         """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""
         self._make_mutexes()
-        if not self.ended:
-            self.lost_reason = "forked"
+        self.possession = self.possession.forked()
+        if not self.possession.is_over:
             reinit = getattr(self.lost, "_at_fork_reinit", lambda: None)  # its mutex may be mid-flight as well
             reinit()
             self.lost.set()
@@ -350,7 +337,7 @@ def _leave_all_to_parent() -> None:
 def _leave_at_exit() -> None:
     """Remove what the main thread holds. Other threads may still be at work."""
     thread = runtime.current.party()[:2]
-    mine = [own for own in tuple(held) if own.party[:2] == thread and not (own.ended or own.lost.is_set())]
+    mine = [own for own in tuple(held) if own.party[:2] == thread and own.possession.is_held]
     for own in mine:
         own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
     leaving.leave_at_exit({own.entry.id: own.row for own in mine})

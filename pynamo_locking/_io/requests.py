@@ -107,7 +107,13 @@ def _account(model: type[Any] | None) -> str | None:
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error
-    """The condition failed. Carries the item as it was, or None if there is no such item."""
+    """The condition failed. Carries the item as it was, or None if there is no such item.
+
+    Attributes:
+        repeated: whether an earlier request of the same call was not answered, and may have been applied.
+    """
+
+    repeated = False
 
     def __init__(self, image: Image | None) -> None:
         super().__init__("the condition failed")

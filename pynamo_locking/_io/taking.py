@@ -84,9 +84,9 @@ class Taker(Generic[M]):
     def _take_again(self, before: Before) -> OwnEntry | None:
         """Take the lock that this thread or task holds already, or return None. Makes no request."""
         own = before[1]
-        if own is None or (own.lost_reason == "forked" and not self._takes):
+        if own is None or (own.possession.reason == "forked" and not self._takes):
             return None
-        if own.lost.is_set():
+        if own.possession.reason:
             raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
         if not own.take_again():
             return None
@@ -110,7 +110,6 @@ class Taker(Generic[M]):
             local.remember(own)
         except BaseException:
             own.release_and_count()
-            heartbeat.heart.remove(own)
             raise
         return own
 
@@ -133,8 +132,8 @@ class Taker(Generic[M]):
         if own is not None:
             own.depth = depth
         granted = None if self._attempt is None else self._attempt.own
-        if granted is not None and not granted.ended:
-            _leave_behind(granted)
+        if granted is not None and not granted.possession.is_over:
+            granted.leave_behind()
 
     def _in_use(self) -> ConfigurationError:
         return ConfigurationError(
@@ -153,19 +152,18 @@ class Taker(Generic[M]):
             is_last = own.give_back()
             if is_last:
                 local.forget(own)
-                if not own.ended:
+                if not own.possession.is_over:
                     own.release_and_count()
         except LockingError:
             raise
         except BaseException:  # an interrupt, which may have come before anything was done
             self._takes, own.depth = takes, depth
             if depth == 0:
-                _leave_behind(own)
+                own.leave_behind()
             raise
         finally:
             if is_last:  # nobody renews what nobody can give back any more
                 own.end(is_confirmed=False)
-                heartbeat.heart.remove(own)
 
     # Blocks
 
@@ -208,10 +206,10 @@ class Taker(Generic[M]):
     def __del__(self) -> None:
         """Give it back for a block whose end never began: an interrupt came first, or its event loop has gone."""
         own = self._own if self._blocks > 0 and self._takes else None
-        if own is not None and not own.ended:
+        if own is not None and not own.possession.is_over:
             own.depth -= self._takes
             if own.depth <= 0:
-                _leave_behind(own)
+                own.leave_behind()
 
     # What is held
 
@@ -231,17 +229,10 @@ class Taker(Generic[M]):
     def _is_item_deleted(self) -> bool:
         """Whether the item was deleted under the lock."""
         own = self._must_have_taken()
-        return own.ended or own.is_item_deleted
+        return own.possession.is_over or own.is_item_deleted
 
     def _forget_item(self) -> None:
         """Let `item` be read anew the next time somebody asks for it."""
         own = self._must_have_taken()
         own.copies.forget()
         own.image = self._given = None
-
-
-def _leave_behind(own: OwnEntry) -> None:
-    """Let a thread remove the entry of a caller that was interrupted, or has gone."""
-    own.leave_behind()
-    local.forget(own)
-    heartbeat.heart.remove(own)

@@ -25,6 +25,7 @@ from pynamo_locking.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pynamo_locking._core.possession import Possession
     from pynamo_locking._core.queue import Entry, LockState
     from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.headers import HeaderTable
@@ -65,17 +66,14 @@ class Held(Protocol):
     taking: events.Scope | None
     held_since_s: float | None
     deadline: float
-    ended: bool
     lost: Event
-    lost_reason: str
+    possession: Possession
+    last_beat: int
+    last_write: int
     has_heartbeat: bool
 
     @property
     def remaining(self) -> float: ...
-    @property
-    def last_beat(self) -> int: ...
-    @property
-    def last_write(self) -> int: ...
     def release(self) -> None: ...
 
 
@@ -214,7 +212,7 @@ def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news
 @_harmless
 def lost(own: Held) -> None:
     """Tell that a lock was lost."""
-    emit(kinds.Lost(**_about_own(own), reason=own.lost_reason, held_ms=_held_ms(own)))
+    emit(kinds.Lost(**_about_own(own), reason=own.possession.reason, held_ms=_held_ms(own)))
 
 
 @_harmless

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.constants import NUMBER, STRING
 from pynamodb.expressions.operand import Path
 
+from pynamo_locking._core.freshness import Freshness, Why
 from pynamo_locking._core.outcome import Known, next_write_id
 from pynamo_locking._io import runtime, transport
 from pynamo_locking._io.operands import Stored
@@ -31,8 +32,8 @@ WRITE_ID: Final = "_pynamo_locking_write_id"
 #: Where it keeps what becomes of it when the transaction is committed that it is part of.
 _EXPECTED: Final = "_pynamo_locking_expected"
 
-#: Set on an instance whose attributes are no longer those of the version it carries.
-_OUTDATED: Final = "_pynamo_locking_outdated"
+#: Where it keeps its `Freshness`, once something was known of that.
+_FRESHNESS: Final = "_pynamo_locking_freshness"
 
 #: Set on a model class: its `Shape`, worked out once.
 _SHAPE: Final = "_pynamo_locking_shape"
@@ -119,7 +120,7 @@ def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note the write id of the image that an instance was loaded from."""
     name = shape_of(type(item)).write_id_name
-    vars(item).pop(_OUTDATED, None)
+    vars(item).pop(_FRESHNESS, None)
     _set_write_id(item, None if name is None else image.get(name, {}).get(STRING))
 
 
@@ -130,7 +131,7 @@ def forget(item: Model) -> None:
 
 def copy_knowledge(source: Model, target: Model) -> None:
     """Make one instance know of the stored item what another one does."""
-    for name in (WRITE_ID, _OUTDATED):
+    for name in (WRITE_ID, _FRESHNESS):
         vars(target).pop(name, None)
         if name in vars(source):
             vars(target)[name] = vars(source)[name]
@@ -301,37 +302,34 @@ def take_expected(item: Model) -> None:
     made: _Expected | None = vars(item).pop(_EXPECTED, None)
     _set_write_id(item, None if made is None else made.write_id)
     if made is not None and made.outdates:
-        outdate(item)
+        mark_old(item, is_locked=False)
 
 
-def outdate(item: Model, *, is_locked: bool = False) -> None:
-    """Note that the stored item has attributes that the instance does not have.
-
-    Without a version and without a lock the next save overwrites it, as it does with PynamoDB.
-    """
-    if is_locked or item._version_attribute_name is not None:
-        vars(item)[_OUTDATED] = (
-            "was changed by a transaction, and the copy does not have the result: saving it would take that change back"
-        )
+def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
+    """Note that the stored item may have another state than an instance shows."""
+    has_version = item._version_attribute_name is not None
+    vars(item)[_FRESHNESS] = freshness(item).marked(why, known(item), has_version=has_version, is_locked=is_locked)
 
 
-def doubt(item: Model) -> None:
-    """Note that the stored item may have attributes that the instance does not have; a version would tell."""
-    if item._version_attribute_name is None:
-        vars(item)[_OUTDATED] = (
-            "may have been changed by an update of which nothing is known: saving the copy could take that change back"
-        )
+def freshness(item: Model) -> Freshness:
+    """Return what is known of the age of an instance."""
+    found: Freshness = vars(item).get(_FRESHNESS, Freshness())
+    return found
+
+
+def is_old(item: Model) -> bool:
+    """Tell whether the stored item may have another state than an instance shows."""
+    return freshness(item).is_old(known(item))
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
-    """Refuse to save what was changed, or may have been, behind the instance's back.
+    """Refuse to save what was changed, or may have been, without a trace that DynamoDB would notice.
 
     Raises:
-        StaleVersion: the instance carries the new version, if any, and the old attributes; saving it would take
-            the change back.
+        StaleVersion: it was.
     """
-    if _OUTDATED in vars(item):
-        raise stale(item, error, f"{vars(item)[_OUTDATED]}. Nothing was sent. refresh() it first.")
+    if freshness(item).must_not_be_saved:
+        raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
 
 
 def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:

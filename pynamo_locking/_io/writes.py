@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 
+from pynamo_locking._core.freshness import Why
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Kind, Outcome, judge_by_id
 from pynamo_locking._io import attempts, expiry, guards, runtime, transport, versions
@@ -149,12 +150,12 @@ class Write:
             if not self.part.is_checked:
                 versions.take_version(self.item, data.get("Attributes", {}))
             elif self.is_strict and not self.is_shown:
-                versions.outdate(self.item, is_locked=True)
+                versions.mark_old(self.item)
 
     def note_doubt(self) -> None:
         """Note that it may have been applied: an update is not in the instance then, which must not be saved."""
         if self.operation is UPDATE and not self.is_shown:
-            versions.doubt(self.item)
+            versions.mark_old(self.item, Why.UNKNOWN)
 
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return what became of it, given the item that a refusal came with."""

@@ -113,8 +113,8 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
             until_at_rest()
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         assert {name: entries for name, entries in left.items() if entries} == {}, where
-        assert [own for mine in local._held.get().values() for own in mine if not own.ended] == [], where
-        assert [own for _, _, own in heartbeat.heart._due if not own.ended] == [], where
+        assert [own for mine in local._held.get().values() for own in mine if not own.possession.is_over] == [], where
+        assert [own for _, _, own in heartbeat.heart._due if not own.possession.is_over] == [], where
 
     return check
 

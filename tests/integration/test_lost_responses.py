@@ -153,10 +153,10 @@ def test_a_repeated_renewal_recognises_itself(account):
     with account.locked("a", heartbeat=False) as lock:
         own = lock._own
         own.renew()
-        own._beat -= 1  # as if botocore had sent it twice
+        own.last_beat -= 1  # as if botocore had sent it twice
         own.renew()
         assert not lock.lost.is_set()
-        assert account.lock_state("a").holders[0].beat == own._beat == 1
+        assert account.lock_state("a").holders[0].beat == own.last_beat == 1
 
 
 def test_a_late_copy_of_a_renewal_changes_nothing(account):
@@ -206,7 +206,7 @@ def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
         with shifted_clock() as clock:
-            account.lock("a", lease=6, heartbeat=False).acquire()._own.ended = True
+            account.lock("a", lease=6, heartbeat=False).acquire()._own.end()
             clock.shift += 17
             with lost_responses("UpdateItem", where=EVICT) as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1

@@ -69,7 +69,7 @@ def test_who_failed_to_release_does_not_go_on_renewing(account, error):
         patch.setattr(requests, "release", fail)
         with pytest.raises(type(error)):
             lock.release()
-    assert lock._own.ended
+    assert lock._own.possession.is_over
     with pytest.raises(LockLost):
         lock._own.renew()
 
@@ -533,7 +533,7 @@ def test_an_interrupt_of_a_release_ends_the_heartbeat(account, name):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(local, name, _interrupted(getattr(local, name)))
         lock.release()
-    assert lock._own.ended
+    assert lock._own.possession.is_over
     assert local.held_in_context(lock._target.row) is None
 
 

@@ -261,7 +261,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
         yield
     finally:
         for entry in tuple(own.held):
-            entry.ended = True
+            entry.possession = entry.possession.over()
         leaving._unfinished.clear()
         logger.disabled = was_disabled
         for module, name, value in before:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pynamo_locking import LockLost
+from pynamo_locking._core.possession import Possession
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.engine.faults import Fault
 from tests.simulation.history import Told
@@ -196,9 +197,7 @@ def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     grant(history, 1).lock = SimpleNamespace(
         _own=SimpleNamespace(
             entry=SimpleNamespace(ticket=1),
-            lost=SimpleNamespace(is_set=lambda: is_lost),
-            lost_reason=reason if is_lost else "",
-            ended=False,
+            possession=Possession("id1", 1, 1, reason=reason if is_lost else ""),
         )
     )
 

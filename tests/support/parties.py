@@ -72,7 +72,7 @@ def abandoned(lock: Lock[Any]) -> Lock[Any]:
     def take() -> None:
         lock.acquire()
         assert lock._own is not None
-        lock._own.ended = True  # no heartbeat renews it, no release removes it
+        lock._own.possession = lock._own.possession.over()  # no heartbeat renews it, no release removes it
 
     in_thread(take)
     return lock

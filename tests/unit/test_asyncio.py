@@ -123,7 +123,7 @@ def test_without_a_thread_nothing_is_renewed_for_a_task_that_has_gone(few: FewTh
     """Its lease ends by itself, and nothing is raised into the collector."""
     own = own_entry()
     loops.leave_behind(lambda: None, own)
-    assert own.ended
+    assert own.possession.is_over
 
 
 @pytest.mark.parametrize("few", [1], indirect=True)

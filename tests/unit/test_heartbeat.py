@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import pytest
 
+from pynamo_locking._core.possession import Possession
 from pynamo_locking._io import heartbeat
 from pynamo_locking._io.heartbeat import MAX_THREADS, Heart
 from pynamo_locking._io.outages import Outage
@@ -26,8 +26,7 @@ class Own:
         self.name = name
         self.entry = entry(lease_ms=int(lease * 1000))
         self.deadline = world.now + lease
-        self.ended = False
-        self.lost = threading.Event()
+        self.possession = Possession("id1", 1, 1)
         self.log = log
         self.gate = None
         self.outage = Outage()
@@ -75,7 +74,7 @@ class Ward:
         return own
 
     def end(self, own):
-        own.ended = True
+        own.possession = own.possession.over()
         self.heart.remove(own)
 
     def names_after(self, seconds):
@@ -109,7 +108,7 @@ def ward(world):
     for gate in world.gates:
         gate.open()
     for own in ward.owns:
-        own.ended = True
+        own.possession = own.possession.over()
     world.advance(10_000)
     assert world.threads == 0
     assert ward.heart._due == []
@@ -343,7 +342,7 @@ def test_nothing_is_renewed_after_it_ended(ward):
     """Neither a released entry nor one whose loss is known."""
     released, lost = ward.add("released", 9.0), ward.add("lost", 9.0)
     ward.end(released)
-    lost.lost.set()
+    lost.possession = lost.possession.lost("evicted")
 
     assert ward.names_after(100) == []
 
@@ -419,7 +418,7 @@ def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
 
     assert [item[2].name for item in ours] == ["child's"]
     assert theirs not in [item[2] for item in ours]
-    ward.owns[1].ended = True
+    ward.owns[1].possession = ward.owns[1].possession.over()
     world.advance(100)
 
 
@@ -434,7 +433,7 @@ def run_at_random(seed):
         world.last_wakes_first = r.random() < 0.5
         overdue = []
         for step in range(30):
-            live = [own for own in ward.owns if not own.ended]
+            live = [own for own in ward.owns if own.possession.is_held]
             action = r.random()
             if action < 0.3:
                 errors = [ValueError("x")] * (r.random() < 0.3)
@@ -447,11 +446,11 @@ def run_at_random(seed):
                 world.advance(r.choice([0.1, 1.0, 3.0, 6.0]))
             world.settle()
             held = sum(gate.held for gate in world.gates)
-            late = [own.name for due, _, own in ward.heart._due if due < world.now and not own.ended]
+            late = [own.name for due, _, own in ward.heart._due if due < world.now and own.possession.is_held]
             if held < MAX_THREADS and late:
                 overdue.append((step, late))
         for own in ward.owns:
-            own.ended = True
+            own.possession = own.possession.over()
         for gate in world.gates:
             gate.open()
         world.advance(100)

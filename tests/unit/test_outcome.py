@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from pynamo_locking._core.outcome import BatchResult, Kind, Known, Outcome, judge, judge_by_id, life, next_write_id
+from pynamo_locking._core.possession import Possession
 from pynamo_locking._core.queue import FREE
 from tests.unit.helpers import entry, queue
 
@@ -36,6 +37,7 @@ A, R, L, U = Outcome.APPLIED, Outcome.REJECTED, Outcome.LOST, Outcome.UNKNOWN
 
 #: The first ticket of the document in which our entry was granted.
 SINCE = 100
+OURS = Possession(f"id{TICKET}", TICKET, SINCE)
 
 #: For a request that was sent more than once: KEEP, FINISH, DELETE.
 REPEATED = {
@@ -58,7 +60,7 @@ REPEATED = {
 @pytest.mark.parametrize(("column", "kind"), list(enumerate(Kind)), ids=[kind.value for kind in Kind])
 def test_a_repeated_write(image, column, kind):
     """An earlier copy may have been applied; only what the image proves is said."""
-    outcome = judge(IMAGES[image], f"id{TICKET}", TICKET, NUMBER, since=SINCE, kind=kind, repeated=True)
+    outcome = judge(IMAGES[image], OURS, NUMBER, kind=kind, repeated=True)
 
     assert outcome is REPEATED[image][column]
 
@@ -71,7 +73,7 @@ def test_a_write_sent_once(image, kind):
     But ours if its number stands there, or if it was to remove the entry and the document knows that nobody else did.
     Then something on the way has repeated it without telling us.
     """
-    outcome = judge(IMAGES[image], f"id{TICKET}", TICKET, NUMBER, since=SINCE, kind=kind, repeated=False)
+    outcome = judge(IMAGES[image], OURS, NUMBER, kind=kind, repeated=False)
 
     is_ours = REPEATED[image][1] is A if kind is Kind.FINISH else image == "ours, this write"
     assert outcome is (A if is_ours else R if image.startswith("ours") else L)

@@ -17,6 +17,7 @@ import pytest
 from pynamo_locking._core import queue as core
 from pynamo_locking._core.lease import RATE_MARGIN
 from pynamo_locking._core.outcome import Kind, Outcome, judge
+from pynamo_locking._core.possession import Possession
 from pynamo_locking._core.queue import EVICTION_SLOTS, FREE, Entry, LockState
 from tests.unit.helpers import entry
 
@@ -172,7 +173,9 @@ class Actor:
                 repeated = True
             except Refused as refused:
                 state, was_resent = refused.args
-                outcome = judge(state, me.id, me.ticket, number, since=100, kind=kind, repeated=repeated or was_resent)
+                outcome = judge(
+                    state, Possession(me.id, me.ticket, 100), number, kind=kind, repeated=repeated or was_resent
+                )
                 is_applied = (me.id, number) in self.world.document.applied
                 assert outcome is Outcome.UNKNOWN or (outcome is Outcome.APPLIED) == is_applied, outcome
                 self.world.judged.add(outcome)

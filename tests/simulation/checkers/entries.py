@@ -183,7 +183,7 @@ class TrueLoss(Checker):
             row = self.run.workload.row_of(place)
             own = None if row is None or done.ticket is None else self._owns.get((row, done.ticket))
             self.require(
-                own is None or own.lost.is_set() or own.ended,
+                own is None or not own.possession.is_held,
                 f"{done} was told that ticket {done.ticket} is lost, and its lock does not know",
             )
 
@@ -191,8 +191,8 @@ class TrueLoss(Checker):
         """Compare what the locks believe with what has become of their entries."""
         for (place, ticket), own in self._owns.items():
             self.require(
-                not own.lost.is_set() or own.lost_reason == "forked" or (place, ticket) in self._taken_away,
-                f"ticket {ticket} of {place} counts as lost ({own.lost_reason}), and nobody has taken it away",
+                own.possession.reason in ("", "forked") or (place, ticket) in self._taken_away,
+                f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and nobody has taken it away",
             )
 
 

@@ -253,5 +253,5 @@ class Quiet(Checker):
             self.require(not boxes, f"{process.name} still has mailboxes: {boxes}")
             heart = process.own.get("heart")
             if heart is not None:
-                left = [str(own) for _, _, own in heart._due if not own.ended and not own.lost.is_set()]
+                left = [str(own) for _, _, own in heart._due if own.possession.is_held]
                 self.require(not heart._threads and not left, f"{process.name} still renews {left}")

@@ -58,11 +58,11 @@ def loss_not_noted() -> Patches:
     settle = locked._settle
 
     def without_note(check: Any, *arguments: Any) -> None:
-        check.own.lose_to = lambda *_, **__: None
+        check.own.absent_from = lambda *_, **__: check.own.loss()
         try:
             settle(check, *arguments)
         finally:
-            del check.own.lose_to
+            del check.own.absent_from
 
     return [(locked, "_settle", without_note)]
 
@@ -73,7 +73,7 @@ def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
 
     def told(state: Any, *arguments: Any, repeated: bool, **options: Any) -> Outcome:
         outcome = judge(state, *arguments, repeated=repeated, **options)
-        is_gone = state.find(*arguments[:2]) is None
+        is_gone = state.find(arguments[0].id, arguments[0].ticket) is None
         return Outcome.LOST if is_gone and not repeated else outcome
 
     return [(locked, "judge", told)]

@@ -1,0 +1,99 @@
+"""What is known of our entry: every state, every fact, every document without it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pynamo_locking._core.possession import Absence, Possession
+from pynamo_locking._core.queue import FREE
+from tests.unit.helpers import entry, queue
+
+TICKET, SINCE = 103, 100
+SLOT = TICKET % 8
+OTHERS = entry(104)
+
+#: Documents without our entry, and what their traces say of it: evicted, not evicted, forgotten.
+EVICTED, REMOVED, FORGOTTEN = "evicted", "removed by ourselves", "forgotten"
+DOCUMENTS = {
+    "a trace of us": (queue(OTHERS, since=SINCE, evicted={SLOT: TICKET}), EVICTED),
+    "no trace": (queue(OTHERS, since=SINCE), REMOVED),
+    "an older trace": (queue(OTHERS, since=SINCE, evicted={SLOT: TICKET - 8}), REMOVED),
+    "a trace written over": (queue(OTHERS, since=SINCE, evicted={SLOT: TICKET + 8}), FORGOTTEN),
+    "a younger document": (queue(OTHERS, since=104), FORGOTTEN),
+    "a younger document, of a clock that is behind": (queue(OTHERS, since=99), FORGOTTEN),
+    "no document": (FREE, FORGOTTEN),
+}
+
+HELD = Possession("id103", TICKET, SINCE)
+STATES = [
+    Possession("id103", TICKET, SINCE, *facts)
+    for facts in itertools.product((False, True), ("", "evicted", "deleted", "forked"), (0, 1, 2), (False, True))
+]
+
+L, M, U = Absence.LOST, Absence.LEFT, Absence.UNKNOWN
+
+#: By what the document says: after another request; after a removal; each without and with others in doubt.
+WHY = {
+    EVICTED: {(False, False): L, (False, True): L, (True, False): L, (True, True): L},
+    REMOVED: {(False, False): L, (False, True): M, (True, False): M, (True, True): M},
+    FORGOTTEN: {(False, False): L, (False, True): U, (True, False): L, (True, True): U},
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("is_removal", [False, True], ids=["another request", "a removal"])
+@pytest.mark.parametrize("in_doubt", [False, True], ids=["no doubt", "in doubt"])
+def test_why_an_entry_is_absent(name: str, is_removal: bool, in_doubt: bool) -> None:
+    """A loss is told only where nothing of ours can have removed the entry, or the trace proves it."""
+    state, says = DOCUMENTS[name]
+    assert HELD.why_absent(state, is_removal=is_removal, in_doubt=in_doubt) is WHY[says][is_removal, in_doubt]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("known", STATES, ids=str)
+def test_what_is_known_after_a_refusal(name: str, known: Possession) -> None:
+    """Only what is held is lost; a transaction of ours that may have deleted the item comes first."""
+    state, says = DOCUMENTS[name]
+    is_another = state.since != SINCE
+    for is_removal in (False, True) if known.removals else (False,):
+        after = known.absent(state, is_removal=is_removal)
+        others = known.removals - 1 if is_removal else known.removals
+        if known.may_delete and is_another:
+            assert after == known.over()
+        elif known.is_held and WHY[says][is_removal, others > 0] is L:
+            assert after == known.lost("deleted" if is_another else "evicted")
+            assert after.reason
+        else:
+            assert after == known
+
+
+@pytest.mark.parametrize("known", STATES, ids=str)
+def test_each_fact_changes_what_it_is_about(known: Possession) -> None:
+    """And nothing else: a loss stays known when the entry is given back, and the end is the end."""
+    facts = (known.is_over, known.reason, known.removals, known.may_delete)
+    is_over, reason, removals, may_delete = facts
+
+    def now(after: Possession) -> tuple[object, ...]:
+        assert (after.id, after.ticket, after.since) == ("id103", TICKET, SINCE)
+        return after.is_over, after.reason, after.removals, after.may_delete
+
+    assert known.is_held is (not is_over and reason == "")
+    assert now(known.over()) == (True, reason, removals, may_delete)
+    assert now(known.lost("news")) == ((is_over, "news", removals, may_delete) if known.is_held else facts)
+    assert now(known.forked()) == (facts if is_over else (is_over, "forked", removals, may_delete))
+    assert now(known.removing()) == (is_over, reason, removals + 1, may_delete)
+    assert now(known.removing(-1)) == (is_over, reason, removals - 1, may_delete)
+    assert now(known.deleting(True)) == (is_over, reason, removals, True)
+    assert now(known.deleting(False)) == (is_over, reason, removals, False)
+
+
+def test_a_refused_removal_leaves_no_doubt_behind() -> None:
+    """One that was not answered does, whatever becomes of the next."""
+    gone = queue(OTHERS, since=SINCE, evicted={SLOT: TICKET + 8})
+    assert HELD.removing().removing(-1).absent(gone).reason == "evicted"
+    unanswered = HELD.removing()
+    assert unanswered.absent(gone).is_held
+    assert unanswered.removing().absent(gone, is_removal=True).is_held
+    assert unanswered.removing().removing(-1).absent(gone).is_held
