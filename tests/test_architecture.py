@@ -208,7 +208,7 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_are_short() -> None:
-    """At most 350 lines."""
+    """At most 500 lines."""
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
 
-    assert {name: length for name, length in lengths.items() if length > 350} == {}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}

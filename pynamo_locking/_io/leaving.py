@@ -6,9 +6,8 @@ import contextlib
 import logging
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.requests import Row
 
 logger = logging.getLogger("pynamo_locking")
-
-#: Attempts to remove an entry; after that its lease has to end by itself.
-_ATTEMPTS: Final = 4
 
 #: Our entries in all queues.
 held: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
@@ -63,17 +59,14 @@ def _finish(row: Row, entry_id: str) -> None:
 
 
 def _remove(row: Row, entry_id: str) -> None:
-    for attempt in range(_ATTEMPTS):
-        try:
-            image = requests.release(row, entry_id, want_image=local.has_waiters(row))
-        except Unavailable as error:
-            logger.warning("removal from %s not answered: %s", row.label, error)
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        except (Refused, LockingError):  # it is not there, or DynamoDB takes no such requests of ours
-            return
-        else:
-            local.tell_waiters(row, image or None)
-            return
+    try:
+        image = requests.patiently(lambda: requests.release(row, entry_id, want_image=local.has_waiters(row)))
+    except Unavailable as error:
+        logger.warning("removal from %s not answered; its lease has to end by itself: %s", row.label, error)
+    except (Refused, LockingError):  # it is not there, or DynamoDB takes no such requests of ours
+        return
+    else:
+        local.tell_waiters(row, image or None)
 
 
 def _leave_at_exit() -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from pynamodb.expressions.update import Update
 
+from pynamo_locking._core.error_codes import ACTION_FAILED
 from pynamo_locking._core.outcome import Kind, Outcome, judge
-from pynamo_locking._io import attempts, guards, local, runtime, transport
+from pynamo_locking._core.sending import Next
+from pynamo_locking._io import attempts, guards, local, runtime, sender, transport
 from pynamo_locking._io.heartbeat import heart
-from pynamo_locking._io.writes import Patience
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -129,23 +130,18 @@ def left(own: OwnEntry, image: Image | None) -> None:
 
 def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
-    repeated, resent, patience = False, False, Patience()
-    while True:
-        try:
-            return write.dispatch(kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            repeated = repeated or transport.was_repeated(error)
-            if transport.code_of(error) == transport.CONDITION_FAILED:
-                image = transport.image_of(error)
-                _settle(_Guard(own, number, write.kind), write, image, error, repeated)
-                return {"Attributes": image} if image is not None else {}
-            if patience.allows(error):
-                continue
-            if not (repeated or transport.is_ambiguous(error)):
-                raise write.failed(error) from error
-            if resent:
-                raise write.unknown(error, own.write_id(number)) from error
-            resent = repeated = True
+
+    def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
+        image = transport.image_of(error)
+        _settle(_Guard(own, number, write.kind), write, image, error, in_doubt)
+        return {} if image is None else {"Attributes": image}
+
+    return sender.send(
+        lambda _: write.dispatch(kwargs),
+        settle,
+        write.failed,
+        lambda error: write.unknown(error, own.write_id(number)),
+    )
 
 
 def _settle(
@@ -221,29 +217,19 @@ def in_order(owns: Iterable[OwnEntry]) -> list[OwnEntry]:
 
 
 def _transact(write: Write, checks: Sequence[_Guard], items: list[dict[str, Any]]) -> None:
-    connection = write.item._get_connection().connection
-    token, repeated, resent, patience = runtime.current.token(), False, False, Patience()
-    while True:
+    connection, token = write.item._get_connection().connection, ""
+
+    def attempt(how: Next | None) -> dict[str, Any]:
+        nonlocal token
+        token = token if how is Next.REPEAT else runtime.current.token()
         kwargs = {"TransactItems": items, "ClientRequestToken": token}
-        try:
-            attempts.dispatch(connection, "TransactWriteItems", kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            reasons = transport.reasons_of(error)
-            repeated = repeated or transport.was_repeated(error)
-            if reasons and not transport.is_conflict(reasons):
-                _settle_transaction(write, checks, reasons, error, repeated)
-                return
-            if patience.allows(error):
-                if not repeated:
-                    token = runtime.current.token()  # else the same, in case an earlier copy was applied
-                continue
-            if not (repeated or transport.is_ambiguous(error)):
-                raise write.failed(error) from error
-            if resent:
-                raise write.unknown(error, _write_id(checks)) from error
-            resent = repeated = True
-        else:
-            return
+        return attempts.dispatch(connection, "TransactWriteItems", kwargs)
+
+    def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
+        _settle_transaction(write, checks, transport.reasons_of(error), error, in_doubt)
+        return {}
+
+    sender.send(attempt, settle, write.failed, lambda error: write.unknown(error, _write_id(checks)))
 
 
 def _write_id(checks: Sequence[_Guard]) -> str:
@@ -262,7 +248,7 @@ def _settle_transaction(
     failed = [
         (check, reason.get("Item"))
         for check, reason in zip(checks, row_reasons, strict=True)
-        if reason.get("Code") == "ConditionalCheckFailed"
+        if reason.get("Code") == ACTION_FAILED
     ]
     if any(_judged(check, image, repeated) is Outcome.APPLIED for check, image in failed):
         return
@@ -275,7 +261,7 @@ def _settle_transaction(
 
 def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
     """Raise what a single write would have raised: callers look for the code of a failed condition."""
-    if reason.get("Code") == "ConditionalCheckFailed":
+    if reason.get("Code") == ACTION_FAILED:
         message, table = reason.get("Message", ""), write.item.Meta.table_name
         cause = transport.condition_failed(write.operation.error, message, table, request=error)
         raise write.refused(cause, reason.get("Item")) from error

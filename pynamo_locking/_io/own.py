@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import SHARED
-from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._core.naming import plain
 from pynamo_locking._io import events, leaving, local, losses, requests, runtime
 from pynamo_locking._io.callbacks import call_back
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pynamo_locking.exceptions import LockLost
 
 logger = logging.getLogger("pynamo_locking")
-
-_RELEASE_ATTEMPTS = 4
 
 
 class OwnEntry:
@@ -120,7 +118,7 @@ class OwnEntry:
                 self.outage.failed(self, error)
                 raise
             except ConfigurationError as error:
-                if error.cause_response_code != "ResourceNotFoundException":
+                if error.cause_response_code != NO_TABLE:
                     raise
                 self.lose("deleted")
                 raise self.loss() from error
@@ -229,10 +227,9 @@ class OwnEntry:
             raise self.loss()
         try:
             in_doubt, self.may_be_gone = self.may_be_gone, True
-            for attempt in range(_RELEASE_ATTEMPTS):
-                if self._release_once(attempt, in_doubt=in_doubt):
-                    return
-            logger.warning("gave up releasing %s; others wait until its lease is over", self)
+            self._leave(in_doubt=in_doubt)
+        except Unavailable as error:
+            logger.warning("gave up releasing %s; others wait until its lease is over: %s", self, error)
         except LockingError:
             raise
         except BaseException:  # also of a signal handler, which may be any
@@ -247,28 +244,23 @@ class OwnEntry:
             leaving.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
 
-    def _release_once(self, attempt: int, *, in_doubt: bool) -> bool:
-        """Send one release; False if there was no answer."""
+    def _leave(self, *, in_doubt: bool) -> None:
+        row = self.row
         try:
-            image = requests.release(self.row, self.entry.id, want_image=local.has_waiters(self.row))
-        except Unavailable as error:
-            logger.warning("release of %s not answered: %s", self, error)
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-            return False
+            image = requests.patiently(lambda: requests.release(row, self.entry.id, want_image=local.has_waiters(row)))
         except Refused as refused:
             state = self.row.state(refused.image)
             # A document that has not forgotten also knows of copies that something on the way has made.
             evicted = state.was_evicted(self.entry.ticket, self.since)
-            if evicted or (evicted is None and not (in_doubt or attempt > 0 or refused.repeated)):
+            if evicted or (evicted is None and not (in_doubt or refused.repeated)):
                 self.may_be_gone = False  # no request of ours has removed it
                 self.lose_to(state)
             if self.lost.is_set():
                 raise self.loss() from refused
             self.end()
-            return True
+            return
         self.end()
-        local.tell_waiters(self.row, image or None)
-        return True
+        local.tell_waiters(row, image or None)
 
     def take_again(self) -> bool:
         """Count one more take by the same context; False if the last one is already given back."""
