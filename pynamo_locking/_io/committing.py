@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core import limits
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.paths import CannotBeStaged, Member, Path, Plan, choose
 from pynamo_locking._core.transaction import Header, State
@@ -94,7 +95,7 @@ class Committing:
         """
         try:
             extra = self._extra_actions()
-            is_long = len(self._entries) + extra > rules.MOST_ACTIONS
+            is_long = len(self._entries) + extra > limits.MOST_ACTIONS
             table = None if self._terms.book is None else self._terms.book.table
             plan = choose([_member(entry, table, is_long=is_long) for entry in self._entries], extra=extra)
         except CannotBeStaged as error:

@@ -6,7 +6,7 @@ It counts itself in the entry, and so recognises its own earlier copy.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.expressions.update import Update
 
@@ -256,13 +256,7 @@ def _settle_transaction(
         _settle(check, write, image, error, repeated)
     if repeated and write.may_still_be_applied(item_reason.get("Item")):
         raise write.unknown(error, _write_id(checks)) from error
-    _fail(write, item_reason, error)
-
-
-def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
-    """Raise what a single write would have raised: callers look for the code of a failed condition."""
-    if reason.get("Code") == ACTION_FAILED:
-        message, table = reason.get("Message", ""), write.item.Meta.table_name
-        cause = transport.condition_failed(write.operation.error, message, table, request=error)
-        raise write.refused(cause, reason.get("Item")) from error
-    raise write.failed(error) from error
+    # What a single write would have raised: callers look for the code of a failed condition.
+    message, table = item_reason.get("Message", ""), write.item.Meta.table_name
+    cause = transport.condition_failed(write.operation.error, message, table, request=error)
+    raise write.refused(cause, item_reason.get("Item")) from error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import paths as rules
+from pynamo_locking._core import limits
 from pynamo_locking._core.error_codes import CANCELLED, INVALID, PASSING
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import attempts, transport
@@ -78,8 +78,8 @@ def settle(model: type[Model], keys: Sequence[Image]) -> None:
         "ExpressionAttributeNames": {"#key": next(iter(keys[0]))} if keys else {},
     }
     gets = [{"Get": {**get, "Key": key}} for key in keys]
-    for start in range(0, len(gets), rules.MOST_ACTIONS):
-        _settle_some(connection.connection, gets[start : start + rules.MOST_ACTIONS])
+    for start in range(0, len(gets), limits.MOST_ACTIONS):
+        _settle_some(connection.connection, gets[start : start + limits.MOST_ACTIONS])
 
 
 def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import paths as rules
+from pynamo_locking._core import limits
+from pynamo_locking._core.paths import chunks
 from pynamo_locking._core.transaction import shows_committed
 from pynamo_locking._io import headers, images, transport, trust
 from pynamo_locking._io.together import TooLarge, get_together
@@ -60,13 +61,13 @@ def validate(
         StillPending: a transaction that is alive has one of them.
     """
     absent = [entry for entry in entries if entry.is_absent]
-    if len(absent) > rules.MOST_ACTIONS:
+    if len(absent) > limits.MOST_ACTIONS:
         raise ConfigurationError(
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
-            f"{rules.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
+            f"{limits.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
     ordered = in_order(entries)
-    parts = [[ordered[i] for i in chunk] for chunk in rules.chunks([item_size(entry) for entry in ordered])]
+    parts = [[ordered[i] for i in chunk] for chunk in chunks([item_size(entry) for entry in ordered])]
     while parts:
         pulse()
         left = _Part(parts.pop(0), resolver, is_snapshot=is_snapshot).validate()
@@ -137,7 +138,7 @@ class _Part:
         marks: dict[str, Mark] = {}
         for i, mark in enumerate(self._marks):
             more = marks if mark is None else marks | {mark.id: mark}
-            if i + 1 + len(more) <= rules.MOST_ACTIONS:
+            if i + 1 + len(more) <= limits.MOST_ACTIONS:
                 marks = more
             elif i >= self._absent:
                 self._leave_from(i)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
+from pynamo_locking._core.error_codes import TABLE_EXISTS
 from pynamo_locking._io import administration
 from pynamo_locking._io.transport import code_of
 from pynamo_locking.cli import checks, models, output
@@ -130,7 +131,7 @@ def _create(model: type[Model]) -> bool:
     try:
         model.create_table(wait=True, **options)
     except TableError as error:
-        if code_of(error.cause) != "ResourceInUseException":
+        if code_of(error.cause) != TABLE_EXISTS:
             raise
         return False
     return True
