@@ -81,10 +81,8 @@ class Sending:
         if answer is not Answer.UNANSWERED and not self.in_doubt:
             return Step(Next.FAIL)
         self.in_doubt = True
-        if self.policy.looks:
-            return Step(Next.LOOK)
-        if self._repeats >= self.policy.repeats:
-            return Step(Next.UNKNOWN)
+        if self.policy.looks or self._repeats >= self.policy.repeats:
+            return Step(Next.LOOK if self.policy.looks else Next.UNKNOWN)
+        number, first = self._repeats, self.policy.first_pause
         self._repeats += 1
-        first = self.policy.first_pause
-        return Step(Next.REPEAT, None if first is None else first + self._repeats - 1)
+        return Step(Next.REPEAT, None if first is None else first + number)

@@ -27,13 +27,13 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pynamodb.connection import Connection
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.transport import Reasons
     from pynamo_locking._io.writes import Write
 
@@ -161,32 +161,24 @@ class Commit:
 
     def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
         """Return the answer if an earlier copy was applied, on engines that do not know tokens; None if marks went."""
-        reasons = self._reasons(error)
-        if self._resolve(reasons, error, in_doubt=in_doubt):
+        reasons = enumerate(self._reasons(error))
+        images = {i: reason.get("Item") for i, reason in reasons if reason.get("Code") == ACTION_FAILED}
+        if self._resolve(images, error, in_doubt=in_doubt):
             return None
-        images = [
-            (action, reason.get("Item"), reason.get("Code") == ACTION_FAILED)
-            for action, reason in zip(self.all, reasons, strict=False)
-        ]
-        if in_doubt and any(action.is_ours(image) for action, image, is_refused in images if is_refused):
+        if in_doubt and any(self.all[i].is_ours(image) for i, image in images.items()):
             return {}
-        explained = [action.explain(image, error) if is_refused else None for action, image, is_refused in images]
-        self.refusals = explained[: len(self.actions)]
-        if any(explained) and (not in_doubt or any(map(_is_final, self.all, explained))):
-            raise _gravest(explained) from error
+        explained = {i: self.all[i].explain(image, error) for i, image in images.items()}
+        self.refusals = [explained.get(i) for i in range(len(self.actions))]
+        if explained and (not in_doubt or any(_is_final(self.all[i], why) for i, why in explained.items())):
+            raise _gravest(explained.values()) from error
         raise (self._unknown if in_doubt else self._failed)(error) from error
 
-    def _resolve(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> bool:
+    def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
         """Take marks out of the way; tell whether there were any, so that it is worth another try."""
-        marked = [
-            (action.row, mark)
-            for action, reason in zip(self.all, reasons, strict=False)
-            if reason.get("Code") == ACTION_FAILED
-            and action.row is not None
-            and (mark := action.mark_in(reason.get("Item"))) is not None
-        ]
+        marked = [(self.all[i].row, mark) for i, image in images.items() if (mark := self.all[i].mark_in(image))]
         try:
             for row, mark in marked:
+                assert row is not None  # noqa: S101 - it has the mark
                 self.resolver.resolve(row, mark)
         except (StillPending, Unavailable, LockingError) as pending:
             if in_doubt:
@@ -220,13 +212,12 @@ class Commit:
         )
 
 
-def _gravest(errors: Sequence[Exception | None]) -> Exception:
+def _gravest(errors: Collection[Exception]) -> Exception:
     """Return the error that says most: of a lock that was lost, then of one that is held, then the first."""
-    given = [error for error in errors if error is not None]
-    return next(error for kind in (LockLost, ItemLocked, Exception) for error in given if isinstance(error, kind))
+    return next(error for kind in (LockLost, ItemLocked, Exception) for error in errors if isinstance(error, kind))
 
 
-def _is_final(action: Action, refusal: Exception | None) -> bool:
+def _is_final(action: Action, refusal: Exception) -> bool:
     """Tell whether a refusal of one copy means that no copy will ever be accepted: what was read is gone for good."""
     if isinstance(refusal, StaleVersion):
         # An absent item may be deleted again, and a version without an id may come again.
