@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.exceptions import PutError
 from typing_extensions import Self, TypeVar
 
 from pynamo_locking._core.lease import is_count
+from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.rows import ItemKey, key_of
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, OutcomeUnknown, also
 from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.transact_write import MAX_ACTIONS, TransactWrite
+from pynamo_locking.transact_write import TransactWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
 
 M = TypeVar("M", bound=GuardedMixin)
-
-#: DynamoDB allows 4 MB for all items of a transaction; expressions and keys need some of it.
-_MAX_BYTES: Final = 3_800_000
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ class GuardedBatch(Generic[M]):
             actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job)
             if not groups or room < actions or bytes_left < size:
                 groups.append([])
-                room, bytes_left = MAX_ACTIONS, _MAX_BYTES
+                room, bytes_left = MOST_ACTIONS, MOST_BYTES
             groups[-1].append(number)
             room, bytes_left = room - actions, bytes_left - size
         return groups

@@ -10,12 +10,13 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactGet
 from typing_extensions import Self
 
-from pynamo_locking._io import local, locked, rows
+from pynamo_locking._core.sending import Policy, Sending
+from pynamo_locking._io import local, locked, rows, transport
 from pynamo_locking._io.requests import Row
+from pynamo_locking._io.sender import is_sent_again
 from pynamo_locking._io.target import Target
 from pynamo_locking._io.transport import lock_connection
 from pynamo_locking._io.wish import checked_settings
-from pynamo_locking._io.writes import Patience
 from pynamo_locking.attributes import LockAttribute
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -118,14 +119,14 @@ class PlacedMixin(_Base):
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
         """Read an item whose lock is elsewhere, and whose writes are transactions: see `together.settle`."""
-        patience = Patience()
+        sending = Sending(Policy(repeats=0))
         while True:
             try:
                 with TransactGet(connection=cls._get_connection().connection) as transaction:
                     future = transaction.get(cls, hash_key, range_key)
                 return future.get()
             except TransactGetError as error:
-                if error.cause is None or not patience.allows(error.cause):
+                if error.cause is None or not is_sent_again(sending, transport.answer_of(error.cause)):
                     raise
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pynamodb.exceptions import TableError
 from typing_extensions import override
 
+from pynamo_locking._core.error_codes import TABLE_EXISTS
 from pynamo_locking._io import administration, transport
 from pynamo_locking._io.rows import check_place
 from pynamo_locking.exceptions import ConfigurationError
@@ -71,7 +72,7 @@ class OwnTable(_Base):
                 )
                 return
         except TableError as error:
-            if transport.code_of(error.cause) != "ResourceInUseException":
+            if transport.code_of(error.cause) != TABLE_EXISTS:
                 raise  # else another process was faster, and the table is as new as one of ours
         administration.check_keys(cls, wait=wait)
         try:

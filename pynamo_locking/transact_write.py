@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import ITEM
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import override
 
+from pynamo_locking._core.limits import MOST_ACTIONS
 from pynamo_locking._io import events, guards, runtime, transport, versions
 from pynamo_locking._io.assembly import Assembly
 from pynamo_locking._io.commit import Commit, TransactAction
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.writes import Write
-
-MAX_ACTIONS: Final = 100
 
 
 class TransactWrite(PynamoTransactWrite):
@@ -208,9 +207,9 @@ class TransactWrite(PynamoTransactWrite):
         before = self._assembly.actions.get(key)
         if before is not None:
             _check_replaces(before, write, key)
-        elif len(self._assembly.actions) + len(self._assembly.rows) + needed > MAX_ACTIONS:
+        elif len(self._assembly.actions) + len(self._assembly.rows) + needed > MOST_ACTIONS:
             raise _invalid(
-                f"DynamoDB allows {MAX_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
+                f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
                 f"counts twice). Use several, or guarded_batch().",
                 key[0],
             )

@@ -7,10 +7,8 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import quote
 
+from pynamo_locking._core.limits import LARGEST_KEYS
 from pynamo_locking.exceptions import ConfigurationError
-
-#: DynamoDB's limit for a hash key, in bytes.
-MAX_NAME_BYTES: Final = 2048
 
 #: No name of `row_name` begins like this: it would write the sign as %23.
 GUARD_PREFIX: Final = "guard#"
@@ -40,7 +38,7 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
     """
     parts = [quote(table, safe=""), *(_part(kind, value) for kind, value in key)]
     name = "/".join(parts)
-    if len(name) <= MAX_NAME_BYTES:
+    if len(name) <= LARGEST_KEYS["hash"]:
         return name
     return f"{parts[0]}/#{hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -48,7 +46,7 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
 def guard_name(table: str, hash_key: tuple[str, Any]) -> str:
     """Return the name of the row that guards a whole hash key. No item of any table has it, nor has its lock."""
     name = row_name(table, (hash_key,))
-    if len(GUARD_PREFIX) + len(name) <= MAX_NAME_BYTES:
+    if len(GUARD_PREFIX) + len(name) <= LARGEST_KEYS["hash"]:
         return GUARD_PREFIX + name
     return f"{GUARD_PREFIX}#{hashlib.sha256(name.encode()).hexdigest()}"
 

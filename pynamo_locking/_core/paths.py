@@ -6,14 +6,10 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from pynamo_locking._core import limits
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-#: DynamoDB's limit for a native transaction.
-MOST_ACTIONS: Final = 100
-
-#: What is put into a native transaction at most: DynamoDB's 4 MB, less what names and expressions take.
-MOST_BYTES: Final = 3_800_000
 
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
 SPILL_BYTES: Final = 390_000
@@ -119,8 +115,8 @@ def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
         return _read_path(members, reads)
     if len(writes) == 1 and not reads and not extra and not members[writes[0]].needs_token:
         return Plan(CommitPath.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
-    fits = sum(member.size for member in members) <= MOST_BYTES
-    if len(members) + extra <= MOST_ACTIONS and fits:
+    fits = sum(member.size for member in members) <= limits.MOST_BYTES
+    if len(members) + extra <= limits.MOST_ACTIONS and fits:
         units = sum(2 * _units(member) for member in members) + 2 * extra
         return Plan(CommitPath.NATIVE, 1, units, direct=tuple(writes), checked=tuple(reads))
     return _long_path(members, writes, reads, extra)
@@ -136,18 +132,22 @@ def _read_path(members: Sequence[MemberFacts], reads: Sequence[int]) -> Plan:
 
 def chunks(sizes: Sequence[int]) -> list[range]:
     """Return which items are read together, by their sizes in bytes: as DynamoDB limits a native transaction."""
-    return _packed(sizes, MOST_BYTES, MOST_ACTIONS)
+    return _packed(sizes, limits.MOST_BYTES, limits.MOST_ACTIONS)
 
 
 def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
-    room = MOST_ACTIONS - 1 - extra
+    room = limits.MOST_ACTIONS - 1 - extra
     # Reads are checked by the decision while most of its places are left to writes, each of which saves a request;
     # and wherever there are items without a place for a mark, which must not wait for a check before it.
     without_mark = sum(not members[i].can_be_marked for i in writes)
     size = sum(members[i].size for i in reads)
-    is_checked_inside = len(reads) <= (room - without_mark if without_mark else room // 2) and size <= MOST_BYTES // 2
+    is_checked_inside = (
+        len(reads) <= (room - without_mark if without_mark else room // 2) and size <= limits.MOST_BYTES // 2
+    )
     direct = _direct(
-        members, writes, *((room - len(reads), MOST_BYTES - size) if is_checked_inside else (room, MOST_BYTES))
+        members,
+        writes,
+        *((room - len(reads), limits.MOST_BYTES - size) if is_checked_inside else (room, limits.MOST_BYTES)),
     )
     staged = [i for i in writes if i not in set(direct)]
     stuck = [i for i in ([*staged] if is_checked_inside else writes) if not members[i].can_be_marked]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import paths
+from pynamo_locking._core import limits
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._intervals.touching import Touched, guards_in, note_touched, touched_in
@@ -104,12 +104,12 @@ class Disjoint:
         is_embedded = model._lock_attribute() is not None
         besides = len(self._groups) * (2 if is_locked and not is_embedded else 1)
         can_be_long = is_embedded and getattr(model.Meta, "transaction_table", None) is not None
-        most = f"the {paths.MOST_ACTIONS} actions of a native transaction"
-        if besides >= paths.MOST_ACTIONS:
+        most = f"the {limits.MOST_ACTIONS} actions of a native transaction"
+        if besides >= limits.MOST_ACTIONS:
             raise ConfigurationError(
                 f"rows of {len(self._groups)} hash keys need more than {most}: write fewer at once."
             )
-        if len(self._placings) + besides > paths.MOST_ACTIONS and not can_be_long:
+        if len(self._placings) + besides > limits.MOST_ACTIONS and not can_be_long:
             raise ConfigurationError(
                 f"{len(self._placings)} rows, and {besides} guards and locks of their hash keys, are more than {most}: "
                 f"write fewer at once, or declare `lock = LockAttribute()` on {model.__name__} and name a "

@@ -5,19 +5,18 @@ from __future__ import annotations
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ResponseStreamingError
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core.error_codes import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR
 from pynamo_locking._io import transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb.connection import Connection
-
-_HTTP_CLIENT_ERROR: Final = 400
 
 
 class Attempt(NamedTuple):
@@ -106,11 +105,10 @@ def _note_attempt(
     if caught_exception is not None:
         attempts.append(Attempt(is_doubtful=not transport.was_not_sent(caught_exception)))
     elif response is not None:
-        http, parsed = response
-        is_busy = parsed.get("Error", {}).get("Code", "") in transport.BUSY
-        is_refused = _HTTP_CLIENT_ERROR <= http.status_code < transport.HTTP_SERVER_ERROR
+        http, _ = response
         # A good answer is followed by another attempt if it was cut short.
-        attempts.append(Attempt(is_doubtful=not (is_busy or is_refused), is_cut=_is_cut(http)))
+        is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
+        attempts.append(Attempt(is_doubtful=not is_refused, is_cut=_is_cut(http)))
 
 
 def _is_cut(http: Any) -> bool:

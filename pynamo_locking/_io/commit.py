@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core.error_codes import ACTION_FAILED, Answer
 from pynamo_locking._core.outcome import Outcome
-from pynamo_locking._io import attempts, expiry, runtime, transport
+from pynamo_locking._core.sending import Next
+from pynamo_locking._io import attempts, expiry, runtime, sender, transport
 from pynamo_locking._io.requests import Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
 from pynamo_locking._io.unlocked import locked_out
-from pynamo_locking._io.writes import Patience, refusal
+from pynamo_locking._io.writes import refusal
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -25,13 +27,13 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pynamodb.connection import Connection
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.requests import Image, Row
     from pynamo_locking._io.transport import Reasons
     from pynamo_locking._io.writes import Write
 
@@ -134,53 +136,48 @@ class Commit:
             OutcomeUnknown: nothing tells whether it was applied.
             TransactWriteError: everything else that DynamoDB says.
         """
-        in_doubt, resent, patience = False, False, Patience()
         for action in self.all:  # once: copies of one token have to be equal
             expiry.date_now(action.request)
+        return sender.send(self._attempt, self._settle, self._failed, self._unknown)
+
+    def _attempt(self, how: Next | None) -> dict[str, Any]:
+        if self.may_change_token and how is Next.AGAIN:
+            self.token = runtime.current.token()
         actions = {
             argument: [action.request[kind] for action in self.all if kind in action.request]
             for kind, argument in _KINDS.items()
         }
-        while True:
-            try:
-                return attempts.transact_write(
-                    self.connection, **actions, client_request_token=self.token, **self.options
-                )
-            except transport.BOTOCORE_EXCEPTIONS as error:
-                in_doubt = in_doubt or transport.is_ambiguous(error)
-                if patience.allows(error):
-                    if self.may_change_token and not in_doubt:
-                        self.token = runtime.current.token()
-                    continue
-                reasons = self._reasons(error)
-                if reasons:
-                    transport.set_reasons(error, reasons[: len(self.actions)])
-                    if self._resolve(reasons, error, in_doubt=in_doubt):
-                        continue
-                    return self._settle(reasons, error, in_doubt=in_doubt)
-                if not in_doubt:
-                    raise _failed(error) from error
-                if resent:
-                    raise self._unknown(error) from error
-                resent = True
+        return attempts.transact_write(self.connection, **actions, client_request_token=self.token, **self.options)
 
     def _reasons(self, error: Exception) -> Reasons:
         """Return why a transaction was cancelled, in the order of `all` and not in that of the request."""
         sent = [action for kind in _KINDS for action in self.all if kind in action.request]
         reasons = dict(zip(map(id, sent), transport.reasons_of(error), strict=False))
-        return [reasons[id(action)] for action in self.all if id(action) in reasons]
+        found = [reasons[id(action)] for action in self.all if id(action) in reasons]
+        if found:
+            transport.set_reasons(error, found[: len(self.actions)])
+        return found
 
-    def _resolve(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> bool:
+    def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
+        """Return the answer if an earlier copy was applied, on engines that do not know tokens; None if marks went."""
+        reasons = enumerate(self._reasons(error))
+        images = {i: reason.get("Item") for i, reason in reasons if reason.get("Code") == ACTION_FAILED}
+        if self._resolve(images, error, in_doubt=in_doubt):
+            return None
+        if in_doubt and any(self.all[i].is_ours(image) for i, image in images.items()):
+            return {}
+        explained = {i: self.all[i].explain(image, error) for i, image in images.items()}
+        self.refusals = [explained.get(i) for i in range(len(self.actions))]
+        if explained and (not in_doubt or any(_is_final(self.all[i], why) for i, why in explained.items())):
+            raise _gravest(explained.values()) from error
+        raise (self._unknown if in_doubt else self._failed)(error) from error
+
+    def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
         """Take marks out of the way; tell whether there were any, so that it is worth another try."""
         try:
-            marked = [
-                (action.row, mark)
-                for action, reason in zip(self.all, reasons, strict=False)
-                if reason.get("Code") == "ConditionalCheckFailed"
-                and action.row is not None
-                and (mark := action.mark_in(reason.get("Item"))) is not None
-            ]
+            marked = [(self.all[i].row, mark) for i, image in images.items() if (mark := self.all[i].mark_in(image))]
             for row, mark in marked:
+                assert row is not None  # noqa: S101 - it has the mark
                 self.resolver.resolve(row, mark)
         except (StillPending, Unavailable, LockingError) as pending:
             if in_doubt:
@@ -192,29 +189,15 @@ class Commit:
             )
         return bool(marked)
 
-    def _settle(self, reasons: Reasons, error: Exception, *, in_doubt: bool) -> dict[str, Any]:
-        """Return if an earlier copy was applied after all, on engines that do not know tokens."""
-        images = [
-            (action, reason.get("Item"), reason.get("Code") == "ConditionalCheckFailed")
-            for action, reason in zip(self.all, reasons, strict=False)
-        ]
-        if in_doubt and any(action.is_ours(image) for action, image, is_refused in images if is_refused):
-            return {}
-        explained = [action.explain(image, error) if is_refused else None for action, image, is_refused in images]
-        self.refusals = explained[: len(self.actions)]
-        if any(explained) and (not in_doubt or any(map(_is_final, self.all, explained))):
-            raise _gravest(explained) from error
-        raise (self._unknown(error) if in_doubt else self._hopeless(reasons, error)) from error
-
-    def _hopeless(self, reasons: Reasons, error: Exception) -> Exception:
-        if not transport.is_conflict(reasons):
-            return _failed(error)
-        shown = transport.shown(reasons[: len(self.actions)])
-        codes = tuple(None if reason is None else reason.code for reason in shown)
+    def _failed(self, error: Exception) -> Exception:
+        reasons = self._reasons(error)
+        if transport.answer_of(error) is not Answer.CONFLICT:
+            return TransactWriteError("Failed to write transaction items", transport.readable(error))
+        codes = tuple(None if reason is None else reason.code for reason in transport.shown(reasons))
         return also(TransactionConflict, TransactWriteError)(
             f"other transactions kept the items of this one busy; nothing was written, and it can be tried again: "
             f"{error}",
-            reasons=codes,
+            reasons=codes[: len(self.actions)],
             cause=error,
         )
 
@@ -228,19 +211,14 @@ class Commit:
         )
 
 
-def _gravest(errors: Sequence[Exception | None]) -> Exception:
+def _gravest(errors: Collection[Exception]) -> Exception:
     """Return the error that says most: of a lock that was lost, then of one that is held, then the first."""
-    given = [error for error in errors if error is not None]
-    return next(error for kind in (LockLost, ItemLocked, Exception) for error in given if isinstance(error, kind))
+    return next(error for kind in (LockLost, ItemLocked, Exception) for error in errors if isinstance(error, kind))
 
 
-def _is_final(action: TransactAction, refusal: Exception | None) -> bool:
+def _is_final(action: TransactAction, refusal: Exception) -> bool:
     """Tell whether a refusal of one copy means that no copy will ever be accepted: what was read is gone for good."""
     if isinstance(refusal, StaleVersion):
         # An absent item may be deleted again, and a version without an id may come again.
         return action.write is not None and action.write.part.before.write_id is not None
     return isinstance(refusal, LockLost)
-
-
-def _failed(error: Exception) -> TransactWriteError:
-    return TransactWriteError("Failed to write transaction items", transport.readable(error))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core import limits
 from pynamo_locking._core import paths as rules
 from pynamo_locking._core.paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
 from pynamo_locking._io import events, headers, images
@@ -66,7 +67,7 @@ class Committing:
         """
         try:
             extra = self._extra_actions()
-            is_long = len(self._members) + extra > rules.MOST_ACTIONS
+            is_long = len(self._members) + extra > limits.MOST_ACTIONS
             table = None if self._options.header_table is None else self._options.header_table.table
             plan = choose([_facts(member, table, is_long=is_long) for member in self._members], extra=extra)
         except CannotBeStaged as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.error_codes import INVALID, NO_TABLE
 from pynamo_locking._io import records, transport
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 def final(row: Row, error: Exception) -> LockingError:
     """Return the error for a request about a lock that DynamoDB refuses however often it is sent."""
     code, message = transport.code_of(error), transport.message_of(error)
-    if code == "ResourceNotFoundException":
+    if code == NO_TABLE:
         return ConfigurationError(
             f"cannot lock {row.label}: there is no table {row.table!r}. "
             f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
             cause=error,
         )
-    if code == "ValidationException" and "size" in message.lower() and "item" in message.lower():
+    if code == INVALID and "size" in message.lower() and "item" in message.lower():
         return ConfigurationError(
             f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
             f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
@@ -34,14 +35,14 @@ def final(row: Row, error: Exception) -> LockingError:
         )
     if _is_about_keys(error):
         return _other_keys(f"cannot lock {row.label}", row.table, row.key, error)
-    kind = ConfigurationError if code == "ValidationException" else LockingError
+    kind = ConfigurationError if code == INVALID else LockingError
     return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
 
 
 def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> LockingError:
     """Return the error for a request to a table of transactions that DynamoDB refuses however often it is sent."""
     code, message = transport.code_of(error), transport.message_of(error)
-    if code == "ResourceNotFoundException":
+    if code == NO_TABLE:
         return ConfigurationError(
             f"there is no table of transactions {table!r}: create it (its create_table()), or correct "
             f"Meta.table_name, Meta.region or Meta.host of the TransactionTable.",
@@ -57,7 +58,7 @@ def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> Loc
 def _is_about_keys(error: Exception) -> bool:
     """Tell whether a request was refused since its table has other keys: each engine has words of its own for that."""
     says = re.search(r"\bkeys?\b", transport.message_of(error), re.IGNORECASE)
-    return transport.code_of(error) == "ValidationException" and says is not None
+    return transport.code_of(error) == INVALID and says is not None
 
 
 def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:

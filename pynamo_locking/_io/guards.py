@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
 
+from pynamo_locking._core.limits import LONGEST_EXPRESSION
 from pynamo_locking._io import records
 from pynamo_locking._io.operands import Stored
 from pynamo_locking.exceptions import ConfigurationError
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Row
     from pynamo_locking._io.versions import VersionPart
-
-#: DynamoDB's limit for the text of one expression: 315 attributes inside a lock, 329 outside.
-_MAX_EXPRESSION_BYTES: Final = 4096
 
 
 #: An attribute that no item has.
@@ -171,9 +169,9 @@ def path_of(action: Action) -> list[str]:
 def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
     """Refuse an update that cannot be expressed, before it is sent."""
     size = len(kwargs.get("UpdateExpression") or "")
-    if size > _MAX_EXPRESSION_BYTES:
+    if size > LONGEST_EXPRESSION:
         raise ConfigurationError(
             f"{type(item).__name__} has {len(item.get_attributes())} attributes: saving them in one update takes an "
-            f"expression of {size} bytes, and DynamoDB allows {_MAX_EXPRESSION_BYTES}. Put attributes into a map, "
+            f"expression of {size} bytes, and DynamoDB allows {LONGEST_EXPRESSION}. Put attributes into a map, "
             f"keep an embedded lock in a row of its own (Meta.lock_table), or save with the version's condition."
         )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import local, requests, runtime
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking.exceptions import LockingError
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-#: Attempts to remove an entry; after that its lease has to end by itself.
-_ATTEMPTS: Final = 4
 
 #: Entries that a thread has been given to remove, by their ids.
 _unfinished: dict[str, Row] = {}
@@ -71,17 +68,11 @@ def release(row: Row, entry_id: str) -> Image | None:
         Refused: it is not there; `repeated` tells of earlier requests as well.
         Unavailable: no answer to the last one.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
-            return requests.release(row, entry_id, want_image=local.has_waiters(row))
-        except Unavailable as error:
-            logger.warning("release of the lock %s not answered: %s", row.label, error)
-            failure = error
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        except Refused as refused:
-            refused.repeated = attempt > 0
-            raise
-    raise failure
+    try:
+        return requests.patiently(lambda: requests.release(row, entry_id, want_image=local.has_waiters(row)))
+    except Unavailable as error:
+        logger.warning("gave up the release of the lock %s; its lease has to end by itself: %s", row.label, error)
+        raise
 
 
 def leave_at_exit(held: Mapping[str, Row]) -> None:

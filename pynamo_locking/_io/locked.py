@@ -6,13 +6,15 @@ It counts itself in the entry, and so recognises its own earlier copy.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.expressions.update import Update
 
+from pynamo_locking._core.error_codes import ACTION_FAILED
 from pynamo_locking._core.outcome import Kind, Outcome, judge
-from pynamo_locking._io import attempts, guards, local, runtime, transport
-from pynamo_locking._io.writes import Patience, refusal
+from pynamo_locking._core.sending import Next
+from pynamo_locking._io import attempts, guards, local, runtime, sender, transport
+from pynamo_locking._io.writes import refusal
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
@@ -121,23 +123,18 @@ def left(own: OwnEntry, image: Image | None) -> None:
 
 def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
-    repeated, resent, patience = False, False, Patience()
-    while True:
-        try:
-            return write.dispatch(kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            repeated = repeated or transport.was_repeated(error)
-            if transport.code_of(error) == transport.CONDITION_FAILED:
-                image = transport.image_of(error)
-                _settle(_Guard(own, number, write.kind), write, image, error, repeated)
-                return {"Attributes": image} if image is not None else {}
-            if patience.allows(error):
-                continue
-            if not (repeated or transport.is_ambiguous(error)):
-                raise write.failed(error) from error
-            if resent:
-                raise write.unknown(error, own.write_id(number)) from error
-            resent = repeated = True
+
+    def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
+        image = transport.image_of(error)
+        _settle(_Guard(own, number, write.kind), write, image, error, in_doubt)
+        return {} if image is None else {"Attributes": image}
+
+    return sender.send(
+        lambda _: write.dispatch(kwargs),
+        settle,
+        write.failed,
+        lambda error: write.unknown(error, own.write_id(number)),
+    )
 
 
 def _settle(
@@ -222,29 +219,19 @@ def in_order(owns: Iterable[OwnEntry]) -> list[OwnEntry]:
 
 
 def _transact(write: Write, checks: Sequence[_Guard], items: list[dict[str, Any]]) -> None:
-    connection = write.item._get_connection().connection
-    token, repeated, resent, patience = runtime.current.token(), False, False, Patience()
-    while True:
+    connection, token = write.item._get_connection().connection, ""
+
+    def attempt(how: Next | None) -> dict[str, Any]:
+        nonlocal token
+        token = token if how is Next.REPEAT else runtime.current.token()
         kwargs = {"TransactItems": items, "ClientRequestToken": token}
-        try:
-            attempts.dispatch(connection, "TransactWriteItems", kwargs)
-        except transport.BOTOCORE_EXCEPTIONS as error:
-            reasons = transport.reasons_of(error)
-            repeated = repeated or transport.was_repeated(error)
-            if reasons and not transport.is_conflict(reasons):
-                _settle_transaction(write, checks, reasons, error, repeated)
-                return
-            if patience.allows(error):
-                if not repeated:
-                    token = runtime.current.token()  # else the same, in case an earlier copy was applied
-                continue
-            if not (repeated or transport.is_ambiguous(error)):
-                raise write.failed(error) from error
-            if resent:
-                raise write.unknown(error, _write_id(checks)) from error
-            resent = repeated = True
-        else:
-            return
+        return attempts.dispatch(connection, "TransactWriteItems", kwargs)
+
+    def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
+        _settle_transaction(write, checks, transport.reasons_of(error), error, in_doubt)
+        return {}
+
+    sender.send(attempt, settle, write.failed, lambda error: write.unknown(error, _write_id(checks)))
 
 
 def _write_id(checks: Sequence[_Guard]) -> str:
@@ -263,7 +250,7 @@ def _settle_transaction(
     failed = [
         (check, reason.get("Item"))
         for check, reason in zip(checks, row_reasons, strict=True)
-        if reason.get("Code") == "ConditionalCheckFailed"
+        if reason.get("Code") == ACTION_FAILED
     ]
     if any(_judged(check, image, repeated) is Outcome.APPLIED for check, image in failed):
         return
@@ -271,13 +258,7 @@ def _settle_transaction(
         _settle(check, write, image, error, repeated)
     if repeated and write.may_still_be_applied(item_reason.get("Item")):
         raise write.unknown(error, _write_id(checks)) from error
-    _fail(write, item_reason, error)
-
-
-def _fail(write: Write, reason: dict[str, Any], error: Exception) -> NoReturn:
-    """Raise what a single write would have raised: callers look for the code of a failed condition."""
-    if reason.get("Code") == "ConditionalCheckFailed":
-        message, table = reason.get("Message", ""), write.item.Meta.table_name
-        cause = transport.condition_failed(write.operation.error, message, table, request=error)
-        raise refusal(write, write.operation.error, reason.get("Item"), cause) from error
-    raise write.failed(error) from error
+    # What a single write would have raised: callers look for the code of a failed condition.
+    message, table = item_reason.get("Message", ""), write.item.Meta.table_name
+    cause = transport.condition_failed(write.operation.error, message, table, request=error)
+    raise refusal(write, write.operation.error, item_reason.get("Item"), cause) from error

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
+from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
 from pynamo_locking._core.queue import Mark
-from pynamo_locking._io import attempts, expiry, guards, images, records, requests, runtime, transport, unlocked
+from pynamo_locking._core.sending import Policy, Sending
+from pynamo_locking._io import expiry, guards, images, records, requests, runtime, transport, unlocked
 from pynamo_locking._io.commit import TransactAction
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.intents import intent_of
@@ -21,6 +23,7 @@ from pynamo_locking._io.member import Unread
 from pynamo_locking._io.operands import Stored
 from pynamo_locking._io.requests import Refused, Unavailable
 from pynamo_locking._io.resolving import Resolver, StillPending
+from pynamo_locking._io.sender import is_sent_again
 from pynamo_locking._io.writes import DELETE, Operation
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict, also
 
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
     from pynamo_locking._io.own import OwnEntry
     from pynamo_locking._io.requests import Image, Row
 
-#: Unanswered requests for one mark before the transaction gives up.
-_ATTEMPTS: Final = 8
+#: Copies of one mark that are sent while no answer comes, before the transaction gives up.
+_REPEATS: Final = 7
 
 #: How long a transaction waits for the lock of an item that somebody else holds and renews.
 LOCK_GRACE_S: Final = 2.0
@@ -195,7 +198,7 @@ class Marker:
             Conflict: in one of its kinds, if that cannot be.
             CannotBeStaged: the item turns out to be one that must not carry a mark.
         """
-        resolver, attempt = self.resolver(), 0
+        resolver, sending = self.resolver(), Sending(Policy(_REPEATS, first_pause=1))
         while not self._is_over():
             self._pulse()
             one.underway += 1
@@ -207,12 +210,10 @@ class Marker:
                     return
             except Unavailable as error:
                 one.underway -= not transport.is_ambiguous(error.cause)
-                attempt += 1
-                if attempt >= _ATTEMPTS:
+                if not is_sent_again(sending, Answer.UNANSWERED):
                     raise also(TransactionConflict, TransactWriteError)(
                         f"no answer came for {one.row.label}: {error}; nothing was written.", cause=error.cause
                     ) from error
-                runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
             except TransactWriteError:  # refused for good
                 one.underway -= 1
                 raise
@@ -272,25 +273,18 @@ class Marker:
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
     def _send(self, one: Marked) -> None:
-        kwargs, connection = self._kwargs(one), one.row.connection
-        if not one.mark.is_ghost:
-            try:
-                requests.ask(connection, "UpdateItem", kwargs)
-            except transport.BOTOCORE_EXCEPTIONS as error:
-                raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error
-            return
-        # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
-        # DynamoDB knows this token for longer than a copy can be on its way.
-        token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
-        items = {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token}
+        operation, kwargs = "UpdateItem", self._kwargs(one)
+        if one.mark.is_ghost:
+            # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
+            # DynamoDB knows this token for longer than a copy can be on its way.
+            token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
+            operation, kwargs = (
+                "TransactWriteItems",
+                {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token},
+            )
         try:
-            attempts.dispatch(connection, "TransactWriteItems", items)
+            requests.ask(one.row.connection, operation, kwargs)
         except transport.BOTOCORE_EXCEPTIONS as error:
-            reasons = transport.reasons_of(error)
-            if reasons and reasons[0].get("Code") == "ConditionalCheckFailed":
-                raise Refused(reasons[0].get("Item")) from error
-            if transport.is_conflict(reasons) or transport.is_transient(error):
-                raise Unavailable(error) from error
             raise TransactWriteError("Failed to mark an item", transport.readable(error)) from error
 
     def _kwargs(self, one: Marked) -> dict[str, Any]:

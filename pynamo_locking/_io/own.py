@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import SHARED
+from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.possession import Possession
 from pynamo_locking._io import events, heartbeat, leaving, local, requests, runtime
@@ -114,7 +115,7 @@ class OwnEntry:
                 self.outage.failed(self, error)
                 raise
             except ConfigurationError as error:
-                if error.cause_response_code != "ResourceNotFoundException":
+                if error.cause_response_code != NO_TABLE:
                     raise
                 self.lose("deleted")
                 raise self.loss() from error
@@ -218,8 +219,8 @@ class OwnEntry:
             image = leaving.release(self.row, self.entry.id)
             self.end()
             local.tell_waiters(self.row, image or None)
-        except Unavailable:
-            logger.warning("gave up releasing %s; others wait until its lease is over", self)
+        except Unavailable:  # the log has it
+            pass
         except Refused as refused:
             if refused.repeated:
                 self._know(Possession.removing)

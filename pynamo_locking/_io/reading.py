@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import GetError, TransactWriteError
 
-from pynamo_locking._core import paths as rules
+from pynamo_locking._core import limits
 from pynamo_locking._core.transaction import Fate, fate, shows_committed
 from pynamo_locking._io import attempts, headers, marks, transport, trust
 from pynamo_locking._io.headers import persistently
@@ -81,7 +81,7 @@ class Reader:
         header = persistently(lambda: headers.read(header_table, mark.id))
         if self._level == "snapshot":
             self._ghosts += mark.is_ghost  # they and their headers have to fit into the one read that checks them
-            if not shows_committed(header) or self._ghosts > rules.MOST_ACTIONS // 2:
+            if not shows_committed(header) or self._ghosts > limits.MOST_ACTIONS // 2:
                 return False
         return fate(header) is Fate.WAIT
 

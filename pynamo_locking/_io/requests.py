@@ -14,11 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
-from pynamo_locking._core.lease import backoff, row_expiry_s
+from pynamo_locking._core.error_codes import INVALID, Answer
+from pynamo_locking._core.lease import row_expiry_s
 from pynamo_locking._core.naming import plain, row_name
 from pynamo_locking._core.queue import Entry, LockState, traces
+from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import attempts, denials, events, flaws, records, runtime, transport
 from pynamo_locking._io.records import number
+from pynamo_locking._io.sender import is_sent_again
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -277,14 +280,19 @@ def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
 
     Raises:
         Unavailable: none came at all.
+        Refused: the condition of the last one failed; it knows whether an earlier one was not answered.
     """
-    for attempt in range(most - 1):
+    sending = Sending(Policy(repeats=most - 1, first_pause=0))
+    while True:
         try:
             return call()
+        except Refused as refused:
+            refused.repeated = refused.repeated or sending.in_doubt
+            raise
         except Unavailable as error:
-            logger.debug("not answered, trying again: %s", error)
-            runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-    return call()
+            logger.debug("not answered: %s", error)
+            if not is_sent_again(sending, Answer.UNANSWERED):
+                raise
 
 
 def _expiry(row: Row, lease: float) -> int | None:
@@ -322,7 +330,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     try:
         image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
     except ConfigurationError as error:
-        if error.cause_response_code == "ValidationException":  # as where a part of the document is of another type
+        if error.cause_response_code == INVALID:  # as where a part of the document is of another type
             with suppress(Unavailable):
                 flaws.trusted(row, look_at_document(row))
         raise
@@ -352,7 +360,7 @@ def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[
     try:
         return attempts.dispatch(connection, operation, kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
-        if transport.code_of(error) == transport.CONDITION_FAILED:
+        if transport.answer_of(error) is Answer.REFUSED:
             raise Refused(transport.image_of(error)) from error
         if transport.is_transient(error):
             raise Unavailable(error) from error

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
+from pynamo_locking._core.limits import LARGEST_KEYS
 from pynamo_locking._core.naming import canonical_number, row_name
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.claims import Bound
     from pynamo_locking._io.requests import Row
-
-#: DynamoDB's limits for key values.
-_MAX_BYTES: Final = {"hash": 2048, "range": 1024}
 
 
 class ItemKey(NamedTuple):
@@ -93,8 +91,8 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
         size = len(stored.encode() if isinstance(stored, str) else stored)
     except UnicodeEncodeError as error:
         raise wrong(str(error)) from error
-    if not 0 < size <= _MAX_BYTES[kind]:
-        raise wrong(f"DynamoDB allows 1 to {_MAX_BYTES[kind]} bytes, and it has {size}")
+    if not 0 < size <= LARGEST_KEYS[kind]:
+        raise wrong(f"DynamoDB allows 1 to {LARGEST_KEYS[kind]} bytes, and it has {size}")
     return {attribute.attr_type: stored}
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import paths as rules
+from pynamo_locking._core import limits
+from pynamo_locking._core.error_codes import CANCELLED, INVALID, PASSING
+from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import attempts, transport
-from pynamo_locking._io.writes import Patience
+from pynamo_locking._io.sender import is_sent_again
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.requests import Image
 
 #: Codes with which a read of more than 4 MB is refused.
-_TOO_LARGE: Final = frozenset({"ValidationException", "TransactionCanceledException"})
+_TOO_LARGE: Final = frozenset({INVALID, CANCELLED})
 
 
 class TooLarge(Exception):  # noqa: N818 - an answer, not an error
@@ -39,14 +41,14 @@ def get_together(connection: Connection, gets: Sequence[dict[str, Any]]) -> list
         TransactionConflict: other transactions kept the items busy.
         TransactWriteError: DynamoDB refused the request for another reason.
     """
-    patience = Patience()
+    sending = Sending(Policy(repeats=0))
     while True:
         try:
             answer: dict[str, Any] = attempts.dispatch(connection, "TransactGetItems", {"TransactItems": gets})
         except transport.BOTOCORE_EXCEPTIONS as error:
-            if patience.allows(error):
+            if is_sent_again(sending, transport.answer_of(error)):
                 continue
-            if transport.is_refused_for_now(error, was_tried_once=True):
+            if transport.answer_of(error, is_single=True) in PASSING:
                 raise also(TransactionConflict, TransactWriteError)(
                     f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
                     f"again: {error}",
@@ -77,8 +79,8 @@ def settle(model: type[Model], keys: Sequence[Image]) -> None:
         "ExpressionAttributeNames": {"#key": next(iter(keys[0]))} if keys else {},
     }
     gets = [{"Get": {**get, "Key": key}} for key in keys]
-    for start in range(0, len(gets), rules.MOST_ACTIONS):
-        _settle_some(connection.connection, gets[start : start + rules.MOST_ACTIONS])
+    for start in range(0, len(gets), limits.MOST_ACTIONS):
+        _settle_some(connection.connection, gets[start : start + limits.MOST_ACTIONS])
 
 
 def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:

@@ -20,6 +20,8 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb.connection import Connection
 from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError, VerboseClientError
 
+from pynamo_locking._core import error_codes
+from pynamo_locking._core.error_codes import ACTION_FAILED, CANCELLED, CONDITION_FAILED, INVALID, PASSING, Answer
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
@@ -30,28 +32,6 @@ Reasons = list[dict[str, Any]]
 
 #: What a request through PynamoDB can raise.
 BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
-
-CONDITION_FAILED: Final = "ConditionalCheckFailedException"
-
-#: A single write met a transaction, or, in a global table with strong consistency, a write of another Region.
-CONFLICTS: Final = frozenset({"TransactionConflictException", "ReplicatedWriteConflictException"})
-
-#: Refused for now, not applied, worth another try.
-BUSY: Final = frozenset(
-    {
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "Throttling",
-        "ThrottlingException",
-        "TransactionInProgressException",
-        *CONFLICTS,
-    }
-)
-_CANCELLED_BUSY: Final = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
-#: The server failed; the write may have been applied.
-_BROKEN: Final = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable"})
-
-HTTP_SERVER_ERROR: Final = 500
 
 #: Set on an exception of botocore: whether an attempt before the last one may have been applied.
 REPEATED: Final = "pynamo_locking_was_repeated"
@@ -77,20 +57,15 @@ def _original(error: BaseException | None) -> BaseException | None:
 
 
 def image_of(error: BaseException) -> dict[str, Any] | None:
-    """Return the item that came with a failed condition, or None if there is no such item."""
-    image: dict[str, Any] | None = _response(_original(error)).get("Item")
+    """Return the item that came with a failed condition, of a write or a transaction of one; None if there is none."""
+    response = _response(_original(error))
+    image: dict[str, Any] | None = next(iter(response.get("CancellationReasons", [])), response).get("Item")
     return image
 
 
 def reasons_of(error: BaseException | None) -> Reasons:
     """Return why a transaction was cancelled, one reason an action; empty if it was not."""
     return list(_response(_original(error)).get("CancellationReasons", []))
-
-
-def is_conflict(reasons: Reasons) -> bool:
-    """Tell whether a transaction only met another one, or a limit, and may pass later."""
-    codes = {reason.get("Code") for reason in reasons} - {"None", None}
-    return bool(codes) and codes <= _CANCELLED_BUSY
 
 
 def was_repeated(error: BaseException | None) -> bool:
@@ -105,19 +80,32 @@ def was_repeated(error: BaseException | None) -> bool:
     return bool(metadata.get("RetryAttempts", 0))
 
 
+def answer_of(error: BaseException, *, is_single: bool = False) -> Answer:
+    """Return what the last attempt of a request came back with.
+
+    Args:
+        error: as botocore raised it.
+        is_single: whether botocore made no attempt before that one.
+    """
+    reasons = reasons_of(error)
+    if reasons:
+        return error_codes.answer_of_reasons([reason.get("Code") or "None" for reason in reasons])
+    if isinstance(error, (HTTPClientError, NoConnectionError)):
+        # botocore shows the last of several attempts: "no connection" says nothing about those before.
+        is_known = is_single or hasattr(error, REPEATED)
+        return Answer.NOT_SENT if is_known and was_not_sent(error) else Answer.UNANSWERED
+    status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return error_codes.answer_of(code_of(error), status)
+
+
 def is_transient(error: BaseException) -> bool:
     """Tell whether the same request may succeed later."""
-    on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
-    return on_the_way or code_of(error) in BUSY or _server_failed(error)
+    return answer_of(error) in {*PASSING, Answer.UNANSWERED}
 
 
-def is_ambiguous(error: BaseException | None) -> bool:
+def is_ambiguous(error: BaseException) -> bool:
     """Tell whether the request may have been applied all the same."""
-    # botocore shows the last of several attempts: "no connection" says nothing about those before.
-    on_the_way = isinstance(error, (HTTPClientError, NoConnectionError))
-    if on_the_way and was_not_sent(error) and hasattr(error, REPEATED):
-        on_the_way = False
-    return on_the_way or _server_failed(error) or was_repeated(error)
+    return answer_of(error) is Answer.UNANSWERED or was_repeated(error)
 
 
 @contextlib.contextmanager
@@ -141,16 +129,6 @@ def readable(error: Exception) -> Exception:
 def was_not_sent(error: BaseException | None) -> bool:
     """Tell whether the last attempt of a request never left, since there was no connection."""
     return isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
-
-
-def is_refused_for_now(error: BaseException, *, was_tried_once: bool = False) -> bool:
-    """Tell whether the request was not applied, for another writer's or a limit's sake, and may be later.
-
-    Throttled requests are not counted unless they were tried once: botocore has repeated them already.
-    """
-    if was_tried_once and (code_of(error) in BUSY or was_not_sent(error)):
-        return True
-    return code_of(error) in CONFLICTS or is_conflict(reasons_of(error))
 
 
 def shown(reasons: Reasons) -> list[CancellationReason | None]:
@@ -182,13 +160,13 @@ def condition_failed(
     """
     if error is not TransactWriteError:
         return _cause(CONDITION_FAILED, message, table, request)
-    reasons = shown([{"Code": "ConditionalCheckFailed", "Message": message}])
-    return _cause("TransactionCanceledException", message, table, request, reasons)
+    reasons = shown([{"Code": ACTION_FAILED, "Message": message}])
+    return _cause(CANCELLED, message, table, request, reasons)
 
 
 def invalid(message: str, table: str) -> VerboseClientError:
     """Return the cause of a refusal of what DynamoDB would call invalid, before it is sent."""
-    return _cause("ValidationException", message, table, None)
+    return _cause(INVALID, message, table, None)
 
 
 def _cause(
@@ -205,11 +183,6 @@ def _cause(
         {"request_id": None if request is None else headers.get("x-amzn-requestid", ""), "table_name": table},
         cancellation_reasons=reasons,
     )
-
-
-def _server_failed(error: BaseException | None) -> bool:
-    status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return code_of(error) in _BROKEN or status >= HTTP_SERVER_ERROR
 
 
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE, dead_among
-from pynamo_locking._io import expiry, guards, requests, runtime, transport
+from pynamo_locking._core.sending import Next, Policy
+from pynamo_locking._io import expiry, guards, requests, runtime, sender, transport
 from pynamo_locking._io.evicting import evict_dead
 from pynamo_locking._io.resolving import Resolver, StillPending
-from pynamo_locking._io.writes import Patience, refusal
+from pynamo_locking._io.writes import refusal
 from pynamo_locking.exceptions import ItemLocked, LockingError, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -52,78 +53,56 @@ class _Sending:
         self.guard = None if row is None else guards.unlocked(row)
         self.founding = [] if row is None else guards.founding(row)
         self.kwargs = write.kwargs(self.guard, self.founding)
-        self.repeated = False
+        self.once = write.is_tried_once
         self.may_evict = True
         self.may_clear = write.creates
-        self.patience = Patience()
         self.resolver = Resolver()
-        # Attempts that botocore must not make for us are made here; one more than it would have made.
-        self.once = write.is_tried_once
-        self.again = 0
-        self.limit = write.item._get_connection().connection._max_retry_attempts_exception + 1 if self.once else 1
 
     def send(self) -> dict[str, Any]:
-        while True:
-            try:
-                return self.write.dispatch(self.kwargs, once=self.once)
-            except transport.BOTOCORE_EXCEPTIONS as error:
-                self.repeated = self.repeated or transport.was_repeated(error)
-                if transport.code_of(error) == transport.CONDITION_FAILED:
-                    data = self._settle(error)
-                    if data is not None:
-                        return data
-                    continue
-                if self.patience.allows(error, was_tried_once=self.once):
-                    continue
-                if not (self.repeated or transport.is_ambiguous(error)):
-                    raise self.write.failed(error) from error
-                if self.write.is_sent_once:
-                    return self._look(error)
-                self._repeat(error)
+        write, once = self.write, self.once
+        # Attempts that botocore must not make for us are made here; one more than it would have made.
+        most = write.item._get_connection().connection._max_retry_attempts_exception + 1 if once else 1
+        policy = Policy(most if write.is_repeatable else 0, 0 if once else None, once, looks=write.is_sent_once)
+        return sender.send(self._attempt, self._settle, write.failed, write.unknown, look=self._look, policy=policy)
 
-    def _repeat(self, error: Exception) -> None:
-        """Make ready for another attempt after one of which nothing is known."""
-        if self.again >= self.limit or not self.write.is_repeatable:
-            raise self.write.unknown(error) from error
-        self.repeated = True
-        if self.once:
-            runtime.current.sleep(backoff(self.again, runtime.current.jitter()))
+    def _attempt(self, how: Next | None) -> dict[str, Any]:
+        if self.once and how is Next.REPEAT:
             self.write.part.renew(runtime.current.token())
             self.kwargs = self.write.kwargs(self.guard, self.founding)
-        self.again += 1
+        return self.write.dispatch(self.kwargs, once=self.once)
 
-    def _settle(self, error: Exception) -> dict[str, Any] | None:
+    def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
         """Return the answer to a refused write that had been applied; None if it is worth another try."""
         image = transport.image_of(error)
-        outcome = self.write.judge(image, repeated=self.repeated)
+        outcome = self.write.judge(image, repeated=in_doubt)
         if outcome is Outcome.APPLIED:
             return {} if image is None else {"Attributes": image}
         if outcome is Outcome.UNKNOWN:
             raise self.write.unknown(error) from error
+        may_be_applied = in_doubt and self.write.may_still_be_applied(image)
         try:
             state = FREE if self.row is None else self.row.state(image)
         except LockingError as reason:
-            if self.repeated and self.write.may_still_be_applied(image):
+            if may_be_applied:
                 raise self.write.unknown(error) from reason
             raise
         if state.mark is not None:
-            self._resolve(state.mark, image, error)
-            return None
-        if state.entries:
-            self._evict(state, image, error)
-            return None
-        if self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
+            self._resolve(state.mark, error, may_be_applied=may_be_applied)
+        elif state.entries:
+            self._evict(state, image, error, may_be_applied=may_be_applied)
+        elif self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
             self._clear(image)
-            return None
-        raise refusal(self.write, self.write.operation.error, image, error) from error
+        else:
+            raise refusal(self.write, self.write.operation.error, image, error) from error
+        return None
 
-    def _resolve(self, mark: Mark, image: Image | None, error: Exception) -> None:
+    def _resolve(self, mark: Mark, error: Exception, *, may_be_applied: bool) -> None:
         """Take the mark of a transaction out of the way, or wait for it."""
         assert self.row is not None  # noqa: S101 - it has the mark
         try:
             self.resolver.resolve(self.row, mark)
         except (StillPending, requests.Unavailable, LockingError) as reason:
-            if self.repeated and self.write.may_still_be_applied(image):
+            if may_be_applied:
                 raise self.write.unknown(error) from reason
             if isinstance(reason, LockingError):
                 raise
@@ -131,11 +110,11 @@ class _Sending:
                 f"Failed to {self.write.operation.verb} item: {reason}. Trying again is safe.", cause=error
             ) from reason
 
-    def _evict(self, state: LockState, image: Image | None, error: Exception) -> None:
+    def _evict(self, state: LockState, image: Image | None, error: Exception, *, may_be_applied: bool) -> None:
         assert self.row is not None  # noqa: S101 - a lock has one
         may_evict, self.may_evict = self.may_evict, False
         if not (may_evict and evict_all(self.row, state, type(self.write.item))):
-            if self.repeated and self.write.may_still_be_applied(image):
+            if may_be_applied:
                 raise self.write.unknown(error) from error
             stored = None if image is None else (type(self.write.item), image)
             raise locked_out(self.row, state, self.write.operation.error, error, stored) from error
@@ -171,7 +150,7 @@ def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
     try:
         connection.connection.dispatch("DeleteItem", kwargs)
     except transport.BOTOCORE_EXCEPTIONS as error:
-        if transport.code_of(error) != transport.CONDITION_FAILED:  # else somebody else was faster
+        if transport.answer_of(error) is not Answer.REFUSED:  # else somebody else was faster
             raise
 
 

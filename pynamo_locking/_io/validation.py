@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamo_locking._core import paths as rules
+from pynamo_locking._core import limits
+from pynamo_locking._core.paths import chunks
 from pynamo_locking._core.transaction import shows_committed
 from pynamo_locking._io import headers, images, trust
 from pynamo_locking._io.together import TooLarge, get_together
@@ -54,13 +55,13 @@ def validate(
         StillPending: a transaction that is alive has one of them.
     """
     absent = [member for member in members if member.is_absent]
-    if len(absent) > rules.MOST_ACTIONS:
+    if len(absent) > limits.MOST_ACTIONS:
         raise ConfigurationError(
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
-            f"{rules.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
+            f"{limits.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
     ordered = in_order(members)
-    parts = [[ordered[i] for i in chunk] for chunk in rules.chunks([item_size(member) for member in ordered])]
+    parts = [[ordered[i] for i in chunk] for chunk in chunks([item_size(member) for member in ordered])]
     while parts:
         pulse()
         left = _Part(parts.pop(0), resolver, is_snapshot=is_snapshot).validate()
@@ -133,7 +134,7 @@ class _Part:
         marks: dict[str, Mark] = {}
         for i, mark in enumerate(self._marks):
             more = marks if mark is None else marks | {mark.id: mark}
-            if i + 1 + len(more) <= rules.MOST_ACTIONS:
+            if i + 1 + len(more) <= limits.MOST_ACTIONS:
                 marks = more
             elif i >= self._absent:
                 self._leave_from(i)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 
+from pynamo_locking._core import error_codes
+from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.freshness import Why
-from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.outcome import Kind, Outcome, judge_by_id
-from pynamo_locking._io import attempts, expiry, guards, runtime, transport, versions
+from pynamo_locking._io import attempts, expiry, guards, transport, versions
 from pynamo_locking._io.denials import foreign, has_foreign
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown, StaleVersion, TransactionConflict, also
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.requests import Image
     from pynamo_locking._io.versions import VersionPart
-
-#: A write that is refused for another transaction's sake (a heartbeat is enough) is sent again so many times.
-BUSY_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Write:
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
         message = f"Failed to {self.operation.verb} item: {error}"
-        if transport.code_of(error) in transport.CONFLICTS:
+        if error_codes.answer_of(transport.code_of(error)) is Answer.CONFLICT:
             busy: Any = also(TransactionConflict, self.operation.error)(message, cause=error)
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, transport.readable(error))
@@ -238,26 +236,6 @@ def _why_stale(expected: int | None, actual: int | None, image: Image | None) ->
     if actual == expected:
         found += " by another write (the item was deleted and created again, or written without its version)"
     return f"it was read in version {expected}, and is stored {found}. {again}"
-
-
-class Patience:
-    """The budget for writes that are refused for now: eight more attempts, with pauses of full jitter."""
-
-    def __init__(self) -> None:
-        self._used = 0
-
-    def allows(self, error: BaseException, *, was_tried_once: bool = False) -> bool:
-        """Wait, and tell whether to send the write again; False if it was refused for good, or too often.
-
-        Args:
-            error: what came back.
-            was_tried_once: whether botocore has not repeated it already, where it would have.
-        """
-        if self._used >= BUSY_ATTEMPTS or not transport.is_refused_for_now(error, was_tried_once=was_tried_once):
-            return False
-        self._used += 1
-        runtime.current.sleep(backoff(self._used, runtime.current.jitter()))
-        return True
 
 
 # What is asked for

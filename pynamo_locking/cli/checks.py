@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
+from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._io import administration
 from pynamo_locking._io.administration import describe, keys_in, keys_of, ttl_of
 from pynamo_locking.cli.problems import EXPECTED, explain, said
@@ -67,7 +68,7 @@ def exists(model: type[Model]) -> bool:
     try:
         describe(model)
     except EXPECTED as error:
-        if said(error)[0] == "ResourceNotFoundException":
+        if said(error)[0] == NO_TABLE:
             return False
         raise
     return True
@@ -98,7 +99,7 @@ def findings(model: type[Model]) -> list[Finding]:
     try:
         description = describe(model)
     except EXPECTED as error:
-        if said(error)[0] != "ResourceNotFoundException":
+        if said(error)[0] != NO_TABLE:
             return [_not_described(error)]
         return [Finding("exists", PROBLEM, "there is no such table", CREATE)]
     expiry = list(_expiry(model, is_global=bool(description.get("Replicas"))))

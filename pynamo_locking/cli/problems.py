@@ -20,6 +20,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb.exceptions import PynamoDBException
 
+from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _of_settings(error: BaseException) -> Problem | None:
 def _of_answer(error: BaseException) -> Problem | None:
     """Return the problem of a request that was refused, or had no answer."""
     code, message = _code_and_message(error)
-    if code == "ResourceNotFoundException":
+    if code == NO_TABLE:
         said = str(error) if isinstance(error, LockingError) else message
         return Problem(
             "table_missing",

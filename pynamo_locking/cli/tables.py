@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
+from pynamo_locking._core.error_codes import TABLE_EXISTS
 from pynamo_locking._io import administration, listing
 from pynamo_locking.cli import checks, models, output
 from pynamo_locking.cli.command import argument, command, flag, group
@@ -124,7 +125,7 @@ def _create(model: type[Model]) -> bool:
     try:
         model.create_table(wait=True, **options)
     except TableError as error:
-        if said(error)[0] != "ResourceInUseException":
+        if said(error)[0] != TABLE_EXISTS:
             raise
         return False
     return True

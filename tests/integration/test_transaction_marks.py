@@ -585,7 +585,7 @@ def test_later_attempts_read_with_the_age_of_the_first(clock: VirtualClock, monk
         if len(attempts) == 1:
             with pending(clock, monkeypatch):
                 raise TransactionConflict("made up")
-        monkeypatch.setattr("pynamo_locking._core.paths.MOST_ACTIONS", 100)  # so many of them may be absent
+        monkeypatch.setattr("pynamo_locking._core.limits.MOST_ACTIONS", 100)  # so many of them may be absent
         for key in KEYS:
             tx.get_or_none(Purse, key)
         assert clock.elapsed - attempts[-1] < 5

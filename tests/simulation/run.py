@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from pynamo_locking._core import paths
+from pynamo_locking._core import limits
 from pynamo_locking._io import headers, heartbeat, leaving, local, loops, own, runtime
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
@@ -249,7 +249,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
         (heartbeat, "heart", heart),
     ]
     if workload.most_actions is not None:
-        replaced += [(paths, "MOST_ACTIONS", workload.most_actions)]
+        replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
     if workload.final_ttl_s is not None:
         replaced += [(headers, "IDLE_TTL_S", workload.final_ttl_s)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]

@@ -28,7 +28,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._core import paths as rules
+from pynamo_locking._core import limits
 from tests.support.models import QUICK
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Entry(LockableModel):
 
 def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW) -> None:
     """Make every transaction of more than so many actions a long one."""
-    monkeypatch.setattr(rules, "MOST_ACTIONS", actions)
+    monkeypatch.setattr(limits, "MOST_ACTIONS", actions)
 
 
 def purses(count: int, prefix: str = "p", **values: Any) -> list[Purse]:

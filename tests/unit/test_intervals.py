@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking._core.intervals import Edge, Span, begin_of, colliding, gaps, joined
-from pynamo_locking._core.naming import MAX_NAME_BYTES, guard_name, row_name
+from pynamo_locking._core.limits import LARGEST_KEYS
+from pynamo_locking._core.naming import guard_name, row_name
 
 POINTS = range(12)
 
@@ -104,5 +105,5 @@ def test_names_of_guards_are_no_names_of_items(size: int) -> None:
 
     assert len(names) == 4
     assert not names & items
-    assert all(len(name) <= MAX_NAME_BYTES for name in names)
+    assert all(len(name) <= LARGEST_KEYS["hash"] for name in names)
     assert guard_name("table", ("N", "1.0")) == guard_name("table", ("N", "1"))

@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pynamo_locking import ConfigurationError
+from pynamo_locking._core.limits import LARGEST_KEYS
 from pynamo_locking._core.naming import (
     LONGEST_OWNER,
-    MAX_NAME_BYTES,
     canonical_number,
     checked_owner,
     row_name,
@@ -96,7 +96,7 @@ def test_names_fit_into_a_key(table, left, right):
     """However long the key is; a digest begins with a character that nothing else contains."""
     name = row_name(table, (("S", left), ("S", right)))
 
-    assert len(name.encode()) <= MAX_NAME_BYTES
+    assert len(name.encode()) <= LARGEST_KEYS["hash"]
     assert name.isascii()
     assert ("#" in name) == (len(quote(table, safe="") + quote(left, safe="") + quote(right, safe="")) + 2 > 2048)
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
 from pynamo_locking._core.paths import (
-    MOST_ACTIONS,
-    MOST_BYTES,
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking._core.limits import MOST_ACTIONS
 from pynamo_locking._expressions.refusals import Refusal, invalid
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking.testing._dynamodb.capacity import TRANSACTIONAL, Bill, read_units
@@ -22,7 +23,6 @@ _READ: Final[dict[str, Callable[[Store, Mapping[str, Any]], Write]]] = {
     "Delete": read_delete,
     "ConditionCheck": read_check,
 }
-_MOST_ACTIONS: Final = 100
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LONGEST_TOKEN: Final = 36
 #: For how long a token is remembered.
@@ -168,8 +168,8 @@ def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, An
 
 
 def _check_number(actions: Sequence[Mapping[str, Any]]) -> None:
-    relation = "greater than or equal to 1" if not actions else f"less than or equal to {_MOST_ACTIONS}"
-    if not 1 <= len(actions) <= _MOST_ACTIONS:
+    relation = "greater than or equal to 1" if not actions else f"less than or equal to {MOST_ACTIONS}"
+    if not 1 <= len(actions) <= MOST_ACTIONS:
         raise invalid(
             "1 validation error detected: Value at 'transactItems' failed to satisfy constraint: "
             f"Member must have length {relation}"

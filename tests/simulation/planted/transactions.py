@@ -178,8 +178,8 @@ def r11_silence_is_taken_for_failure() -> Patches:
 
 
 def _settle_without_images(settle: Any) -> Any:
-    def refused(self: Any, reasons: Any, error: Any, *, in_doubt: bool) -> Any:
-        return settle(self, reasons, error, in_doubt=in_doubt and False)
+    def refused(self: Any, error: Any, in_doubt: bool) -> Any:
+        return settle(self, error, in_doubt and False)
 
     return refused
 

@@ -1,0 +1,88 @@
+"""When a request is sent again, and when its sender stops. Pure: it neither sends nor waits.
+
+An attempt of which nothing is known may have been applied. From then on the request is in doubt: a refusal of a later
+copy does not prove that nothing was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from pynamo_locking._core.error_codes import PASSING, Answer
+
+#: A request that meets other writes is sent again so many times (a heartbeat is enough to meet one).
+MOST_CONFLICTS: Final = 8
+
+
+class Next(Enum):
+    """What the sender does after an attempt that failed."""
+
+    SETTLE = "judge by the stored item, which came with the refusal"
+    AGAIN = "send it again: no attempt was applied"
+    REPEAT = "send a copy: an attempt may have been applied"
+    LOOK = "read the item to find out whether it was applied"
+    FAIL = "report that it was not applied"
+    UNKNOWN = "report that it may have been applied"
+
+
+class Step(NamedTuple):
+    """What is next, and the number of the pause before it, for `lease.backoff`; None if there is no pause."""
+
+    next: Next
+    pause: int | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a request may be sent again.
+
+    Attributes:
+        repeats: how many copies follow attempts of which nothing is known.
+        first_pause: the number of the pause before the first copy; None if copies follow at once.
+        is_single: whether botocore sends each attempt only once, so that throttled ones are sent again by the sender.
+        looks: whether no copy may follow, since it could be applied as well: the sender reads instead.
+    """
+
+    repeats: int = 1
+    first_pause: int | None = None
+    is_single: bool = False
+    looks: bool = False
+
+
+class Sending:
+    """One request, from its first attempt to its end.
+
+    Attributes:
+        in_doubt: whether an attempt may have been applied.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.in_doubt = False
+        self._conflicts = 0
+        self._repeats = 0
+
+    def after(self, answer: Answer, *, was_repeated: bool = False) -> Step:
+        """Return what comes after a failed attempt.
+
+        Args:
+            answer: what the attempt came back with.
+            was_repeated: whether botocore made more than one of it, and an earlier one may have been applied.
+        """
+        self.in_doubt = self.in_doubt or was_repeated
+        if answer is Answer.REFUSED:
+            return Step(Next.SETTLE)
+        passes = answer in PASSING if self.policy.is_single else answer is Answer.CONFLICT
+        if passes and self._conflicts < MOST_CONFLICTS:
+            self._conflicts += 1
+            return Step(Next.REPEAT if self.in_doubt else Next.AGAIN, self._conflicts)
+        if answer is not Answer.UNANSWERED and not self.in_doubt:
+            return Step(Next.FAIL)
+        self.in_doubt = True
+        if self.policy.looks or self._repeats >= self.policy.repeats:
+            return Step(Next.LOOK if self.policy.looks else Next.UNKNOWN)
+        number, first = self._repeats, self.policy.first_pause
+        self._repeats += 1
+        return Step(Next.REPEAT, None if first is None else first + number)
