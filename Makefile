@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These kill and pause processes of their own, and mostly wait for leases to end: two run at a time.
-WAITING := $(foreach name,cli_run crashes fork pauses,tests/integration/test_$(name).py)
+WAITING := $(foreach name,cli/test_run locks/test_crashes locks/test_fork locks/test_pauses,tests/integration/$(name).py)
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
-ALONE := $(foreach name,contrib_processes demo interval_processes preload processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
+ALONE := $(foreach name,contrib/test_processes intervals/test_processes locks/test_processes locks/test_threads transactions/test_kills,tests/integration/$(name).py) \
+	$(foreach name,demo preload random_kills soak,tests/integration/whole/test_$(name).py)
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
@@ -44,7 +45,7 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
 simulate: $(VENV)/.test ## all broken rows, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
-	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/test_broken_rows.py
+	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)

@@ -3,8 +3,8 @@
 Each worker notes in a file of its own what it is about to do and what became of it. A kill can come at any
 instruction, so the last line of a dead worker may be a write without an end: it may have been applied.
 
-Forks in the middle of a lock are in `test_fork`; a kill or a pause at a chosen moment in `test_crashes` and
-`test_pauses`.
+Forks in the middle of a lock are in `locks/test_fork`; a kill or a pause at a chosen moment in `locks/test_crashes` and
+`locks/test_pauses`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Worker:
             "go_on": str(folder / "go-on"),
             "seed": f"{seed}/{number}",
         }
-        code = "from tests.integration.test_random_kills import work; work()"
+        code = "from tests.integration.whole.test_random_kills import work; work()"
         with self._said.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, json.dumps(job)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log

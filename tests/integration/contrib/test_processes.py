@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
 SHOP: Final = EXAMPLES / "django_shop"
 WORKERS: Final = 3
 CLIENTS: Final = 6

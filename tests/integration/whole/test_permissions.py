@@ -19,7 +19,7 @@ from tests.support.transaction_models import Entry, Purse, Session, Transactions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGE: Final = Path(__file__).parents[2] / "docs/reference/permissions.md"
+PAGE: Final = Path(__file__).parents[3] / "docs/reference/permissions.md"
 #: The permission that an action of a transaction takes.
 ACTIONS: Final = {
     "Put": "PutItem",

@@ -31,7 +31,7 @@ SAFE = [name for name, kind in CONTENDERS.items() if kind.is_safe and name != PO
 LOCKS = [name for name in SAFE if CONTENDERS[name].has_lock]
 #: Locks of others, whose leases this file watches; ours have tests of their own.
 LEASES = ["ticket scheme (2020)", "AWS lock client's algorithm", "python-dynamodb-lock 0.9.1", "lease by a clock"]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from pynamo_locking import (
 from pynamo_locking.contrib.django import etag, hold, if_match, locked_atomic
 from tests.support import faults
 
-SHOP: Final = Path(__file__).parents[2] / "docs" / "examples" / "django_shop"
+SHOP: Final = Path(__file__).parents[3] / "docs" / "examples" / "django_shop"
 PROBLEM: Final = "application/problem+json"
 PRODUCT: Final = "a book about locks"
 

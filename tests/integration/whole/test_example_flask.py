@@ -21,7 +21,7 @@ from tests.support import faults
 if TYPE_CHECKING:
     from types import ModuleType
 
-FILE: Final = Path(__file__).parents[2] / "docs" / "examples" / "device_schedule.py"
+FILE: Final = Path(__file__).parents[3] / "docs" / "examples" / "device_schedule.py"
 
 
 def loaded() -> ModuleType:

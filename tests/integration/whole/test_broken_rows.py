@@ -29,8 +29,8 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import headers, records
 from pynamo_locking.testing import VirtualClock
-from tests.integration.test_cli import Shell, prepared
-from tests.integration.test_poisoned_marks import (
+from tests.integration.cli.test_commands import Shell, prepared
+from tests.integration.transactions.test_poisoned_marks import (
     MOST_REQUESTS,
     RESOLVING,
     batch,

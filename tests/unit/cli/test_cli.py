@@ -466,7 +466,7 @@ def test_the_log(tmp_path, capsys):
 # The reference
 
 
-REFERENCE = Path(__file__).parents[2] / "docs/reference/command-line.md"
+REFERENCE = Path(__file__).parents[3] / "docs/reference/command-line.md"
 SOURCE = Path(pynamo_locking.cli.__file__).parent
 
 

@@ -1,6 +1,6 @@
 """A bad network on real sockets: botocore's own attempts, timeouts and connection pool, and a truthful answer.
 
-`test_lost_responses` and `test_write_ids` spoil requests inside botocore, where any moment can be chosen.
+`writes/test_lost_responses` and `writes/test_write_ids` spoil requests inside botocore, where any moment can be chosen.
 Here nothing of botocore is touched but the length of its pauses: a proxy stands before the engine.
 """
 

@@ -18,7 +18,7 @@ from tests.support import faults
 if TYPE_CHECKING:
     from types import ModuleType
 
-EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
 PROBLEM: Final = "application/problem+json"
 OWNER: Final = "Ada Lovelace"
 

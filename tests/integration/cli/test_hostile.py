@@ -31,7 +31,7 @@ from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.ending import Ending, Stopped
 from pynamo_locking.cli.problems import Problem
 from tests.engines.servers import TRAMPOLINE
-from tests.integration.test_cli import MODELS, Shell, changed, denied, described, name_of, prepared
+from tests.integration.cli.test_commands import MODELS, Shell, changed, denied, described, name_of, prepared
 from tests.support.models import QUICK, Account, Locks
 from tests.support.transaction_models import Transactions
 from tests.support.workers import PATIENCE, until
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-HERE = "tests.integration.test_cli_hostile"
+HERE = "tests.integration.cli.test_hostile"
 
 
 class Photo(LockableModel):
