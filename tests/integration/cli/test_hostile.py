@@ -31,8 +31,8 @@ from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.ending import Ending, Stopped
 from pynamo_locking.cli.problems import Problem
 from tests.engines.servers import TRAMPOLINE
-from tests.integration.cli.test_commands import MODELS, Shell, changed, denied, described, name_of, prepared
 from tests.support.models import QUICK, Account, Locks
+from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared
 from tests.support.transaction_models import Transactions
 from tests.support.workers import PATIENCE, until
 

@@ -29,8 +29,9 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import headers, records
 from pynamo_locking.testing import VirtualClock
-from tests.integration.cli.test_commands import Shell, prepared
-from tests.integration.transactions.test_poisoned_marks import (
+from tests.support.interval_models import Slot, SlotLocks
+from tests.support.models import Locks
+from tests.support.poisoned import (
     MOST_REQUESTS,
     RESOLVING,
     batch,
@@ -53,8 +54,7 @@ from tests.integration.transactions.test_poisoned_marks import (
     tx_snapshot,
     update,
 )
-from tests.support.interval_models import Slot, SlotLocks
-from tests.support.models import Locks
+from tests.support.shell import Shell, prepared
 from tests.support.transaction_models import (
     Entry,
     Purse,
