@@ -3,6 +3,8 @@
 ``memory``  the in-memory engine alone
 ``cheap``   the two engines that cost little
 ``path``    each path that writes
+``account``  an account with a lock in it
+``device``   a device with its lock in a row of its own
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engines.engine import running
+from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import make_long_from
 
 if TYPE_CHECKING:
@@ -33,6 +36,24 @@ def cheap(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """The two engines that cost little."""
     with running(request.param, servers) as engine:
         yield engine
+
+
+@pytest.fixture
+def account(engine: Engine) -> type[Account]:
+    """An account with 100 in it, and a lock document."""
+    engine.bind(Account)
+    Account("a", balance=100).save()
+    with Account.locked("a"):
+        pass
+    return Account
+
+
+@pytest.fixture
+def device(engine: Engine) -> type[Device]:
+    """A device whose lock is in a row of its own."""
+    engine.bind(Locks, Device)
+    Device("d", state="off").save()
+    return Device
 
 
 @pytest.fixture(params=["single", "native", "long"])

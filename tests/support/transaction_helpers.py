@@ -76,3 +76,8 @@ def units(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> tuple[in
         patch.setattr(Connection, "dispatch", dispatch)
         call()
     return int(total["requests"]), total["CapacityUnits"], total["read"]
+
+
+def balance(key: str) -> int:
+    """What is stored."""
+    return int(Purse.get(key, consistent_read=True).balance)

@@ -14,10 +14,14 @@ from pynamo_locking import (
     LockSettings,
     LockTimeout,
     NamedLock,
+    Transaction,
+    sweep,
+    transactional,
 )
 from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere
+from tests.support.transaction_models import Purse, Transactions
 
 
 def test_a_missing_item(engine):
@@ -185,3 +189,36 @@ def test_tables_are_made_once_on_every_engine(engine):
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     ttl = client.describe_time_to_live(TableName=Locks.Meta.table_name)["TimeToLiveDescription"]
     assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expires_s")
+
+
+def test_a_lock_table_elsewhere_is_refused(engine):
+    """No transaction could include both tables."""
+    engine.bind(Locks, Document)
+
+    class Far(Document):
+        class Meta:
+            table_name = "far"
+            region = "eu-central-1"
+            host = "http://127.0.0.1:9"
+            lock_settings = LockSettings()
+            lock_table = Locks
+
+        mutex = None
+
+    with pytest.raises(ConfigurationError, match=r"same Meta\.region"):
+        Far.locked("f", 1)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "3", True, None])
+def test_numbers_of_things_are_checked(memory, number):
+    """Bad input is a ConfigurationError, before anything is sent."""
+    memory.bind(Purse, Transactions)
+    for call in (
+        lambda: Purse.modify("p0", lambda purse: None, attempts=number),
+        lambda: Purse.guarded_batch(workers=number),
+        lambda: transactional(attempts=number)(lambda tx: None),
+        lambda: sweep(Transactions, segments=number),
+        lambda: Transaction(workers=number),
+    ):
+        with pytest.raises(ConfigurationError, match="not "):
+            call()

@@ -1,4 +1,4 @@
-"""The table of a NamedLock, made by several processes at once."""
+"""The table of a NamedLock, made by several processes at once, and its rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from pynamodb.exceptions import TableError
 
 from pynamo_locking import NamedLock
+from tests.support.models import Locks
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -51,3 +52,20 @@ def test_ttl_is_refused(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(locks.Meta, "table_name", dynoxide.new_name())  # a table that is not there
     with pytest.raises(TableError, match="ResourceNotFoundException"):
         locks.update_ttl(ignore_update_ttl_errors=False)
+
+
+def test_saving_a_lock_row_keeps_its_expiry(engine):
+    """The copy of the expiry that was loaded long ago does not replace the one of the last renewal."""
+    engine.bind(Locks)
+    with Locks.locked("n", heartbeat=False) as lock:
+        item = lock.item
+        client = Locks._get_connection().connection.client
+        later = {
+            "TableName": Locks.Meta.table_name,
+            "Key": {"name": {"S": "n"}},
+            "UpdateExpression": "SET expires_s = :later",
+            "ExpressionAttributeValues": {":later": {"N": "4102444800"}},
+        }
+        client._make_api_call("UpdateItem", later)
+        item.save()
+        assert Locks.get("n").expires.timestamp() == 4102444800

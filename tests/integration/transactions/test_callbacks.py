@@ -229,3 +229,14 @@ def test_a_transaction_that_only_reads_has_no_idempotency_key(memory: Engine, op
     with pytest.raises(ConfigurationError, match="read only"):
         Transaction(Transactions, idempotency_key="k", **options)
     assert rows_of(Transactions) == []
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_coroutines_are_refused() -> None:
+    """They would run after the commit."""
+
+    async def later(tx: Transaction) -> None: ...
+
+    decorate: Any = transactional()
+    with pytest.raises(ConfigurationError, match="coroutine"):
+        decorate(later)

@@ -22,7 +22,7 @@ from pynamo_locking import (
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.parties import held_elsewhere, in_thread
-from tests.support.transaction_helpers import add_fillers
+from tests.support.transaction_helpers import add_fillers, balance
 from tests.support.transaction_models import (
     Plain,
     Purse,
@@ -390,3 +390,32 @@ def test_the_deadline(memory: Engine, path: str) -> None:
         assert clock.elapsed <= 8
     assert stored(Purse, "filler0") is None
     assert marked_rows(Purse) == []
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_a_committed_transaction_is_not_run_again() -> None:
+    """Although a callback after the commit fails with what is worth another attempt before it."""
+    purses(1)
+
+    @transactional(attempts=3)
+    def add(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        purse.balance += 1
+        tx.save(purse)
+        tx.after_commit(lambda: Purse("p0", note="new").save())
+
+    with pytest.raises(StaleVersion):
+        add()
+    assert balance("p0") == 101
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_a_lock_that_is_lost_without_a_write_does_not_undo_a_commit() -> None:
+    """What was read under it is checked by its write id; the commit says what it has done."""
+    purses(2)
+    with transaction() as tx:
+        tx.get(Purse, "p0", for_update=True)
+        tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
+        [holder] = Purse.lock_state("p0").holders
+        Purse.break_lock("p0", ticket=holder.ticket)
+    assert balance("p1") == 101

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.exceptions import TransactWriteError
+from pynamodb.exceptions import PutError, TransactWriteError
 
 from pynamo_locking import Conflict, StaleVersion, transaction
-from tests.support.transaction_helpers import WRITES, Expecting, add_fillers, tx_delete, tx_save, tx_touch, tx_update
+from tests.support.transaction_helpers import (
+    WRITES,
+    Expecting,
+    add_fillers,
+    balance,
+    tx_delete,
+    tx_save,
+    tx_touch,
+    tx_update,
+)
 from tests.support.transaction_models import Purse, Transactions, make_long_from, marked_rows, purses, stored
 
 if TYPE_CHECKING:
@@ -176,3 +185,90 @@ def test_a_failed_commit_leaves_the_instances_usable(cheap: Engine, path: str) -
     assert item.version == 1
     item.save()
     assert Purse.get("p0").balance == 1
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_what_is_read_after_an_unchecked_write_is_checked() -> None:
+    """The value that was seen is the one that was written upon."""
+    purses(1)
+    with pytest.raises(StaleVersion), transaction() as tx:
+        tx.update(Purse("p0"), [Purse.balance.add(5)], add_version_condition=False)
+        assert tx.get(Purse, "p0").balance == 105
+        Purse("p0").update([Purse.balance.set(1000)], add_version_condition=False)
+    assert balance("p0") == 1000
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_two_copies_of_one_item_are_not_both_saved() -> None:
+    """The second would undo what was done to the first."""
+    purses(1)
+    with pytest.raises(StaleVersion, match="another copy"), transaction() as tx:
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
+        tx.save(Purse.get("p0"))
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_a_check_leaves_the_instance_that_get_has_given() -> None:
+    """Everybody who asks the transaction gets the same one."""
+    purses(1)
+    with transaction() as tx:
+        mine = tx.get(Purse, "p0")
+        tx.check(Purse.get("p0"))
+        assert tx.get(Purse, "p0") is mine
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+@pytest.mark.parametrize("long", [False, True])
+def test_a_save_stores_what_was_saved(monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
+    """What is changed in the instance afterwards needs another save, also where the write is planned again."""
+    make_long_from(monkeypatch)
+    purse = purses(1)[0]
+    with transaction() as tx:
+        purse.balance = 1
+        tx.save(purse, add_version_condition=False)
+        purse.balance = 999
+        for i in range(9 if long else 1):
+            tx.save(Purse(f"other{i}"))
+        assert tx.plan().path == ("long" if long else "native")
+    assert balance("p0") == 1
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_a_failed_long_commit_teaches_no_instance_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old instance that was to be saved whatever is stored is as old afterwards as it was."""
+    make_long_from(monkeypatch)
+    old, stale = purses(2)
+    for purse in (Purse.get("p0"), Purse.get("p1")):
+        purse.update([Purse.balance.set(500)])
+    with pytest.raises(StaleVersion), transaction() as tx:
+        tx.save(old, add_version_condition=False)
+        tx.save(stale)
+        for i in range(9):
+            tx.save(Purse(f"other{i}"))
+    with pytest.raises(PutError):
+        old.save()
+    assert balance("p0") == 500
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_an_instance_does_not_carry_out_what_was_rolled_back() -> None:
+    """It shows the result of an update that has not happened: to save it is refused."""
+    purses(1)
+    with transaction() as tx:
+        purse = tx.get(Purse, "p0")
+        tx.update(purse, [Purse.balance.add(1)])
+        tx.rollback()
+    with pytest.raises(StaleVersion):
+        purse.save()
+    assert balance("p0") == 100
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_an_item_without_a_version_is_known_to_exist(memory: Engine) -> None:
+    """One that stock PynamoDB has written, and that is deleted meanwhile, is not created again."""
+    memory.client().put_item(TableName=Purse.Meta.table_name, Item={"purse_id": {"S": "old"}, "balance": {"N": "1"}})
+    with pytest.raises(Conflict), transaction() as tx:
+        purse = tx.get(Purse, "old")
+        memory.client().delete_item(TableName=Purse.Meta.table_name, Key={"purse_id": {"S": "old"}})
+        tx.save(purse)
+    assert stored(Purse, "old") is None

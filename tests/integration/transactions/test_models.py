@@ -255,3 +255,16 @@ def test_real_numbers(cheap: Engine) -> None:
     assert sum(row["balance"]["N"] == str(int(row["purse_id"]["S"][1:])) for row in rows_of(Purse)) == 250
     assert outcome(Transactions, tx.id) == "finished"
     assert {row["version"]["N"] for row in rows_of(Purse)} == {"1"}
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_items_that_expire_soon_get_no_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB could delete one together with a mark that is decided: too many of them are refused, unwritten."""
+    memory.bind(Session)
+    make_long_from(monkeypatch)
+    for i in range(6):
+        Session(f"s{i}", user="before", expires_at=timedelta(hours=1)).save()
+    with pytest.raises(ConfigurationError, match="expire"), transaction(Transactions) as tx:
+        for i in range(6):
+            tx.update(tx.get(Session, f"s{i}"), [Session.user.set("after")])
+    assert {session.user for session in Session.scan()} == {"before"}

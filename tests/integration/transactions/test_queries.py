@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import ConfigurationError, StaleVersion, transaction
+from pynamo_locking import ConfigurationError, StaleVersion, Transaction, transaction
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import Expecting
-from tests.support.transaction_models import Entry, Sheet, Transactions
+from tests.support.transaction_models import Entry, Purse, Sheet, Transactions
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -82,3 +82,36 @@ def test_queries_that_promise_too_much_are_refused(memory: Engine) -> None:
         assert tx.query(Sheet, "f", Sheet.number > 1) == []
         tx.update(sheet, [Sheet.body.set("x")])
         assert tx.query(Sheet, "f", filter_condition=Sheet.body == "x") == [sheet]
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_a_query_after_an_insert_is_guarded() -> None:
+    """The guard row was counted without a check by the insert; the query relies on it."""
+    Entry("l", 1).save()
+    with pytest.raises(StaleVersion), transaction() as tx:
+        tx.save(Entry("l", 2))
+        assert len(tx.query(Entry, "l")) == 2
+        with Transaction() as other:
+            other.save(Entry("l", 3))
+    assert Entry.count("l") == 2
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+@pytest.mark.parametrize("option", ["attributes_to_get", "last_evaluated_key", "index_name"])
+def test_queries_read_whole_items(option: str) -> None:
+    """A part of an item would be taken for all of it by the next save."""
+    with transaction(isolation="read_committed") as tx, pytest.raises(ConfigurationError):
+        tx.query(Entry, "l", **{option: ["amount"]})
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_an_upsert_without_a_check_counts_in_the_guard() -> None:
+    """It may create the item, which a query has to notice."""
+    row = Entry("l", 1)
+    row.save()
+    Entry.get("l", 1).delete()
+    with pytest.raises(StaleVersion), transaction() as tx:
+        assert tx.query(Entry, "l") == []
+        tx.save(Purse("noted"))
+        with Transaction() as other:
+            other.update(row, [Entry.amount.add(5)], add_version_condition=False)

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 from pynamodb.connection import Connection
 
 from pynamo_locking import (
@@ -22,6 +22,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
+from pynamo_locking._io import attempts
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import in_thread
@@ -540,3 +541,65 @@ def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
         assert {one: value for one, value in found().items() if one != key} == {
             one: value for one, value in BEFORE.items() if one != key
         }
+
+
+@contextmanager
+def _silence_after_the_decision():
+    """Apply what carries the idempotency key without an answer; nothing is answered then until somebody reads."""
+    original, silent = attempts.dispatch, []
+
+    def dispatch(connection, operation, kwargs):
+        if operation == "GetItem":
+            silent.clear()
+        if silent:
+            raise ReadTimeoutError(endpoint_url="engine")
+        answer = original(connection, operation, kwargs)
+        if operation == "TransactWriteItems" and "key#once" in repr(kwargs):
+            silent.append(True)
+            raise ReadTimeoutError(endpoint_url="engine")
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "dispatch", dispatch)
+        yield
+
+
+@pytest.mark.parametrize("others", [1, 9])
+def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, monkeypatch, others):
+    """No answer said that it was committed, the idempotency key did: what was saved can be saved again."""
+    make_long_from(monkeypatch)
+    memory.bind(Purse, Transactions)
+    purse = purses(1)[0]
+    with _silence_after_the_decision(), Transaction(idempotency_key="once", table=Transactions) as tx:
+        purse.balance = 1
+        tx.save(purse)
+        for i in range(others):
+            tx.save(Purse(f"other{i}"))
+        assert tx.plan().path == ("native" if others == 1 else "long")
+    assert not tx.is_repeated
+    purse.balance = 2
+    purse.save()
+    assert Purse.get("p0", consistent_read=True).balance == 2
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_an_interrupt_after_the_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what has to follow a commit follows it."""
+    make_long_from(monkeypatch)
+    done: list[str] = []
+
+    def stop(finished: int, _: int) -> None:
+        if finished > 6:
+            raise KeyboardInterrupt
+
+    tx = Transaction(on_progress=stop)
+    tx.after_commit(lambda: done.append("committed"))
+    tx.after_rollback(lambda: done.append("rolled back"))
+    saved = [Purse(f"n{i}", balance=7) for i in range(9)]
+    for purse in saved:
+        tx.save(purse)
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    assert done == ["committed"]
+    assert [purse.version for purse in saved] == [1] * 9
+    assert {Purse.get(f"n{i}", isolation="read_committed").balance for i in range(9)} == {7}

@@ -9,6 +9,7 @@ from functools import partial
 
 import botocore.endpoint
 import pytest
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
@@ -23,6 +24,7 @@ from pynamo_locking import (
     VersionAttribute,
 )
 from pynamo_locking._io import requests, runtime
+from tests.support import faults
 from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
@@ -56,16 +58,6 @@ def _no_pauses_between_attempts():
     runtime.install(Hasty())
     yield
     runtime.install(real)
-
-
-@pytest.fixture
-def account(engine):
-    """An account with 100 in it, and a lock document."""
-    engine.bind(Account)
-    Account("a", balance=100).save()
-    with Account.locked("a"):
-        pass
-    return Account
 
 
 def saying(text):
@@ -506,3 +498,33 @@ def test_breaking_and_looking_from_outside(account):
     assert broken in (True, False)  # the second copy finds the entry gone
     with pytest.raises(LockLost):
         lock.release()
+
+
+@contextmanager
+def _cut_off_after_the_first():
+    """Let one request through, lose its answer, and refuse all connections afterwards."""
+    applied = []
+
+    def tap(endpoint, request, operation, forward):
+        if not applied:
+            applied.append(forward())
+            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+        return None, EndpointConnectionError(endpoint_url=request.url)
+
+    with pytest.MonkeyPatch.context() as patch, faults._tapped(tap):
+        patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
+        yield
+
+
+def test_no_connection_after_a_lost_answer_is_no_refusal(account):
+    """botocore shows the last of its attempts; the first may have been applied."""
+    with account.locked("a") as lock:
+        lock.item.balance = 99
+        with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown):
+            lock.item.save()
+        assert account.get("a").balance == 99
+        connection = account._get_connection().connection
+        with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown), TransactWrite(connection=connection) as write:
+            write.update(lock.item, [account.balance.add(1)])
+        assert account.get("a").balance == 100
+        assert not lock.lost.is_set()

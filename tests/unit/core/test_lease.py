@@ -319,3 +319,10 @@ def test_idle_rows_stay_a_day(now_ms, length):
 
     assert isinstance(expiry, int)
     assert 0 < expiry - (now_ms / 1000 + length + 86_400) <= 1.001
+
+
+def test_a_lease_of_no_millisecond_is_refused():
+    """It would be stored as 0, be over at once, and be renewed without a pause."""
+    with pytest.raises(ConfigurationError, match="whole milliseconds"):
+        LockSettings(lease=1e-4, request_timeout=1e-5)
+    assert LockSettings(lease=0.001, request_timeout=1e-5).lease == 0.001

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from pynamo_locking._io import local
+from pynamo_locking._io import local, runtime
 from tests.unit.helpers import opened, own_entry, row
 
 IMAGE = {"account_id": {"S": "a-1"}}
@@ -218,3 +219,16 @@ def test_a_forked_child_has_no_waiters(monkeypatch):
     local._forget_after_fork()
 
     assert not local.has_waiters(row())
+
+
+def test_a_thread_is_not_taken_for_one_that_has_ended(monkeypatch):
+    """Python gives the idents of ended threads to new ones: who has one does not hold its locks."""
+    parties = []
+    monkeypatch.setattr(runtime, "threading", SimpleNamespace(get_ident=lambda: 7))
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: parties.append((runtime.current.party(), runtime.current.party())))
+        thread.start()
+        thread.join()
+    (first, first_again), (second, _) = parties
+    assert first == first_again
+    assert first != second
