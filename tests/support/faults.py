@@ -229,4 +229,4 @@ def _client_of(connection: Connection | TableConnection) -> Any:
 
 def is_save(body: dict[str, Any]) -> bool:
     """Whether an UpdateItem sets attributes by number, as the save of an item with its lock inside does."""
-    return body.get("UpdateExpression", "")[:6][5:].isdigit()
+    return str(body.get("UpdateExpression", ""))[:6][5:].isdigit()

@@ -29,6 +29,7 @@ from pynamo_locking import (
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
+    TransactWrite,
     VersionAttribute,
     VersionedMixin,
     locked_all,
@@ -37,6 +38,7 @@ from pynamo_locking._io import runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import QUICK
 from tests.support.parties import held_elsewhere
+from tests.support.versioned_models import connection_of, saved, stale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -706,3 +708,53 @@ def test_locks_in_rows_of_their_own_count_double(dynoxide):
         sizes = sorted(len(body["TransactItems"]) for _, body in counted.bodies)
     assert sizes == [2, 100]
     assert versions(Beside) == dict.fromkeys(keys, 2)
+
+
+# Beside PynamoDB's batch_write
+
+
+def test_stock_batch_overwrites_newer_items(stock):
+    """No condition, no count: newer content is lost and 2 becomes 1."""
+    copy = stale(stock)
+    with stock.batch_write() as batch:
+        batch.save(copy)
+    assert (stock.get("a").version, stock.get("a").body) == (1, None)
+
+
+def test_ours_batch_has_to_be_asked_for(ours):
+    """batch_write() refuses to start; with unguarded=True it is PynamoDB's; guarded_batch() keeps the conditions."""
+    copy, fresh = stale(ours), saved(ours, "b")
+    with pytest.raises(ConfigurationError, match="unguarded=True"):
+        ours.batch_write()
+    with pytest.raises(BatchError) as failed, ours.guarded_batch() as batch:
+        batch.save(copy)
+        batch.save(fresh)
+    assert [result.is_applied for result in failed.value.results] == [False, True]
+    assert isinstance(failed.value.results[0].error, StaleVersion)
+    assert (ours.get("a").body, ours.get("b").version) == ("newer", 2)
+    with ours.batch_write(unguarded=True) as batch:
+        batch.save(copy)
+    assert (ours.get("a").version, ours.get("a").body) == (1, None)
+
+
+def test_stock_batch_is_written_although_the_block_raised(stock):
+    """What was collected before the exception is committed."""
+    with pytest.raises(ZeroDivisionError), stock.batch_write() as batch:
+        batch.save(stock("a"))
+        1 / 0  # noqa: B018
+    assert stock.get("a").pk == "a"
+
+
+def test_ours_nothing_is_written_if_the_block_raised(ours):
+    """Neither guarded_batch() nor a transaction sends anything."""
+    opened = [
+        ours.guarded_batch,
+        lambda: ours.guarded_batch(transactions=True),
+        lambda: TransactWrite(connection=connection_of(ours)),
+    ]
+    for begin in opened:
+        with count_requests() as requests, pytest.raises(ZeroDivisionError), begin() as batch:
+            batch.save(ours("a"))
+            1 / 0  # noqa: B018
+        assert requests.total == 0
+    assert list(ours.scan(consistent_read=True)) == []
