@@ -115,4 +115,5 @@ def described(**facts: Any) -> Callable[[Any], Any]:
 def denied(_answer: Any) -> Any:
     """Refuse, as IAM does."""
     error = {"Code": "AccessDeniedException", "Message": "User is not authorized to perform this"}
-    raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, "X")
+    answer: Any = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    raise ClientError(answer, "X")

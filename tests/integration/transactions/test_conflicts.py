@@ -27,6 +27,7 @@ from pynamo_locking import (
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import held_elsewhere, in_thread
+from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import (
     Entry,
     Purse,
@@ -46,12 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.engines.engine import Engine
-
-
-def add_fillers(tx: Transaction, path: str, name: str = "filler") -> None:
-    """Write other items besides, so that the transaction takes that path."""
-    for i in range({"single": 0, "native": 1, "long": 5}[path]):
-        tx.save(Purse(f"{name}{i}", balance=i), add_version_condition=False)
 
 
 # Others, who change an item between the read and the commit

@@ -23,7 +23,6 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import headers
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transaction_table import book_of
 from tests.support.parties import in_thread
 from tests.support.proxy import Fault, Proxy, nth
@@ -31,7 +30,6 @@ from tests.support.transaction_models import (
     Purse,
     Transactions,
     dying_after,
-    make_long_from,
     marked_rows,
     purses,
     rows_of,
@@ -42,25 +40,15 @@ from tests.support.transaction_models import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
     from tests.support.proxy import Request
 
+pytestmark = pytest.mark.usefixtures("few")
+
+
 #: Comes first among the items that are marked; the stale one comes last.
 LATE, STALE = "a", "z"
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five items make a transaction long."""
-    make_long_from(monkeypatch)
-
-
-@pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, in a database with the items."""
-    memory.bind(Purse, Transactions)
-    with VirtualClock() as clock:
-        yield clock
 
 
 @pytest.fixture(params=["without a lock document", "with a lock document", "absent"])

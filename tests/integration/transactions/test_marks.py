@@ -21,7 +21,6 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
-from pynamo_locking.testing import VirtualClock
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -38,7 +37,11 @@ from tests.support.transaction_models import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("few")
+
 
 #: All are written by the transaction that dies. The decision itself writes three, new ones first; the last two of
 #: the new ones get placeholders.
@@ -47,12 +50,6 @@ KEYS = [*OLD, *NEW, *GONE]
 #: Header, participants, 8 marks; then the decision, 8 finishes, the header again.
 PREPARED = 10
 ALL = 20
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eleven items make a transaction long."""
-    make_long_from(monkeypatch)
 
 
 def write_all(**options: Any) -> Transaction:
@@ -80,14 +77,6 @@ class Left(NamedTuple):
     def is_committed(self) -> bool:
         """Whether everybody has to see it in the end."""
         return self.state in ("committed", "finished")
-
-
-@pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, in a database with the items."""
-    memory.bind(Purse, Transactions)
-    with VirtualClock() as clock:
-        yield clock
 
 
 def start_over() -> None:

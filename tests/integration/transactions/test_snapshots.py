@@ -31,17 +31,14 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.usefixtures("few")
+
+
 #: All are marked, but for those that the decision writes: three, of which the new ones come first.
 OLD, NEW = ([f"{kind}{i}" for i in range(5)] for kind in ("p", "new"))
 #: Header, participants, the seven marks.
 PREPARED = 9
 READS = {"GetItem", "TransactGetItems"}
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than four actions make a transaction long, and more than four items two reads."""
-    make_long_from(monkeypatch)
 
 
 def write_all(**options: Any) -> Transaction:
