@@ -4,10 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These kill and pause processes of their own, and mostly wait for leases to end: two run at a time.
-WAITING := $(foreach name,cli/test_run locks/test_crashes locks/test_fork locks/test_pauses,tests/integration/$(name).py)
+WAITING := tests/integration/cli/test_run.py \
+	tests/integration/locks/test_crashes.py \
+	tests/integration/locks/test_fork.py \
+	tests/integration/locks/test_pauses.py
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
-ALONE := $(foreach name,contrib/test_processes intervals/test_processes locks/test_processes locks/test_threads transactions/test_kills,tests/integration/$(name).py) \
-	$(foreach name,demo preload random_kills soak,tests/integration/whole/test_$(name).py)
+ALONE := tests/integration/contrib/test_processes.py \
+	tests/integration/intervals/test_processes.py \
+	tests/integration/locks/test_processes.py \
+	tests/integration/locks/test_threads.py \
+	tests/integration/transactions/test_kills.py \
+	tests/integration/whole/test_demo.py \
+	tests/integration/whole/test_preload.py \
+	tests/integration/whole/test_random_kills.py \
+	tests/integration/whole/test_soak.py
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
