@@ -4,9 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These kill and pause processes of their own, and mostly wait for leases to end: two run at a time.
-WAITING := $(foreach name,cli_run crashes fork pauses,tests/integration/test_$(name).py)
+WAITING := tests/integration/cli/test_run.py \
+	tests/integration/locks/test_crashes.py \
+	tests/integration/locks/test_fork.py \
+	tests/integration/locks/test_pauses.py
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
-ALONE := $(foreach name,contrib_processes demo interval_processes preload processes random_kills soak threads transaction_kills,tests/integration/test_$(name).py)
+ALONE := tests/integration/contrib/test_processes.py \
+	tests/integration/intervals/test_processes.py \
+	tests/integration/locks/test_processes.py \
+	tests/integration/locks/test_threads.py \
+	tests/integration/transactions/test_kills.py \
+	tests/integration/whole/test_demo.py \
+	tests/integration/whole/test_preload.py \
+	tests/integration/whole/test_random_kills.py \
+	tests/integration/whole/test_soak.py
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
@@ -44,8 +55,8 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
 simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of a lock, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
-	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/test_broken_rows.py
-	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q tests/integration/test_interrupts_by_signals.py
+	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
+	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q tests/integration/locks/test_interrupts_by_signals.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)

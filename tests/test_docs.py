@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -162,3 +163,52 @@ def anchors(page: Path) -> set[str]:
     """The names GitHub and MyST give to headings."""
     headings = re.findall(r"^#+ (.*)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+# Promises, and the tests that hold them
+
+PROMISES, _, HELD = (DOCS / "explanation" / "guarantees.md").read_text().partition("\n## The tests that hold them\n")
+#: For each part of the page, the first words of a promise and the cell with its tests.
+ROWS: Final = {
+    heading.capitalize(): re.findall(r"^\| (.+?) \| (`.+) \|$", rows, re.MULTILINE)
+    for heading, rows in re.findall(r"^### Tests: (\w+)\n(.*?)(?=^###|\Z)", HELD, re.MULTILINE | re.DOTALL)
+}
+
+
+@pytest.mark.parametrize("part", ["Locks", "Versions", "Transactions", "Intervals", "Expiry"])
+def test_every_promise_names_its_tests(part: str) -> None:
+    """Each sentence of a promise and each fault of the tables above; and nothing is named that is not promised."""
+    text = re.search(rf"^## {part}\n(.*?)(?=^## )", PROMISES, re.MULTILINE | re.DOTALL)
+    assert text
+    promises = re.findall(r"^\d\. (.*)$", text[1], re.MULTILINE) or text[1].strip().splitlines()[:1]
+    without_titles = [re.sub(r"\*\*[^*]*\*\*,? ?", "", promise) for promise in promises]
+    sentences = [each for promise in without_titles for each in re.split(r"(?<=\.) +", promise)]
+    faults = [each for each in re.findall(r"^\| ([^|]+?) \|", text[1], re.MULTILINE) if each != "fault"]
+    promised = [*sentences, *faults]
+    quotes = [quote for quote, _ in ROWS[part]]
+    assert [each for each in promised if not any(quote in each for quote in quotes)] == []
+    assert [quote for quote in quotes if not any(quote in each for each in promised)] == []
+
+
+def test_the_tests_that_hold_promises_exist() -> None:
+    """A misspelt, moved or deleted one is found here, by reading the files."""
+    missing, count = [], 0
+    for _, cell in (row for rows in ROWS.values() for row in rows):
+        path, names = ROOT, set[str]()
+        for name in re.findall(r"`([^`]+)`", cell):
+            if name.endswith(".py"):
+                path = ROOT / "tests" / name
+                tree = ast.parse(path.read_text() if path.exists() else "")
+                names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+            elif name not in names:
+                missing.append(f"{path}::{name}")
+            count += 1
+    assert missing == []
+    assert count > 100
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"], ids=name_of)
+def test_paths_of_tests_exist(page: Path) -> None:
+    """Where a page or a command names a folder or file of the tests, it is there."""
+    paths = re.findall(r"(?<![\w/.])tests/(?!engines/node_modules|pynamodb_suite/\.files)[\w/.-]+", page.read_text())
+    assert [path for path in paths if not (ROOT / path.rstrip("./")).exists()] == []

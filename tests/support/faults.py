@@ -225,3 +225,8 @@ def _body(request: AWSPreparedRequest) -> Body:
 
 def _client_of(connection: Connection | TableConnection) -> Any:
     return (connection.connection if isinstance(connection, TableConnection) else connection).client
+
+
+def is_save(body: dict[str, Any]) -> bool:
+    """Whether an UpdateItem sets attributes by number, as the save of an item with its lock inside does."""
+    return str(body.get("UpdateExpression", ""))[:6][5:].isdigit()

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pynamo_locking import Transaction
 
 
-def add_fillers(tx: Transaction, path: str) -> None:
+def add_fillers(tx: Transaction, path: str, name: str = "filler") -> None:
     """Write other items besides, so that the transaction takes that path."""
     for i in range({"single": 0, "native": 1, "long": 5}[path]):
-        tx.save(Purse(f"filler{i}", balance=i), add_version_condition=False)
+        tx.save(Purse(f"{name}{i}", balance=i), add_version_condition=False)
 
 
 def tx_save(tx: Transaction, item: Purse, **options: Any) -> None:
@@ -76,3 +76,8 @@ def units(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> tuple[in
         patch.setattr(Connection, "dispatch", dispatch)
         call()
     return int(total["requests"]), total["CapacityUnits"], total["read"]
+
+
+def balance(key: str) -> int:
+    """What is stored."""
+    return int(Purse.get(key, consistent_read=True).balance)

@@ -1,6 +1,6 @@
 """Fixtures of the unit tests."""
 
-from tests.unit.helpers import no_requests
+from tests.unit.helpers import crowded, no_requests
 from tests.unit.world import world
 
-__all__ = ["no_requests", "world"]
+__all__ = ["crowded", "no_requests", "world"]

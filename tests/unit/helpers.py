@@ -12,7 +12,7 @@ from pynamodb.connection import Connection
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import Entry, LockState
-from pynamo_locking._io import local
+from pynamo_locking._io import local, runtime
 from pynamo_locking._io.local import Mailbox
 from pynamo_locking._io.own import OwnEntry
 
@@ -87,3 +87,25 @@ def no_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Connection, "dispatch", dispatch)
     return []
+
+
+class Crowded(runtime.Runtime):
+    """A machine on which only so many threads can be started."""
+
+    def __init__(self, threads):
+        super().__init__()
+        self.left = threads
+
+    def spawn(self, target, name):
+        if self.left == 0:
+            raise RuntimeError("can't start new thread")
+        self.left -= 1
+        super().spawn(target, name)
+
+
+@pytest.fixture
+def crowded():
+    """Let no more than that many threads be started from now on."""
+    real = runtime.current
+    yield lambda threads: runtime.install(Crowded(threads))
+    runtime.install(real)

@@ -1,0 +1,730 @@
+"""The command line on tables: what it shows, what it changes, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import LockableModel, LockAttribute, NamedLock, Transaction, TransactionTable, outcome
+from pynamo_locking.cli import watching
+from pynamo_locking.testing import VirtualClock
+from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.shell import MODELS, Shell, Waiter, changed, denied, described, name_of, prepared
+from tests.support.transaction_models import Purse, Transactions, dying_after, make_long_from, survive
+from tests.support.workers import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engines.engine import Engine
+
+
+class Ranked(LockableModel):
+    """A number and bytes as keys, the lock in the item."""
+
+    class Meta:
+        table_name = "ranked"
+        lock_settings = QUICK
+
+    rank = NumberAttribute(hash_key=True)
+    raw = BinaryAttribute(range_key=True, legacy_encoding=False)
+    lock = LockAttribute()
+
+
+class Seat(LockableModel):
+    """Ranges of it can be locked."""
+
+    class Meta:
+        table_name = "seats"
+        lock_table = Locks
+        lock_settings = QUICK
+
+    hall = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+
+
+@pytest.fixture
+def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """The program, on the database in memory."""
+    return prepared(memory, capsys, monkeypatch)
+
+
+@pytest.fixture
+def anywhere(cheap: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """The program, on each of the engines that cost little."""
+    return prepared(cheap, capsys, monkeypatch)
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    """Time stands still unless somebody waits."""
+    with VirtualClock() as clock:
+        yield clock
+
+
+# locks list, show, watch
+
+
+def test_the_document_of_a_lock(memory, shell, clock):
+    """All keys, with units in their names; `show` has the same, for one lock."""
+    memory.bind(Locks)
+    clock.jump(0.5)
+    ends = clock.now + timedelta(seconds=30)
+    with Locks.locked("a job", owner="me", lease=30) as lock:
+        listed = shell.answer("locks", "list", "--table", name_of(Locks))
+        shown = shell.answer("locks", "show", "a job", "--table", name_of(Locks))
+
+    assert listed == {
+        "table": name_of(Locks),
+        "locks": [
+            {
+                "name": "a job",
+                "key": {"hash": "a job", "range": None},
+                "is_free": False,
+                "holders": [
+                    {
+                        "ticket": lock.ticket,
+                        "owner": "me",
+                        "mode": "exclusive",
+                        "permits": 1,
+                        "range_lower": None,
+                        "range_upper": None,
+                        "lease_s": 30.0,
+                        "renewals": 0,
+                        "guarded_writes": 0,
+                        "since_renewal_s": 0.0,
+                        "lease_left_s": 30.0,
+                        "lease_ends_at": ends.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ends.microsecond // 1000:03}Z",
+                    }
+                ],
+                "waiters": [],
+                "next_ticket": lock.ticket + 1,
+                "broken_tickets": [],
+                "transaction": None,
+                "unreadable": None,
+            }
+        ],
+        "unreadable": {},
+    }
+    assert shown == {"table": name_of(Locks), **listed["locks"][0]}
+
+
+def test_holders_and_waiters(anywhere, cheap):
+    """In the order of their tickets; free locks are left out unless asked for, others by their names."""
+    cheap.bind(Locks)
+    with Locks.locked("free"):
+        pass
+    first = Waiter(Locks, "b", owner="first")
+    second = Waiter(Locks, "b", owner="second")
+    other = Waiter(Locks, "a", owner="other", shared=True)
+    table = ["--table", name_of(Locks)]
+    try:
+        listed = anywhere.answer("locks", "list", *table)["locks"]
+        chosen = anywhere.answer("locks", "list", *table, "--prefix", "b")["locks"]
+        all_ = anywhere.answer("locks", "list", *table, "--all")["locks"]
+    finally:
+        for each in (first, second, other):
+            each.close()
+
+    assert [(each["name"], owners(each, "holders"), owners(each, "waiters")) for each in listed] == [
+        ("a", ["other"], []),
+        ("b", ["first"], ["second"]),
+    ]
+    assert listed[0]["holders"][0]["mode"] == "shared"
+    assert listed[1]["holders"][0]["ticket"] < listed[1]["waiters"][0]["ticket"]
+    assert [each["name"] for each in chosen] == ["b"]
+    assert [(each["name"], each["is_free"]) for each in all_] == [("a", False), ("b", False), ("free", True)]
+
+
+def owners(lock: dict[str, Any], role: str) -> list[str]:
+    """Of the holders, or of those who wait."""
+    return [entry["owner"] for entry in lock[role]]
+
+
+def test_locks_in_items_and_beside_them(anywhere, cheap):
+    """By the model or by the name of the table; what is listed as the key is what `show` takes."""
+    cheap.bind(Account, Document, Device, Locks, Ranked)
+    Account("a/1").save()
+    Document("f", 7).save()
+    Ranked(1.5, raw=b"\x00\xff").save()
+    here = f"{__name__}:Ranked"
+    looked_at: list[tuple[Any, tuple[Any, ...], list[str], dict[str, str | None]]] = [
+        (Account, ("a/1",), ["--model", f"{MODELS}:Account"], {"hash": "a/1", "range": None}),
+        (Account, ("a/1",), ["--table", name_of(Account)], {"hash": "a/1", "range": None}),
+        (Document, ("f", 7), ["--model", f"{MODELS}:Document"], {"hash": "f", "range": "7"}),
+        (Document, ("f", 7), ["--table", name_of(Document), "--attribute", "lck"], {"hash": "f", "range": "7"}),
+        (Device, ("d/1",), ["--model", f"{MODELS}:Device"], {"hash": "d/1", "range": None}),
+        (Ranked, (1.5, b"\x00\xff"), ["--model", here], {"hash": "1.5", "range": "AP8="}),
+        (Ranked, (1.5, b"\x00\xff"), ["--table", name_of(Ranked)], {"hash": "1.5", "range": "AP8="}),
+    ]
+    for model, key, options, text in looked_at:
+        with model.locked(*key, owner="me") as lock:
+            (listed,) = anywhere.answer("locks", "list", *options)["locks"]
+            shown = anywhere.answer("locks", "show", *filter(None, text.values()), *options)
+        assert (listed["key"], listed["name"], owners(listed, "holders")) == (text, lock.name, ["me"]), options
+        assert (shown["key"], shown["name"], owners(shown, "holders")) == (text, lock.name, ["me"]), options
+
+
+def test_ranges_of_a_model(memory, shell):
+    """Are shown with the hash key alone, with their bounds."""
+    memory.bind(Seat, Locks)
+    model = ["--model", f"{__name__}:Seat"]
+    with Seat.locked_range("main hall", 10, 20, owner="group"), Seat.locked("main hall", 5):
+        listed = shell.answer("locks", "list", *model)["locks"]
+        shown = shell.answer("locks", "show", "main hall", *model)
+        people = shell.run("locks", "show", "main hall", *model)[1]
+
+    assert [each["key"] for each in listed] == [
+        {"hash": "main hall", "range": None},
+        {"hash": "main hall", "range": "5"},
+    ]
+    assert [(each["range_lower"], each["range_upper"]) for each in shown["holders"]] == [("10", "20")]
+    assert "exclusive [10, 20)" in people
+
+
+def test_a_range_key_that_is_missing_or_too_much(memory, shell):
+    """Is said before any look."""
+    memory.bind(Document, Account)
+    wrong = shell.error("locks", "show", "f", "--model", f"{MODELS}:Document")
+    assert wrong["message"] == f"the items of {name_of(Document)} have a range key: name it after the KEY."
+    assert "no range key" in shell.error("locks", "show", "a", "b", "--model", f"{MODELS}:Account")["message"]
+    error = shell.error("locks", "show", "f", "x", "--model", f"{MODELS}:Document")
+    assert "'x' is no sk (NumberAttribute): " in error["message"]
+    assert shell.error("locks", "list", "--prefix", "1", "--model", f"{__name__}:Ranked")["kind"] == "usage"
+
+
+def test_a_scan_of_several_pages(memory, shell):
+    """DynamoDB reads 1 MB a page, before it filters."""
+    memory.bind(Account)
+    for number in range(4):
+        Account(f"a-{number}", note="x" * 390_000).save()
+    with Account.locked("a-0"), Account.locked("a-1"), Account.locked("a-2"), Account.locked("a-3"):
+        listed = shell.answer("locks", "list", "--table", name_of(Account))["locks"]
+
+    assert [each["key"]["hash"] for each in listed] == ["a-0", "a-1", "a-2", "a-3"]
+
+
+def test_the_table_for_people(memory, shell):
+    """Nothing of an owner's label is obeyed by the terminal, or by rich."""
+    memory.bind(Locks)
+    with Locks.locked("job", owner="\x1b[31m[bold]x", lease=60):
+        code, text, _ = shell.run("locks", "list", "--table", name_of(Locks))
+    free = shell.run("locks", "list", "--table", name_of(Locks))[1]
+    alone = shell.run("locks", "show", "job", "--table", name_of(Locks))[1]
+
+    assert code == 0
+    assert "\\x1b[31m[bold]x" in text
+    assert "\x1b" not in text
+    assert all(word in text for word in ("job", "holds", "exclusive", "1 min", "lease ends"))
+    assert free == f"{name_of(Locks)}: nobody holds a lock.\n"
+    assert "free" in alone
+
+
+def test_watch(memory, shell, monkeypatch):
+    """Looks again and again, one line of JSON a look, until Ctrl-C; with ``--once`` it is `list`."""
+    memory.bind(Locks)
+    table = ["--table", name_of(Locks)]
+    pauses: list[float] = []
+    taken: list[Any] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+        taken.append(Locks.locked("job", owner="me").acquire())
+
+    monkeypatch.setattr(watching, "_sleep", sleep)
+    code, out, err = shell.run("locks", "watch", *table, "--every", "5", "--json")
+    looks = [json.loads(line) for line in out.splitlines()]
+    once = shell.answer("locks", "watch", "--once", *table)
+    taken[0].release()
+    pauses.clear()
+    people = shell.run("locks", "watch", *table)[1]
+
+    assert (code, err, pauses[:1]) == (0, "", [2.0])
+    assert [[owners(each, "holders") for each in look["locks"]] for look in looks] == [[], [["me"]]]
+    assert [owners(each, "holders") for each in once["locks"]] == [["me"]]
+    assert people.startswith(f"{name_of(Locks)}: nobody holds a lock.\n")
+
+
+def test_watch_on_a_terminal(memory, shell, monkeypatch):
+    """Draws in place, on the terminal's second screen, and gives that back."""
+    memory.bind(Locks)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching, "_sleep", sleep)
+    with Locks.locked("job", owner="me"):
+        code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
+
+    assert code == 0
+    assert out.count("job") == 2
+    assert out.index("\x1b[?1049h") < out.index("job") < out.index("\x1b[?1049l")
+
+
+# locks break
+
+
+def test_break(anywhere, cheap, tmp_path):
+    """The entry is gone, who comes next has the lock, and the log says who did it to whom."""
+    cheap.bind(Locks)
+    log = tmp_path / "log"
+    holder = Locks.locked("job", owner="holder", heartbeat=False).acquire()
+    next_ = Waiter(Locks, "job", owner="next")
+    table, ticket = ["--table", name_of(Locks)], str(holder.ticket)
+    code, out, err = anywhere.run(
+        "locks", "break", "job", *table, "--ticket", ticket, "--yes", "--json", "--log-file", str(log)
+    )
+    document = json.loads(out)
+    who = document.pop("broken_by")
+    until(lambda: [entry.owner for entry in Locks.lock_state("job").holders] == ["next"])
+    again = anywhere.error("locks", "break", "job", *table, "--ticket", ticket, "--yes")
+    after = anywhere.answer("locks", "show", "job", *table)
+    next_.close()
+
+    assert code == 0
+    assert document == {
+        "table": name_of(Locks),
+        "name": "job",
+        "key": {"hash": "job", "range": None},
+        "ticket": holder.ticket,
+        "owner": "holder",
+        "was": "held it",
+        "broken": True,
+    }
+    said = f"ticket {ticket} of job in {name_of(Locks)} was broken by {who}; it was that of holder, which held it"
+    assert {"log": {"level": "warning", "message": said}} in [json.loads(line) for line in err.splitlines()]
+    assert said in log.read_text()
+    assert (again["kind"], again["exit_code"], again["ticket"]) == ("no_such_ticket", 1, holder.ticket)
+    assert after["broken_tickets"] == [holder.ticket]
+
+
+def test_break_an_item_or_who_waits(memory, shell):
+    """By the model, with its key; a ticket of the queue may be meant as well."""
+    memory.bind(Document)
+    Document("f", 7).save()
+    model = ["--model", f"{MODELS}:Document"]
+    holder = Document.locked("f", 7, owner="holder", heartbeat=False).acquire()
+    document = shell.answer("locks", "break", "f", "7", *model, "--ticket", str(holder.ticket), "--yes")
+
+    assert (document["key"], document["was"]) == ({"hash": "f", "range": "7"}, "held it")
+    assert Document.lock_state("f", 7).entries == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "message"),
+    [
+        ("y\n", 0, "Ticket {ticket} of job is gone."),
+        ("n\n", 1, "pynamo-locking: nothing was changed."),
+        ("", 2, "pynamo-locking: nobody answered, so nothing was changed; say --yes where nobody can be asked."),
+    ],
+)
+def test_break_asks(answer, code, message, memory, shell, monkeypatch, tmp_path):
+    """It says whose entry that is; without a yes nothing happens."""
+    memory.bind(Locks)
+    typed = tmp_path / "typed"
+    typed.write_text(answer)
+    holder = Locks.locked("job", owner="holder", heartbeat=False).acquire()
+    with typed.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        result = shell.run("locks", "break", "job", "--table", name_of(Locks), "--ticket", str(holder.ticket))
+
+    assert result[0] == code
+    assert message.format(ticket=holder.ticket) in result[1] + result[2]
+    assert f"job: ticket {holder.ticket} of holder, which held it, was renewed" in result[2]
+    assert len(Locks.lock_state("job").entries) == (0 if code == 0 else 1)
+
+
+def test_break_needs_the_right_ticket_and_a_yes(memory, shell):
+    """Nothing is changed otherwise; the error names the tickets that are there."""
+    memory.bind(Locks)
+    table = ["--table", name_of(Locks)]
+    empty = shell.error("locks", "break", "job", *table, "--ticket", "1", "--yes")
+    with Locks.locked("job") as lock:
+        wrong = shell.error("locks", "break", "job", *table, "--ticket", str(lock.ticket + 1), "--yes")
+        unasked = shell.error("locks", "break", "job", *table, "--ticket", str(lock.ticket))
+
+    assert (empty["kind"], empty["tickets"]) == ("no_such_ticket", [])
+    assert (wrong["kind"], wrong["exit_code"], wrong["tickets"]) == ("no_such_ticket", 1, [lock.ticket])
+    assert (unasked["kind"], "--yes" in unasked["message"]) == ("usage", True)
+
+
+def test_break_of_who_leaves_meanwhile(memory, shell, monkeypatch):
+    """While the question was thought about: nothing is broken, and the log does not say so."""
+    memory.bind(Locks)
+    holder = Locks.locked("job", owner="holder").acquire()
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: holder.release() is None)
+    code, out, err = shell.run("locks", "break", "job", "--table", name_of(Locks), "--ticket", str(holder.ticket))
+
+    assert (code, out) == (1, "")
+    assert "it has left meanwhile" in err
+    assert "broken by" not in err
+
+
+def test_a_table_that_is_missing(anywhere, cheap):
+    """Every command that needs one says so, with the same kind and exit code."""
+    table = ["--table", cheap.new_name("nowhere")]
+    for command in (
+        ["locks", "list", *table],
+        ["locks", "show", "a", *table],
+        ["tx", "list", *table],
+        ["tx", "show", "a", *table],
+        ["tx", "recover", "a", *table],
+        ["run", "--lock", "a", *table, "--json", "--", "true"],
+    ):
+        code, out, err = anywhere.run(*command, *(() if command[0] == "run" else ("--json",)))
+        error = json.loads(err.splitlines()[-1])["error"]
+        assert (code, out, error["kind"], error["exit_code"]) == (78, "", "table_missing", 78), command
+
+
+def test_settings_say_where(memory, shell, tmp_path, monkeypatch):
+    """The table comes from the file, the option wins."""
+    memory.bind(Locks)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f'[tool.pynamo-locking]\ntable = "{name_of(Locks)}"\n')
+
+    assert shell.answer("locks", "list") == {"table": name_of(Locks), "locks": [], "unreadable": {}}
+    assert shell.error("locks", "list", "--table", memory.new_name("other"))["kind"] == "table_missing"
+
+
+def test_the_settings_are_those_of_named_models_as_well(dynoxide, capsys, monkeypatch):
+    """A model that was meant for AWS is looked at where the option says; afterwards it is as it was."""
+    shell = prepared(dynoxide, capsys, monkeypatch)
+    table = dynoxide.new_name("device")
+
+    class Local(NamedLock):
+        class Meta:
+            table_name = table
+
+    monkeypatch.setattr(f"{__name__}.Seat", Local)
+    shell.answer("tables", "create", f"{__name__}:Seat")
+
+    assert shell.answer("locks", "list", "--model", f"{__name__}:Seat") == {
+        "table": table,
+        "locks": [],
+        "unreadable": {},
+    }
+    assert (Local.Meta.host, Local.Meta.region) == (None, None)
+
+
+# tables
+
+
+def levels(table: dict[str, Any]) -> dict[str, str]:
+    """How each check went."""
+    return {each["check"]: each["level"] for each in table["findings"]}
+
+
+def test_create_and_check(anywhere, cheap, monkeypatch):
+    """Creates what is missing, with TTL, once; checks find nothing to say but what cannot be seen."""
+    lock_table, transaction_table, items = (cheap.new_name(name) for name in ("locks", "transactions", "items"))
+
+    class Beside(NamedLock):
+        class Meta:
+            table_name = lock_table
+            host = cheap.host
+
+    class Items(LockableModel):
+        class Meta:
+            table_name = items
+            host = cheap.host
+            lock_table = Beside
+
+        name = UnicodeAttribute(hash_key=True)
+
+    monkeypatch.setattr(f"{__name__}.Seat", Items)
+    everything = ["--table", lock_table, "--transaction-table", transaction_table, f"{__name__}:Seat"]
+    before = anywhere.answer("tables", "check", *everything, code=1)
+    created = anywhere.answer("tables", "create", *everything)
+    again = anywhere.answer("tables", "create", *everything)
+    after = anywhere.answer("tables", "check", *everything, "--strict")
+
+    assert [each["findings"][0]["level"] for each in before["tables"]] == ["problem"] * 3
+    assert [(each["table"], each["role"], each["created"]) for each in created["tables"]] == [
+        (lock_table, "locks", True),
+        (transaction_table, "transactions", True),
+        (items, "items", True),
+    ]
+    assert [each["created"] for each in again["tables"]] == [False] * 3
+    assert after["ok"] is created["ok"] is again["ok"] is True
+    usual = {
+        **dict.fromkeys(["exists", "keys", "regions", "billing", "encryption", "ttl"], "ok"),
+        "permission_GetItem": "ok",
+        "permission_Scan": "ok",
+        "permission_writes": "note",
+    }
+    own = {**usual, "rows": "ok"}
+    assert [levels(each) for each in after["tables"]] == [own, own, {**usual, "locks": "ok"}]
+    details = {each["check"]: each["detail"] for each in after["tables"][0]["findings"]}
+    assert (details["keys"], details["ttl"], details["billing"]) == ("name (S)", "by expires_s", "on demand")
+
+
+def test_a_table_of_other_keys(memory, shell):
+    """Is a problem that nothing can mend, also for `create`."""
+    table = memory.create_table("N", "S")
+    for command in ("check", "create"):
+        (found,) = shell.answer("tables", command, "--table", table, code=1)["tables"]
+        (finding,) = [each for each in found["findings"] if each["check"] == "keys"]
+        assert finding["level"] == "problem"
+        assert finding["detail"] == "the table has pk (N), sk (S), the model name (S)"
+
+
+def test_a_table_without_ttl(memory, shell):
+    """A warning, which counts with ``--strict``, and which `create` mends."""
+    name = memory.new_name("locks")
+    memory.client().create_table(
+        TableName=name,
+        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        BillingMode="PROVISIONED",
+        ProvisionedThroughput={"ReadCapacityUnits": 3, "WriteCapacityUnits": 4},
+    )
+    (before,) = shell.answer("tables", "check", "--table", name)["tables"]
+    strict = shell.answer("tables", "check", "--table", name, "--strict", code=1)
+    (after,) = shell.answer("tables", "create", "--table", name)["tables"]
+
+    assert (levels(before)["ttl"], levels(before)["billing"], strict["ok"]) == ("warning", "note", False)
+    assert {"check": "billing", "level": "note"}.items() <= before["findings"][3].items()
+    assert before["findings"][3]["detail"] == "provisioned, 3 read and 4 write units"
+    assert (after["created"], levels(after)["ttl"]) == (False, "ok")
+
+
+def time_to_live(**facts: str) -> dict[str, Any]:
+    """An answer about TTL."""
+    return {"TimeToLiveDescription": facts, "ResponseMetadata": {"HTTPStatusCode": 200}}
+
+
+REPLICAS = [{"RegionName": "us-east-1"}, {"RegionName": "eu-west-1"}]
+
+
+@pytest.mark.parametrize(
+    ("model", "operation", "change", "check", "level", "words"),
+    [
+        (Locks, "DescribeTable", described(Replicas=REPLICAS), "regions", "problem", "eu-west-1, us-east-1"),
+        (
+            Locks,
+            "DescribeTable",
+            described(Replicas=REPLICAS, MultiRegionConsistency="EVENTUAL"),
+            *("regions", "problem", "the last writer wins"),
+        ),
+        (
+            Locks,
+            "DescribeTable",
+            described(Replicas=REPLICAS, MultiRegionConsistency="STRONG"),
+            *("regions", "warning", "no transactions and no TTL"),
+        ),
+        (Locks, "DescribeTable", described(TableStatus="CREATING"), "exists", "warning", "CREATING"),
+        (
+            Locks,
+            "DescribeTable",
+            described(TableStatus="INACCESSIBLE_ENCRYPTION_CREDENTIALS"),
+            *("exists", "problem", "INACCESSIBLE"),
+        ),
+        (
+            Locks,
+            "DescribeTable",
+            described(SSEDescription={"InaccessibleEncryptionDateTime": 1}),
+            *("encryption", "problem", "cannot use"),
+        ),
+        (
+            Locks,
+            "DescribeTable",
+            described(SSEDescription={"Status": "ENABLED", "SSEType": "KMS", "KMSMasterKeyArn": "arn:1"}),
+            *("encryption", "ok", "KMS arn:1"),
+        ),
+        (Locks, "DescribeTable", denied, "exists", "warning", "not authorized"),
+        (Locks, "GetItem", denied, "permission_GetItem", "problem", "AccessDeniedException"),
+        (Locks, "Scan", denied, "permission_Scan", "note", "AccessDeniedException"),
+        (Locks, "DescribeTimeToLive", denied, "ttl", "note", "AccessDeniedException"),
+        (
+            Account,
+            "DescribeTimeToLive",
+            lambda _: time_to_live(TimeToLiveStatus="ENABLED", AttributeName="lock"),
+            *("ttl", "warning", "by lock, while the model has no attribute for it"),
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_what_a_check_sees(model, operation, change, check, level, words, memory, shell, monkeypatch):  # noqa: PLR0917
+    """What can be wrong with a table on AWS, and how bad it is."""
+    memory.bind(model)
+    changed(memory, monkeypatch, operation, change)
+    answer = shell.answer("tables", "check", f"{MODELS}:{model.__name__}", code=1 if level == "problem" else 0)
+    (finding,) = [each for each in answer["tables"][0]["findings"] if each["check"] == check]
+
+    assert (finding["level"], words in finding["detail"]) == (level, True), finding
+    assert bool(finding["remedy"]) is (level != "ok")
+    assert answer["ok"] is (level != "problem")
+    assert answer["tables"][0]["model"] == f"{MODELS}:{model.__name__}"
+
+
+def test_create_leaves_a_global_table_alone(memory, shell, monkeypatch):
+    """No TTL is switched on there, and the exit code says that it cannot be used."""
+    memory.bind(Locks)
+    changed(memory, monkeypatch, "DescribeTable", described(Replicas=REPLICAS))
+    changed(memory, monkeypatch, "DescribeTimeToLive", lambda _: time_to_live())
+    updates = changed(memory, monkeypatch, "UpdateTimeToLive", denied)
+    (found,) = shell.answer("tables", "create", f"{MODELS}:Locks", code=1)["tables"]
+
+    assert (levels(found)["regions"], levels(found)["ttl"], found["created"]) == ("problem", "note", False)
+    assert updates == []
+
+
+def test_models_without_locks_can_be_checked(memory, shell, monkeypatch):
+    """They are told so; for people there is a table."""
+
+    class Bare(Model):
+        class Meta:
+            table_name = memory.new_name("plain")
+
+        name = UnicodeAttribute(hash_key=True)
+
+    monkeypatch.setattr(f"{__name__}.Seat", Bare)
+    code, text, _ = shell.run("tables", "create", f"{__name__}:Seat")
+
+    assert code == 0
+    assert f"{name_of(Bare)} (items), created" in text
+    assert "the model has none" in text
+
+
+def test_no_permission(memory, shell, monkeypatch):
+    """Of a command: exit code 77, and what DynamoDB said."""
+    memory.bind(Locks)
+    changed(memory, monkeypatch, "Scan", denied)
+    error = shell.error("locks", "list", "--table", name_of(Locks))
+
+    assert (error["kind"], error["exit_code"]) == ("access_denied", 77)
+    assert "not authorized" in error["message"]
+
+
+# tx
+
+
+@pytest.fixture
+def half_done(memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A pending transaction and a committed one, whose processes have died; their ids."""
+    make_long_from(monkeypatch)
+    memory.bind(Purse, Transactions)
+    ids = []
+    for requests in (6, 9):  # before, and right after the decision
+        tx = Transaction(workers=1, owner=f"dies after {requests}", lease=30)
+        for number in range(9):
+            tx.save(Purse(f"{requests}-{number}", balance=1))
+        with dying_after(monkeypatch, requests):
+            assert not survive(tx.commit)
+        ids.append(tx.id)
+        clock.jump(1)
+    assert [outcome(Transactions, each) for each in ids] == ["pending", "committed"]
+    return ids[0], ids[1]
+
+
+def test_list_and_show_transactions(memory, shell, half_done):
+    """By state and age, with owner and lease; `show` has the items as well."""
+    table = ["--table", name_of(Transactions)]
+    listed = shell.answer("tx", "list", *table)
+    chosen = shell.answer("tx", "list", *table, "--state", "committed")["transactions"]
+    shown = shell.answer("tx", "show", half_done[0], *table)
+    first, second = listed["transactions"]
+    participants = shown.pop("participants")
+
+    assert listed["table"] == name_of(Transactions)
+    assert [each["id"] for each in chosen] == [half_done[1]]
+    assert {key: first[key] for key in ("id", "state", "owner", "lease_s", "aborted_by")} == {
+        "id": half_done[0],
+        "state": "pending",
+        "owner": "dies after 6",
+        "lease_s": 30.0,
+        "aborted_by": None,
+    }
+    assert first.keys() == {
+        *("id", "state", "owner", "marked_items", "began_at", "age_s", "lease_s", "since_renewal_s", "lease_ends_at"),
+        *("lease_left_s", "aborted_by"),
+    }
+    assert first["age_s"] == 2.0
+    assert second["age_s"] == 1.0
+    assert first["lease_left_s"] == 28.0
+    assert shown == {"table": name_of(Transactions), **first}
+    assert len(participants) == first["marked_items"] > 0
+    assert {(each["table"], each["lock_attribute"], *each["key"]) for each in participants} == {
+        (name_of(Purse), "lock", "purse_id")
+    }
+    text = shell.run("tx", "show", half_done[0], *table)[1]
+    assert f"{name_of(Purse)}" in text
+    assert "pending" in shell.run("tx", "list", *table)[1]
+
+
+def test_recover(memory, shell, half_done):
+    """Finishes the committed one, aborts the other. The model names its table."""
+    model = ["--model", "tests.support.transaction_models:Purse"]
+    assert shell.answer("tx", "recover", half_done[1], *model) == {
+        "table": name_of(Transactions),
+        "id": half_done[1],
+        "state": "finished",
+    }
+    assert shell.error("tx", "recover", half_done[0], "--force", *model)["kind"] == "usage"
+    assert shell.answer("tx", "recover", half_done[0], "--force", "--yes", *model)["state"] == "aborted"
+    assert shell.answer("tx", "show", half_done[0], *model)["aborted_by"] == "asked"
+    assert shell.run("tx", "recover", half_done[1], *model)[1] == f"{half_done[1]} is finished.\n"
+    assert outcome(Transactions, half_done[1]) == "finished"
+
+
+def test_a_transaction_that_nobody_knows(memory, shell):
+    """Exit code 1, for `show` and `recover`."""
+    memory.bind(Transactions)
+    for command in ("show", "recover"):
+        error = shell.error("tx", command, "no-such-id", "--table", name_of(Transactions))
+        assert (error["kind"], error["exit_code"], error["id"]) == ("no_such_transaction", 1, "no-such-id")
+
+
+def test_sweep(memory, shell, half_done):
+    """A dry run only says what a sweep then does."""
+    table = ["--table", name_of(Transactions)]
+    nothing = {"finished": 0, "aborted": 0, "pending": 0, "failed": {}}
+    found = {"table": name_of(Transactions), **nothing, "examined": 2, "finished": 1, "aborted": 1}
+
+    assert shell.answer("tx", "sweep", "--dry-run", *table) == {**found, "dry_run": True}
+    assert outcome(Transactions, half_done[1]) == "committed"
+    assert shell.answer("tx", "sweep", *table) == {**found, "dry_run": False}
+    assert outcome(Transactions, half_done[1]) == "finished"
+    assert shell.answer("tx", "sweep", *table) == {**found, **nothing, "examined": 0, "dry_run": False}
+    assert shell.run("tx", "sweep", *table)[1] == "0 examined: 0 finished, 0 aborted, 0 alive, 0 failed\n"
+
+
+def test_a_sweep_that_could_not_complete_all(memory, shell, half_done, monkeypatch):
+    """Exit code 1, and why."""
+    client = memory.client()
+    for number in range(10):
+        client.delete_item(TableName=name_of(Transactions), Key={"id": {"S": f"{half_done[1]}#{number:04}"}})
+    document = shell.answer("tx", "sweep", "--table", name_of(Transactions), code=1)
+
+    assert list(document["failed"]) == [half_done[1]]
+    assert "are gone" in document["failed"][half_done[1]]
+
+
+def test_a_mark_of_a_transaction_is_shown(memory, shell, half_done):
+    """On items whose lock nobody has, so that whoever looks knows why writes wait."""
+    listed = shell.answer("locks", "list", "--model", "tests.support.transaction_models:Purse")["locks"]
+    marks = {each["transaction"]["id"] for each in listed}
+
+    assert marks == set(half_done)
+    assert all(each["transaction"]["table"] == name_of(Transactions) for each in listed)
+    assert all(not each["is_free"] and each["holders"] == [] for each in listed)
+    text = shell.run("locks", "list", "--model", "tests.support.transaction_models:Purse")[1]
+    assert f"transaction {half_done[0]}" in text
+
+
+def test_the_names_of_the_made_up_tables():
+    """They are what the documentation says: a table made by one can be used by the other."""
+    assert NamedLock._hash_key_attribute().attr_name == "name"
+    assert TransactionTable._hash_key_attribute().attr_name == "id"

@@ -1,0 +1,498 @@
+"""Rows that must not overlap, after a call of which nothing is known: the same call again, and another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, UpdateError
+
+from pynamo_locking import (
+    Conflict,
+    LockingError,
+    OutcomeUnknown,
+    OverlapError,
+    StaleVersion,
+)
+from pynamo_locking._io import runtime
+from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
+from tests.support.parties import in_thread
+from tests.support.transaction_models import make_long_from, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+
+@pytest.fixture
+def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables, and nobody sleeps."""
+    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
+    memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
+
+
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a call of which nobody hears whether it was done; it is done, unless said otherwise."""
+
+    def lose(call: Callable[[], Any], *, is_done: bool = True) -> None:
+        original = Connection.dispatch
+
+        def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+            is_lost = name == "TransactWriteItems"
+            answer = original(connection, name, kwargs, *arguments) if is_done or not is_lost else None
+            if is_lost:
+                raise ReadTimeoutError(endpoint_url="nowhere")
+            return answer
+
+        with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
+            patch.setattr(Connection, "dispatch", dispatch)
+            call()
+
+    return lose
+
+
+def stored() -> list[tuple[int, int, str | None, int]]:
+    """What is stored, with the versions."""
+    rows = sorted(Slot.query("d", consistent_read=True), key=lambda row: row.begin)
+    return [(int(row.begin), int(row.end), row.note, int(row.version)) for row in rows]
+
+
+def ended(row: Slot, end: int, note: str | None = None) -> Slot:
+    """The row with another end."""
+    row.end, row.note = end, note
+    return row
+
+
+CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int, str | None, int]]] = {
+    "insert": (lambda: slots((50, 60))[0], lambda row: Slot.insert_disjoint([row]), (50, 60, None, 1)),
+    "save new": (lambda: slots((50, 60))[0], lambda row: row.save(), (50, 60, None, 1)),
+    "update new": (lambda: slots((50, 60))[0], lambda row: row.update([Slot.end.set(61)]), (50, 61, None, 1)),
+    "move elsewhere": (lambda: Slot.get("d", 10), lambda row: Slot.move(row, 50, 60), (50, 60, None, 1)),
+    "move in place": (lambda: Slot.get("d", 10), lambda row: Slot.move(row, 10, 15), (10, 15, None, 2)),
+    "save": (lambda: ended(Slot.get("d", 10), 15), lambda row: row.save(), (10, 15, None, 2)),
+    "save blindly": (
+        lambda: ended(Slot.get("d", 10), 15),
+        lambda row: row.save(add_version_condition=False),
+        (10, 15, None, 2),
+    ),
+    "save if": (
+        lambda: ended(Slot.get("d", 10), 15, "x"),
+        lambda row: row.save(Slot.note.does_not_exist()),
+        (10, 15, "x", 2),
+    ),
+    "update": (lambda: Slot.get("d", 10), lambda row: row.update([Slot.end.set(15)]), (10, 15, None, 2)),
+    "update if": (
+        lambda: Slot.get("d", 10),
+        lambda row: row.update([Slot.end.set(15), Slot.note.set("x")], Slot.note.does_not_exist()),
+        (10, 15, "x", 2),
+    ),
+    "update blindly": (
+        lambda: Slot("d", 10),
+        lambda row: row.update([Slot.end.set(15), Slot.note.set("x")], add_version_condition=False),
+        (10, 15, "x", 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize(("make", "call", "expected"), CALLS.values(), ids=CALLS)
+def test_the_same_call_again_tells(
+    in_memory: None,
+    unknown: Callable[..., None],
+    make: Callable[[], Slot],
+    call: Callable[[Slot], Any],
+    expected: Any,
+    is_done: bool,
+) -> None:
+    """Whatever was called, and whether it was done: it is done once, and the instance is the stored row."""
+    Slot.insert_disjoint(slots((10, 20)))
+    row = make()
+    unknown(lambda: call(row), is_done=is_done)
+
+    call(row)
+
+    assert expected in stored()
+    assert (int(row.begin), int(row.end), row.note, row.version) == expected
+    row.note = "mine"
+    row.save()
+    assert Slot.get("d", row.begin).note == "mine"
+
+
+@pytest.mark.parametrize("name", ["save", "move in place", "update"])
+def test_somebody_else_was_faster(in_memory: None, unknown: Callable[..., None], name: str) -> None:
+    """The write was not done, and another one was: the second call says that the row is stale."""
+    Slot.insert_disjoint(slots((10, 20)))
+    make, call, _ = CALLS[name]
+    row = make()
+    unknown(lambda: call(row), is_done=False)
+    Slot.move(Slot.get("d", 10), 10, 15)
+
+    with pytest.raises(StaleVersion):
+        call(row)
+    assert stored() == [(10, 15, None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "nth"), [("GetItem", 1), ("Query", 1), ("GetItem", 2), ("TransactWriteItems", 1)]
+)
+@pytest.mark.parametrize("name", ["insert", "update new", "move elsewhere", "move in place", "save", "update"])
+def test_the_first_call_is_done_during_the_second(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch, name: str, operation: str, nth: int
+) -> None:
+    """Its transaction arrives late, right before a request of the second one, which notices at any of them."""
+    Slot.insert_disjoint(slots((10, 20)))
+    make, call, expected = CALLS[name]
+    original, state = Connection.dispatch, {"is_second": False, "left": nth}
+    late, row = list[Any](), make()
+
+    def dispatch(connection: Connection, sent: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        if sent == "TransactWriteItems" and not state["is_second"]:
+            late[:] = [kwargs]
+            raise ReadTimeoutError(endpoint_url="nowhere")
+        if sent == operation and state["is_second"]:
+            state["left"] -= 1
+            if state["left"] == 0:
+                original(connection, "TransactWriteItems", late[0])
+        return original(connection, sent, kwargs, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    with pytest.raises(OutcomeUnknown):
+        call(row)
+    state["is_second"] = True
+    call(row)
+
+    assert state["left"] <= 0
+    assert expected in stored()
+    assert (int(row.begin), int(row.end), row.note, row.version) == expected
+
+
+@pytest.mark.parametrize("new", [True, False])
+@pytest.mark.parametrize("again", [lambda row: row.save(), lambda row: Slot.insert_disjoint([row])])
+def test_an_amended_row_is_written(
+    in_memory: None, unknown: Callable[..., None], again: Callable[[Slot], Any], new: bool
+) -> None:
+    """The first write was done; the second one asks for something else, and that is what is stored then."""
+    if not new:
+        Slot.insert_disjoint(slots((10, 20)))
+    row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
+    unknown(row.save)
+    ended(row, 30, "b")
+
+    if new:
+        again(row)
+    else:
+        row.save()
+
+    assert stored() == [(10, 30, "b", 2 if new else 3)]
+    assert (row.end, row.note) == (30, "b")
+    row.save()
+
+
+def test_an_amended_row_is_checked(in_memory: None, unknown: Callable[..., None]) -> None:
+    """Against the others, and by the caller's condition; a refusal leaves the instance as it was given."""
+    Slot.insert_disjoint(slots((40, 50)))
+    row = slots((10, 20))[0]
+    unknown(lambda: Slot.insert_disjoint([row]))
+    row.end = 45
+    with pytest.raises(OverlapError) as caught:
+        Slot.insert_disjoint([row])
+    assert [each.begin for each in caught.value.rows] == [40]
+    row.end = 20
+    with pytest.raises(Conflict):
+        row.save(Slot.note == "never")
+    assert (row.end, row.version) == (20, None)
+    assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
+
+    Slot.insert_disjoint([row])
+    assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
+
+
+def test_other_updates_and_moves_are_done(in_memory: None, unknown: Callable[..., None]) -> None:
+    """On top of what the first one did, once."""
+    Slot.insert_disjoint(slots((10, 20), (30, 40)))
+    row = Slot.get("d", 10)
+    unknown(lambda: row.update([Slot.end.set(15), Slot.note.set("kept")]))
+    row.update([Slot.end.set(16)])
+    assert (row.end, row.note, row.version) == (16, "kept", 3)
+
+    moved = Slot.get("d", 30)
+    unknown(lambda: Slot.move(moved, 50, 60))
+    Slot.move(moved, 50, 70)
+    assert stored() == [(10, 16, "kept", 3), (50, 70, None, 2)]
+
+
+@pytest.mark.parametrize(
+    "first", [lambda row: Slot.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])]
+)
+def test_a_save_takes_back_nothing_that_the_instance_never_had(
+    in_memory: None, unknown: Callable[..., None], first: Callable[[Slot], Any]
+) -> None:
+    """An instance that does not show what may have been done is stale if it was done."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    unknown(lambda: first(row))
+    row.note = "mine"
+
+    with pytest.raises(StaleVersion):
+        row.save()
+    assert stored_slots() == [(10, 15)]
+    row.refresh()
+    row.note = "mine"
+    row.save()
+    assert stored()[0][:3] == (10, 15, "mine")
+
+
+def saved(row: Slot) -> None:
+    """A save of another value."""
+    row.note = "saved"
+    row.save()
+
+
+#: What a second write asks for, and what the row is after it; a save may have got its value from the instance.
+FIRST: dict[str, tuple[Callable[[Slot], Any], tuple[int, int, str | None]]] = {
+    "save": (lambda row: ended(row, 15, "first").save(), (10, 15, "first")),
+    "move in place": (lambda row: Slot.move(row, 10, 15), (10, 15, None)),
+    "move elsewhere": (lambda row: Slot.move(row, 50, 60), (50, 60, None)),
+    "update": (lambda row: row.update([Slot.end.set(15), Slot.note.set("first")]), (10, 15, "first")),
+}
+SECOND: dict[str, tuple[Callable[[Slot], Any], Callable[[int, int, str | None], tuple[int, int, str | None]]]] = {
+    "save": (saved, lambda begin, end, note: (begin, end, "saved")),
+    "save another end": (lambda row: ended(row, 16, "saved").save(), lambda begin, end, note: (begin, 16, "saved")),
+    "move in place": (lambda row: Slot.move(row, 10, 17), lambda begin, end, note: (10, 17, note)),
+    "move elsewhere": (lambda row: Slot.move(row, 70, 80), lambda begin, end, note: (70, 80, note)),
+    "update": (lambda row: row.update([Slot.end.set(18)]), lambda begin, end, note: (begin, 18, note)),
+    "update a value": (lambda row: row.update([Slot.note.set("x")]), lambda begin, end, note: (begin, end, "x")),
+}
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("first", FIRST)
+def test_no_write_takes_back_one_in_doubt(
+    in_memory: None, unknown: Callable[..., None], first: str, second: str, is_done: bool
+) -> None:
+    """Of any two: the second one is done on top of the first one, or refused, and then the first one stands.
+
+    A save is of the values that the instance has, so it is refused after what the instance does not show.
+    """
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    (write, done), (again, expected) = FIRST[first], SECOND[second]
+    before: tuple[int, int, str | None] = done if is_done else (10, 20, None)
+    unknown(lambda: write(row), is_done=is_done)
+
+    refused = None
+    try:
+        again(row)
+    except LockingError as error:
+        refused = error
+
+    after = [each[:3] for each in stored()]
+    if refused is None:
+        shown = done if first == "save" else before  # a save brings along what an earlier one has left in the instance
+        assert after == [expected(*(shown if "update" not in second else before))]
+    else:
+        assert isinstance(refused, (StaleVersion, OverlapError)), refused
+        assert after == [before]
+        assert is_done
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Callable[..., None], new: bool) -> None:
+    """The first write was done, the second one was not, and nobody knows of either: the third one tells."""
+    if not new:
+        Slot.insert_disjoint(slots((10, 20)))
+    row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
+    unknown(row.save)
+    unknown(ended(row, 30, "b").save, is_done=False)
+    ended(row, 35, "c").save()
+
+    assert stored() == [(10, 35, "c", 2 if new else 3)]
+
+
+@pytest.mark.parametrize("refusal", ["overlap", "condition"])
+def test_a_doubt_is_not_forgotten_for_a_refusal(in_memory: None, unknown: Callable[..., None], refusal: str) -> None:
+    """The first write was done and nobody knows, the second one is refused for good, and the third one tells."""
+    Slot.insert_disjoint(slots((40, 50)))
+    row = slots((10, 20))[0]
+    unknown(row.save)
+    with pytest.raises(Conflict if refusal == "condition" else OverlapError):
+        ended(row, 45 if refusal == "overlap" else 20, "b").save(
+            Slot.note == "never" if refusal == "condition" else None
+        )
+    ended(row, 20, None).save()
+
+    assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
+    assert row.version == 1
+
+
+def test_a_write_that_was_interrupted_is_in_doubt(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C arrives after the write was done and before its answer: the same call again tells."""
+    row, original = slots((10, 20))[0], Connection.dispatch
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        answer = original(connection, name, *arguments)
+        if name == "TransactWriteItems":
+            raise KeyboardInterrupt
+        return answer
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Connection, "dispatch", dispatch)
+        row.save()
+    row.save()
+
+    assert stored() == [(10, 20, None, 1)]
+
+
+def test_a_doubt_that_is_over_costs_nothing(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save is one plain write again."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    unknown(ended(row, 25).save)
+    row.save()
+    sent, original = list[str](), Connection.dispatch
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        sent.append(name)
+        return original(connection, name, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    row.save()
+    assert sent == ["PutItem"]
+
+
+def test_a_row_in_doubt_that_is_not_in_its_place_yet(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write is decided, and the row still shows as before: it is settled before it is looked at."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    [before] = rows_of(Slot)
+    unknown(ended(row, 25).save)
+    [after] = rows_of(Slot)
+    original, table, sent = Connection.dispatch, Slot.Meta.table_name, list[str]()
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        sent.append(name)
+        if name == "TransactGetItems":
+            original(connection, "PutItem", {"TableName": table, "Item": after})
+        return original(connection, name, *arguments)
+
+    Slot._get_connection().connection.dispatch("PutItem", {"TableName": table, "Item": before})
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    row.save()
+    assert stored() == [(10, 25, None, 2)]
+    assert sent.count("TransactWriteItems") == 0
+
+
+def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act: Callable[[], object]) -> None:
+    """Let somebody else act right before a request that is to come."""
+    original, left = Connection.dispatch, [nth]
+
+    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
+        if name == operation:
+            left[0] -= 1
+            if left[0] == 0:
+                monkeypatch.setattr(Connection, "dispatch", original)
+                in_thread(act)
+        return original(connection, name, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+
+
+def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not looked at once more, when somebody may have changed it: the first call was done all the same."""
+    rows = slots((10, 20))
+    unknown(lambda: Slot.insert_disjoint(rows))
+    right_before(monkeypatch, "GetItem", 2, lambda: Slot.get("d", 10).touch())
+    Slot.insert_disjoint(rows)
+    assert rows[0].version == 1
+
+
+def test_another_row_came_in_the_place_of_an_amended_one(
+    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt looks for itself who is there."""
+    row = slots((10, 20))[0]
+    unknown(row.save)
+    row.end = 15
+
+    def replace() -> None:
+        Slot.get("d", 10).delete()
+        Slot.insert_disjoint(slots((10, 12), note="other"))
+
+    right_before(monkeypatch, "TransactWriteItems", 1, replace)
+    with pytest.raises(OverlapError) as caught:
+        row.save()
+    assert [each.note for each in caught.value.rows] == ["other"]
+    assert (row.end, row.version) == (15, None)
+
+
+def test_a_row_that_was_read_again_is_in_no_doubt(in_memory: None, unknown: Callable[..., None]) -> None:
+    """The caller knows by then what was stored: a save is a write."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    unknown(ended(row, 25).save)
+    row.refresh()
+    row.save()
+    assert stored() == [(10, 25, None, 3)]
+
+
+def test_a_long_call_again(in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than a native transaction holds, of which one is amended: the others count as stored."""
+    make_long_from(monkeypatch)
+    rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
+    Lease.insert_disjoint(rows[1:])
+    copies = [Lease("p", f"{i:02}", after=f"{i + 1:02}") for i in range(3)]
+    unknown(lambda: Lease.insert_disjoint(copies))
+    copies[1].note = "amended"
+
+    Lease.insert_disjoint(copies)
+
+    assert [row.note for row in Lease.query("p")] == [None, "amended", None]
+    assert [row.version for row in copies] == [1, 2, 1]
+
+
+# The errors of a single write
+
+
+HUGE = "x" * 500_000
+
+
+def test_every_error_of_a_save_is_a_put_error(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where DynamoDB refuses the transaction, or a read before it, for a reason of its own; with that as cause."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    for each, kind, call in [
+        (slots((0, 5))[0], PutError, lambda each: each.save()),
+        (row, PutError, lambda each: each.save()),
+        (ended(Slot.get("d", 10), 15), PutError, lambda each: each.save()),
+        (slots((0, 5))[0], PutError, lambda each: each.save(add_version_condition=False)),
+        (Slot.get("d", 10), UpdateError, lambda each: each.update([Slot.end.set(15), Slot.note.set(HUGE)])),
+    ]:
+        each.note = HUGE
+        with pytest.raises(kind) as caught:
+            call(each)
+        assert not isinstance(caught.value, LockingError)
+        assert caught.value.cause_response_code in {"ValidationException", "TransactionCanceledException"}
+    for operation in ("GetItem", "Query", "TransactGetItems"):
+        with monkeypatch.context() as patch:
+            original = Connection.dispatch
+
+            def dispatch(
+                connection: Connection, name: str, *arguments: Any, _lost: str = operation, _send: Any = original
+            ) -> Any:
+                if name == _lost:
+                    raise ReadTimeoutError(endpoint_url="nowhere")
+                return _send(connection, name, *arguments)
+
+            patch.setattr(Connection, "dispatch", dispatch)
+            with pytest.raises(PutError):
+                slots((15, 25))[0].save()
+            with pytest.raises(UpdateError):
+                Slot("d", 15).update([Slot.end.set(18)])
+    assert stored_slots() == [(10, 20)]

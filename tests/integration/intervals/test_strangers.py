@@ -1,0 +1,108 @@
+"""Rows that cannot stand where they are asked to: expired, of another table, or inside of their own edit."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import ConfigurationError, StaleVersion
+from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
+from tests.support.parties import shifted_clock
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+def test_a_row_that_has_expired_does_not_move(memory: Engine) -> None:
+    """Neither a copy from before, nor one that shows what has expired: nothing brings it back to life."""
+    memory.bind(Lease, SlotLocks, SlotTransactions)
+    with shifted_clock() as clock:
+        Lease.insert_disjoint([row := Lease("o", "a", after="c", expires=timedelta(seconds=5))])
+        clock.shift += 10
+        late = Lease.get("o", "a", include_expired=True)
+        for each in (row, late):
+            each.expires = datetime.now(timezone.utc) + timedelta(days=1)
+            for ends in (("x", "z"), ("b", "d"), ("a", "b")):
+                with pytest.raises(StaleVersion) as caught:
+                    Lease.move(each, *ends)
+                assert caught.value.current is None
+                assert (each.first, each.after) == ("a", "c")
+        assert Lease.overlapping("o", None, None) == []
+        Lease.insert_disjoint([new := Lease("o", "f", after="h", expires=timedelta(seconds=5))])
+        Lease.move(new, "g", "i")
+        assert [each.first for each in Lease.overlapping("o", None, None)] == ["g"]
+
+
+class Archived(Slot):
+    """In a table of its own."""
+
+    class Meta(Slot.Meta):
+        table_name = "archived-slots"
+
+
+class Colored(Slot):
+    """In the same table."""
+
+
+class Abroad(Slot):
+    """In a table of the same name, somewhere else."""
+
+    class Meta(Slot.Meta):
+        region = "eu-north-1"
+
+
+class Otherwise(Slot):
+    """In the same table; another attribute is the end."""
+
+    class Meta(Slot.Meta):
+        interval = ("begin", "until")
+
+    until = Slot.end.__class__(attr_name="u")
+
+
+@pytest.mark.parametrize("model", [Archived, Abroad, Otherwise])
+def test_rows_of_another_table_are_refused(memory: Engine, model: type[Slot]) -> None:
+    """Their guards and their neighbours are elsewhere: the error says whose method it takes."""
+    memory.bind(Slot, SlotLocks)
+    row: Any = model("d", 10, end=20)
+    row.until = 20
+    with pytest.raises(ConfigurationError, match=rf"{model.__name__}\.insert_disjoint"):
+        Slot.insert_disjoint([*slots((50, 60)), row])
+    row.version = 1
+    with pytest.raises(ConfigurationError, match=rf"{model.__name__}\.move"):
+        Slot.move(row, 30, 40)
+    assert stored_slots() == []
+
+
+def test_rows_of_a_subclass_in_the_same_table_are_stored(memory: Engine) -> None:
+    """They have the same guards."""
+    memory.bind(Slot, SlotLocks)
+    Colored._connection = None
+    Slot.insert_disjoint([row := Colored("d", 10, end=20)])
+    Slot.move(row, 30, 40)
+    assert stored_slots() == [(30, 40)]
+
+
+def test_a_row_does_not_move_inside_of_its_own_edit(memory: Engine) -> None:
+    """The end of the block would not store what is changed after the move; in place it may, and after the block."""
+    memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
+    Slot.insert_disjoint(slots((10, 20)))
+    Lease.insert_disjoint([Lease("o", "a", after="b")])
+    with pytest.raises(ConfigurationError, match="edit"), Slot.edit("d", 10) as row:
+        Slot.move(row, 50, 60)
+    with pytest.raises(ConfigurationError, match="edit"), Slot.edit("d", 10) as row:
+        Slot.move(Slot.get("d", 10), 50, 60)
+    with pytest.raises(ConfigurationError, match="edit"), Lease.edit("o", "a") as lease:
+        Lease.move(lease, "x", "y")
+    with Slot.edit("d", 10) as row:
+        Slot.move(row, 10, 15)
+        row.note = "kept"
+    assert (Slot.get("d", 10).note, stored_slots()) == ("kept", [(10, 15)])
+    with Slot.locked("d", 10) as lock:
+        with Slot.edit("d", 10) as row:
+            row.note = "more"
+        Slot.move(lock.item, 50, 60)
+    assert (Slot.get("d", 50).note, stored_slots()) == ("more", [(50, 60)])
+    assert not Slot.lock_state("d", 10).holders

@@ -1,0 +1,193 @@
+"""Lock documents that another program has broken: what counts as broken, and what a repair leaves as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings
+from pynamo_locking._core.claims import Claim
+from pynamo_locking._core.limits import MOST_WAITERS
+from pynamo_locking._io import local, records
+from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking._io.wish import make_wish
+from pynamo_locking.testing import VirtualClock
+from tests.integration.whole.test_broken_rows import _entry, document, place
+from tests.support.models import Locks
+from tests.support.poisoned import native, put, save, update
+from tests.support.shell import Shell, prepared
+from tests.support.transaction_models import Purse, Transactions, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engines.engine import Engine
+
+#: Of the arguments of `locked()`.
+NOTHING: Final[dict[str, Any]] = dict.fromkeys(("wait", "lease", "heartbeat", "owner"))
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    """Time that nobody waits for, and a database."""
+    memory.bind(Purse, Transactions, Locks)
+    with VirtualClock() as clock:
+        yield clock
+
+
+def changed(lock: dict[str, Any], **parts: Any) -> dict[str, Any]:
+    """A lock document with other parts."""
+    return {"M": {**lock["M"], **parts}}
+
+
+def tickets(**numbers: int) -> dict[str, Any]:
+    """The stored tickets of entries."""
+    return {"M": {name: {"N": str(number)} for name, number in numbers.items()}}
+
+
+@pytest.mark.parametrize(
+    ("lock", "flaw"),
+    [
+        (changed(document(), next={"N": str(10**30 + 1)}), "next is {'N': '1"),  # a repair would lower it
+        (changed(document(), next={"N": str(10**38)}), "next is {'N': '1"),  # DynamoDB could not count on
+        (changed(document(e=_entry()), tickets=tickets(e=0)), "tickets.e is {'N': '0'}"),
+        (changed(document(e=_entry()), tickets=tickets(e=-5)), "tickets.e is {'N': '-5'}"),
+        (changed(document(e=_entry(), f=_entry()), tickets=tickets(e=2)), "tickets.f is missing"),
+        (changed(document(e=_entry(), f=_entry()), tickets=tickets(e=2, f=2)), "tickets is {'M': {'"),  # both hold it
+    ],
+    ids=["above", "far above", "zero", "negative", "none", "twice"],
+)
+def test_tickets(clock: VirtualClock, lock: dict[str, Any], flaw: str) -> None:
+    """Each is that of one entry, above zero, and not so large that the next one could not be read."""
+    image = place(lock)
+    assert Purse.lock_state("p0").unreadable.startswith(flaw)
+    with pytest.raises(CorruptRow, match="is broken: "), Purse.locked("p0", wait=1):
+        pass
+    assert stored(Purse, "p0") in (image, changed_next(image))
+    if lock["M"]["queue"]["M"]:
+        for operation in (update, save, native):
+            with pytest.raises(LockingError, match="is broken: "):
+                operation()
+    assert Purse.break_lock("p0", force=True) is True
+    with Purse.locked("p0", wait=70) as held:
+        assert held.ticket is not None
+        assert held.ticket >= 10**15
+
+
+def changed_next(image: dict[str, Any]) -> dict[str, Any]:
+    """The item after a request to enter that was taken back."""
+    lock = image["lock"]
+    return {**image, "lock": changed(lock, next={"N": str(int(lock["M"]["next"]["N"]) + 1)})}
+
+
+def test_the_largest_tickets_are_not_lowered(clock: VirtualClock) -> None:
+    """Each that was given out can be read: it is refused before a holder gets one that a repair would forget."""
+    for next_ticket in (10**30 - 1, 10**30, 10**30 + 1):
+        place(changed(document(), next={"N": str(next_ticket)}))
+        given = 0
+        try:
+            with Purse.locked("p0", wait=0) as held:
+                assert held.ticket is not None
+                given = held.ticket
+        except CorruptRow:
+            assert next_ticket >= 10**30
+        image = stored(Purse, "p0")
+        assert image is not None
+        put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
+        assert Purse.break_lock("p0", force=True) is True
+        state = Purse.lock_state("p0")
+        assert not state.unreadable
+        assert state.next_ticket > given
+
+
+def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
+    """A holder that lives goes on, whatever another program has put behind it."""
+    Purse("p0", balance=1).save()
+    with Purse.locked("p0") as held:
+        image = stored(Purse, "p0")
+        assert image is not None
+        lock = image["lock"]["M"]
+        assert held.ticket is not None
+        bad = records.new_entry("bad", Claim(), 60, 0)
+        del bad["M"]["owner"]
+        lock["queue"]["M"]["bad"] = bad
+        lock["tickets"]["M"]["bad"] = {"N": str(held.ticket + 1)}
+        lock["next"] = {"N": str(held.ticket + 2)}
+        put(Purse, image)
+        assert Purse.break_lock("p0", force=True) is True
+        state = Purse.lock_state("p0")
+        assert [entry.ticket for entry in state.entries] == [held.ticket]
+        assert state.next_ticket > held.ticket + 1
+        assert Purse.break_lock("p0", force=True) is False
+        clock.sleep(600)
+        held.item.balance = 7
+        held.item.save()
+    assert Purse.get("p0").balance == 7
+    assert Purse.lock_state("p0").entries == ()
+
+
+def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
+    """Where two entries have one ticket, which of them holds the lock is not known: neither does then."""
+    Purse("p0", balance=1).save()
+    with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
+        image = stored(Purse, "p0")
+        assert image is not None
+        lock = image["lock"]["M"]
+        lock["queue"]["M"]["twin"] = records.new_entry("twin", Claim(), 60, 0)
+        lock["tickets"]["M"]["twin"] = {"N": str(held.ticket)}
+        put(Purse, image)
+        assert Purse.break_lock("p0", force=True) is True
+        assert Purse.lock_state("p0").entries == ()
+        held.item.balance = 7
+        held.item.save()
+    assert Purse.get("p0").balance == 1
+
+
+def test_an_end_in_the_far_future_says_nothing(clock: VirtualClock) -> None:
+    """Of an entry of another kind neither: it is watched for its lease, and then evicted."""
+    place(document(e=_entry(until_ms={"N": str(10**30)}, permits={"N": "2"})))
+    with Purse.locked("p0", wait=100):
+        assert 60 <= clock.elapsed <= 70
+
+
+def test_how_many_entries_there_are(memory: Engine) -> None:
+    """Holders of a semaphore count among the most that fit into half of an item."""
+    memory.bind(Locks)
+    settings = LockSettings(max_waiters=MOST_WAITERS)
+    for permits, most in ((1, MOST_WAITERS + 1), (MOST_WAITERS, MOST_WAITERS + 1)):
+        wish = make_wish(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
+        assert wish.capacity == most
+
+
+def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
+    """The last save of a lock is applied, and then the waiters of the process are told: they see what is broken."""
+    memory.bind(Purse, Transactions)
+    Purse("p0", balance=1).save()
+    row = Purse.lock("p0")._target.row
+    with Purse.edit("p0") as purse:
+        mailbox = Acquisition(row, make_wish(Purse, **NOTHING, settings=None))._mailbox
+        local.open_mailbox(row, mailbox)
+        purse.balance = 7
+        image = stored(Purse, "p0")
+        assert image is not None
+        mailbox.put(image)
+        put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
+    local.close_mailbox(row, mailbox)
+    assert Purse.get("p0").balance == 7
+    assert mailbox.wait(0) == image
+
+
+@pytest.fixture
+def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """The program, on the database in memory."""
+    return prepared(memory, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("lock", [{"S": "x"}, {"M": {"foo": {"N": "1"}}}, {"M": {}}], ids=str)
+def test_the_command_does_not_call_sound_what_is_no_lock(memory: Engine, shell: Shell, lock: dict[str, Any]) -> None:
+    """It only says that there is none that is broken."""
+    memory.bind(Locks)
+    put(Locks, {"name": {"S": "n"}, "lock": lock})
+    code, out, _ = shell.run("locks", "repair", "n", "--yes", "--table", Locks.Meta.table_name)
+    assert (code, out.strip()) == (0, "n has no broken lock; nothing was changed.")

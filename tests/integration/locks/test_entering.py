@@ -1,0 +1,106 @@
+"""On the way into a queue a request is in doubt, and then something else happens.
+
+Each of these tests fails by a mistake of one line that no other test of the real engines had found.
+"""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ConnectionClosedError
+
+from pynamo_locking import LockTimeout
+from pynamo_locking._io import requests, runtime
+from tests.support import faults
+from tests.support.faults import lost_responses
+from tests.support.models import Account, Device, Locks
+from tests.support.parties import in_thread, shifted_clock
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses_between_attempts(monkeypatch):
+    """Back-off without the waiting: the order of events stays what it is."""
+    monkeypatch.setattr(runtime.current, "jitter", lambda: 0.0)
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+
+
+@pytest.fixture
+def account(engine):
+    """An account with 100 in it, and a lock document."""
+    engine.bind(Account, Locks, Device)
+    Account("a", balance=100).save()
+    Device("d", total=100).save()
+    for lock in (Account.lock("a"), Device.lock("d")):
+        with lock:
+            pass
+    return Account
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+@pytest.mark.parametrize("way", ["broken", "evicted"])
+def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, heartbeat):
+    """Between the look that shows us first and the renewal before we hold the lock, another one takes our place."""
+    enter, renew = requests.enter, requests.renew
+    others = []
+
+    def enter_slowly(*arguments):
+        image = enter(*arguments)
+        if not others:
+            clock.shift += 17  # its lease has ended, and is renewed before it counts
+        return image
+
+    def renew_too_late(row, entry, *arguments, **options):
+        if not others:
+            others.append(account.lock("a", heartbeat=False))
+            if way == "broken":
+                assert account.break_lock("a", ticket=entry.ticket)
+            in_thread(others[0].acquire)
+        return renew(row, entry, *arguments, **options)
+
+    with shifted_clock() as clock:
+        monkeypatch.setattr(clock, "jitter", lambda: 0.0)
+        monkeypatch.setattr(requests, "enter", enter_slowly)
+        monkeypatch.setattr(requests, "renew", renew_too_late)
+        with pytest.raises(LockTimeout):
+            account.lock("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
+        assert [entry.ticket for entry in account.lock_state("a").entries] == [others[0].ticket]
+
+
+def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
+    """The first request to enter is on its way, the next one is refused since the queue is full; then it arrives."""
+    other, kept = account.lock("a", heartbeat=False), []
+
+    def tap(endpoint, request, operation, forward):
+        if ":entry" not in faults._body(request).get("ExpressionAttributeValues", {}) or len(kept) > 1:
+            return forward()
+        kept.append(forward)
+        if len(kept) == 1:
+            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+        in_thread(other.acquire)
+        answer = forward()
+        in_thread(other.release)
+        kept[0]()
+        return answer
+
+    with faults._tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
+        account.lock("a", wait=0).acquire()
+    assert account.lock_state("a").entries == ()
+
+
+def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, monkeypatch):
+    """The answer to the request to enter gets lost, and most of the lease passes before the next copy finds us in."""
+    enter, copies = requests.enter, []
+
+    def enter_slowly(*arguments):
+        copies.append(arguments)
+        try:
+            return enter(*arguments)
+        except requests.Unavailable:
+            clock.shift += 5
+            raise
+
+    with shifted_clock() as clock:
+        monkeypatch.setattr(clock, "jitter", lambda: 0.0)
+        monkeypatch.setattr(requests, "enter", enter_slowly)
+        with lost_responses("UpdateItem"), account.locked("a", lease=6) as lock:
+            assert 0 < lock.remaining <= 1
+        assert len(copies) == 2

@@ -1,0 +1,147 @@
+"""Real signals at random moments, on an engine that answers over HTTP: before, during and after its requests.
+
+`test_interrupts` raises `KeyboardInterrupt` at each place of the package. Here a thread sends SIGINT, wherever the main
+thread is: in the package, in PynamoDB, in a socket, in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pynamo_locking import alocked_all, sweep, transaction
+from pynamo_locking._core.limits import MOST_ACTIONS
+from tests.integration.locks.test_interrupts import (
+    by_acquire_and_release,
+    by_acquire_and_release_of_a_task,
+    in_a_block,
+    in_a_block_of_a_task,
+    in_an_edit,
+    in_an_edit_of_a_task,
+    none_left,
+    until_at_rest,
+)
+from tests.support.transaction_models import FEW, Purse, Transactions, marked_rows, purses, rows_of
+from tests.support.workers import Locks, Plain, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+#: Interrupts of each form; 0: as many as the forms say.
+INTERRUPTS: Final = int(os.environ.get("INTERRUPTS", "0"))
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of sockets, tasks and loops
+    pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends"),
+    pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="only it hears signals"),
+]
+
+
+def interrupt(run: Callable[[], Any], times: int, check: Callable[[str], Any], *, signals: int = 1) -> None:
+    """Interrupt a function so many times at random moments, and check each time what that has left.
+
+    Args:
+        run: what to interrupt.
+        times: how often.
+        check: is told when the interrupts came.
+        signals: how many each time.
+    """
+    run()  # what is made once and kept
+    began = time.perf_counter()
+    run()
+    usual, chance, main = time.perf_counter() - began, random.Random(15), threading.get_ident()
+
+    def send(pauses: list[float], sent: threading.Event) -> None:
+        for pause in pauses:
+            time.sleep(pause)
+            signal.pthread_kill(main, signal.SIGINT)
+        sent.set()
+
+    for _ in range(times):
+        pauses = [chance.uniform(0, usual), *(chance.uniform(0, usual / 2) for _ in range(signals - 1))]
+        sent, heard = threading.Event(), 0
+        steps = iter([threading.Thread(target=send, args=(pauses, sent)).start, run])
+        while True:
+            try:
+                for step in steps:
+                    step()
+                while not sent.is_set():  # an interrupt would end a `join` for good
+                    time.sleep(0.001)
+                break
+            except KeyboardInterrupt:
+                heard += 1
+        assert heard
+        check(f"interrupted after {pauses} s of {usual} s")
+
+
+async def in_a_block_of_an_item() -> None:
+    async with Plain.alocked("a") as lock:
+        await lock.aitem()
+
+
+async def in_three_locks() -> None:
+    async with alocked_all(Locks.alocked("a"), Locks.alocked("b"), Plain.alocked("a")):
+        await asyncio.sleep(0)
+
+
+def nothing_left(where: str) -> None:
+    until_at_rest()
+    none_left((Locks, "a"), (Locks, "b"), (Plain, "a"))(where)
+
+
+@pytest.mark.parametrize("run", [in_a_block, in_an_edit, by_acquire_and_release])
+def test_interrupted_locks(dynoxide: Engine, run: Callable[[], None]) -> None:
+    dynoxide.bind(Locks, Plain)
+    Plain("a").save()
+    interrupt(run, 200, nothing_left)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize(
+    "run",
+    [
+        in_a_block_of_a_task,
+        in_a_block_of_an_item,
+        in_an_edit_of_a_task,
+        in_three_locks,
+        by_acquire_and_release_of_a_task,
+    ],
+)
+def test_interrupted_tasks(dynoxide: Engine, run: Any, signals: int) -> None:
+    """The first signal cancels the task, since Python 3.11; one more goes through the loop wherever that is."""
+    dynoxide.bind(Locks, Plain)
+    Plain("a").save()
+    interrupt(lambda: asyncio.run(run()), INTERRUPTS or 20, nothing_left, signals=signals)
+
+
+@pytest.mark.parametrize(("count", "times"), [(FEW, 20), (MOST_ACTIONS + 2, 5)])
+def test_interrupted_transactions(dynoxide: Engine, count: int, times: int) -> None:
+    """Nothing of it is applied or all; `sweep` finishes what is left. No mark stays, and no money comes or goes."""
+    dynoxide.bind(Purse, Transactions)
+    even = {purse.purse_id for i, purse in enumerate(purses(count)) if i % 2 == 0}
+
+    def move() -> None:
+        with transaction(lease=3) as tx:
+            for purse in Purse.scan(consistent_read=True):
+                tx.update(purse, [Purse.balance.add(1 if purse.purse_id in even else -1)])
+
+    def check(where: str) -> None:
+        until(lambda: not any("batch" in thread.name for thread in threading.enumerate()), "the threads of a commit")
+        report = sweep(Transactions)
+        assert (report.failed, report.pending) == ({}, 0), where
+        assert marked_rows(Purse) == [], where
+        balances = {(row["purse_id"]["S"] in even, int(row["balance"]["N"])) for row in rows_of(Purse)}
+        assert len(balances) == 2, where
+        assert sum(balance for _, balance in balances) == 200, where
+
+    interrupt(move, INTERRUPTS or times, check)

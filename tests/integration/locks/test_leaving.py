@@ -1,0 +1,85 @@
+"""What fails or interrupts on the way to a lock, or out of it, leaves no entry that goes on being renewed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pynamo_locking import (
+    LockingError,
+    LockLost,
+)
+from pynamo_locking._io import local, requests, runtime
+from pynamo_locking._io.heartbeat import heart
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LockingError("expired token")])
+def test_who_failed_to_release_does_not_go_on_renewing(account, error):
+    """Whatever interrupts a release, the heartbeat of that entry ends, and its lease with it."""
+    lock = account.lock("a").acquire()
+
+    def fail(*arguments, **options):
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "release", fail)
+        with pytest.raises(type(error)):
+            lock.release()
+    assert lock._own.possession.is_over
+    with pytest.raises(LockLost):
+        lock._own.renew()
+
+
+def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
+    """If no thread can be started, the entry is removed again and nobody renews it."""
+
+    class Crowded(runtime.Runtime):
+        def spawn(self, target, name):
+            raise RuntimeError("can't start new thread")
+
+    real, threads = runtime.current, heart._threads
+    runtime.install(Crowded())
+    heart._threads, heart._idle, idle = 0, 0, heart._idle
+    try:
+        with pytest.raises(RuntimeError, match="new thread"):
+            account.locked("a").acquire()
+    finally:
+        runtime.install(real)
+        heart._threads, heart._idle = threads, idle
+    assert account.lock_state("a").entries == ()
+
+
+def _interrupted(function):
+    """Return a function that does its work, and is interrupted before it returns."""
+
+    def act(*arguments, **options):
+        function(*arguments, **options)
+        raise KeyboardInterrupt
+
+    return act
+
+
+@pytest.mark.parametrize("name", ["open_mailbox", "close_mailbox"])
+def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
+    """Ctrl-C right before the first request, and between the grant and its use: no entry, and nobody who listens."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        original = getattr(local, name)
+        first = iter([_interrupted(original)])
+
+        def interrupted_once(*arguments):
+            return next(first, original)(*arguments)
+
+        patch.setattr(local, name, interrupted_once)
+        account.lock("a").acquire()
+    assert account.lock_state("a").entries == ()
+    assert not local.has_waiters(account.lock("a")._target.row)
+
+
+@pytest.mark.parametrize("name", ["forget", "has_waiters"])
+def test_an_interrupt_of_a_release_ends_the_heartbeat(account, name):
+    """Ctrl-C before its request was sent: the entry would have been renewed for as long as the process lives."""
+    lock = account.lock("a").acquire()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(local, name, _interrupted(getattr(local, name)))
+        lock.release()
+    assert lock._own.possession.is_over
+    assert local.held_in_context(lock._target.row) is None

@@ -1,0 +1,130 @@
+"""A lock that is lost or broken: who hears of it, once, and what can be done afterwards."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking import (
+    ConfigurationError,
+    LockLost,
+    TransactWrite,
+)
+from pynamo_locking._io import requests
+from pynamo_locking._io.waiting import evict_dead
+from tests.support.faults import is_save, lost_requests, lost_responses
+from tests.support.models import Locks
+from tests.support.parties import in_thread
+
+
+def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
+    """A holder that was evicted as one of several entries learns it: its edit is not reported as saved."""
+    ahead = account.lock("a", heartbeat=False).acquire()
+    edit = account.edit("a", wait=60, heartbeat=False)
+    thread_lock = edit.lock
+    old_images = []
+
+    def edit_it():
+        with edit as item:
+            item.balance = 0
+            evict_dead(thread_lock._target.row, old_images[0].waiters, old_images[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = requests.enter
+
+        def enter(row, entry, capacity):
+            image = original(row, entry, capacity)
+            old_images.append(row.state(image))
+            ahead.release()
+            return image
+
+        patch.setattr(requests, "enter", enter)
+        with pytest.raises(LockLost), lost_requests("UpdateItem", where=is_save):
+            in_thread(edit_it)
+    assert account.get("a").balance == 100
+
+
+@pytest.mark.parametrize("end", [TransactWriteError, ZeroDivisionError], ids=["refused", "never-sent"])
+def test_a_delete_that_was_not_applied_hides_no_loss(account, end):
+    """After a transaction that was to delete the item has failed, a later deletion by others is a loss."""
+    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+        with pytest.raises(end), TransactWrite(connection=account._get_connection().connection) as write:
+            write.delete(lock.item, condition=account.balance == 12345)
+            if end is ZeroDivisionError:
+                raise ZeroDivisionError
+        client = account._get_connection().connection.client
+        key = {"account_id": {"S": "a"}}
+        client._make_api_call("DeleteItem", {"TableName": account.Meta.table_name, "Key": key})
+
+
+def test_a_refresh_starts_afresh_after_a_loss(account):
+    """Reading is never refused."""
+    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            item.save()
+        item.refresh()
+        assert item.balance == 100
+
+
+def test_breaking_tells_what_it_did(account):
+    """An answer that got lost does not turn a removed entry into one that was not there."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    with lost_responses("UpdateItem", where=lambda body: "#e0" in body.get("UpdateExpression", "")):
+        assert account.break_lock("a", ticket=lock.ticket) is True
+    assert account.break_lock("a", ticket=lock.ticket) is False
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_every_listener_hears_of_the_loss(account):
+    """Also one that was given when the lock was taken again."""
+    heard, both = [], threading.Barrier(3)
+
+    def listener(name):
+        def on_lost(reason):
+            heard.append((name, reason))
+            both.wait()
+
+        return on_lost
+
+    with (
+        pytest.raises(LockLost),
+        account.locked("a", heartbeat=False, on_lost=listener("outer")) as lock,
+        account.locked("a", on_lost=listener("inner")),
+    ):
+        account.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            lock.renew()
+        both.wait()
+    assert sorted(heard) == [("inner", "evicted"), ("outer", "evicted")]
+
+
+async def _never_awaited(reason):
+    raise AssertionError(reason)
+
+
+@pytest.mark.parametrize("on_lost", [_never_awaited, "call me"])
+def test_on_lost_can_be_called(account, on_lost):
+    """A thread calls it: a coroutine function would never run, and nobody would hear of the loss."""
+    with pytest.raises(ConfigurationError, match="plain function"):
+        account.lock("a", on_lost=on_lost)
+    with pytest.raises(ConfigurationError, match="plain function"):
+        Locks.locked_range("a", 0, 1, on_lost=on_lost)
+
+
+def test_a_loss_is_told_once(account, caplog):
+    """Leaving a block on the loss itself says nothing more; leaving it on something else does."""
+    for error, others in ((None, 0), (ValueError("something else"), 1)):
+        caplog.clear()
+        with pytest.raises((LockLost, ValueError)), account.locked("a") as lock:
+            account.break_lock("a", ticket=lock.ticket)
+            if error is not None:
+                raise error
+            lock.item.save()
+        assert [record.levelname for record in caplog.records if "while leaving" in record.message] == [
+            "WARNING"
+        ] * others

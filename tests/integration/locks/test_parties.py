@@ -1,0 +1,67 @@
+"""Which thread or task of a process holds a lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from pynamo_locking import (
+    ConfigurationError,
+    LockTimeout,
+)
+from tests.support.parties import in_thread
+
+
+def test_who_inherits_a_context_does_not_hold_the_lock(account):
+    """A thread or task started inside a lock writes under it, and waits for it like everybody else."""
+    with account.locked("a") as lock:
+        context = contextvars.copy_context()
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: context.run(account.locked("a", wait=0).acquire))
+        in_thread(lambda: context.run(account.get("a").save))
+        assert account.lock_state("a").holders[0].writes == 1
+
+        async def in_a_task():
+            account.locked("a", wait=0).acquire()
+
+        with pytest.raises(LockTimeout):
+            asyncio.run(in_a_task())
+        assert lock.is_held
+
+
+def test_tasks_of_one_thread_exclude_each_other(account):
+    """asyncio tasks that share a thread and inherited a context are different parties."""
+
+    async def party(entered, done):
+        with account.locked("a", wait=0):
+            entered.set()
+            await done.wait()
+
+    async def both():
+        entered, done = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(party(entered, done))
+        await entered.wait()
+        with pytest.raises(LockTimeout):
+            await asyncio.create_task(party(entered, done))
+        done.set()
+        await first
+
+    asyncio.run(both())
+
+
+def test_a_lock_object_is_taken_by_one_thread_at_a_time(account):
+    """A second thread is refused also while the first one still waits."""
+    lock = account.lock("a")
+    holder = account.lock("a").acquire()
+    thread = threading.Thread(target=lock.acquire)
+    thread.start()
+    while not account.lock_state("a").waiters:
+        pass
+    with pytest.raises(ConfigurationError, match="in use"):
+        in_thread(lock.acquire)
+    holder.release()
+    thread.join()
+    lock.release()

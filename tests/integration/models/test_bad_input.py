@@ -1,0 +1,224 @@
+"""Whatever cannot work says so clearly, in an error of this package, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+from pynamodb.attributes import UnicodeAttribute
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemNotFound,
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockSettings,
+    LockTimeout,
+    NamedLock,
+    Transaction,
+    sweep,
+    transactional,
+)
+from tests.support.faults import count_requests
+from tests.support.models import Account, Device, Document, Locks
+from tests.support.parties import held_elsewhere
+from tests.support.transaction_models import Purse, Transactions
+
+
+def test_a_missing_item(engine):
+    """Locking an item that does not exist: PynamoDB's DoesNotExist, and no item is made."""
+    engine.bind(Account)
+    for take in (Account.locked("no").acquire, Account.edit("no").__enter__):
+        with pytest.raises(Account.DoesNotExist, match="no such item") as caught:
+            take()
+        assert isinstance(caught.value, ItemNotFound)
+    assert list(Account.scan()) == []
+
+
+def test_a_missing_table(engine):
+    """The error names the table and what to do."""
+    engine.bind(Account, Locks)
+    for model in (Account, Locks):
+        model.delete_table()
+        for call in (model.locked("a").acquire, lambda model=model: model.lock_state("a")):
+            with pytest.raises(ConfigurationError, match=r"there is no table .*create_table") as caught:
+                call()
+            assert caught.value.cause_response_code == "ResourceNotFoundException"
+
+
+def test_a_missing_lock_table(engine):
+    """The same for the table of locks, while the item is left as it was."""
+    engine.bind(Locks, Device)
+    Device("d", state="on").save()
+    Locks.delete_table()
+    with pytest.raises(ConfigurationError, match="there is no table"):
+        Device.edit("d").__enter__()
+    assert Device.get("d").version == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"wait": -1},
+        {"wait": float("nan")},
+        {"wait": "10"},
+        {"lease": -1},
+        {"lease": 5, "settings": LockSettings(request_timeout=1)},
+        {"lease": float("inf")},
+        {"settings": {"lease": 5}},
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_work(engine, arguments):
+    """They are refused where the lock is made, before any request."""
+    engine.bind(Account)
+    with count_requests() as counted, pytest.raises(ConfigurationError):
+        Account.locked("a", **arguments)
+    assert counted.total == 0
+
+
+@pytest.mark.parametrize(
+    "key", [None, "", 5, b"a", ["a"], {"a": 1}, object(), "x" * 2049], ids=lambda key: type(key).__name__
+)
+def test_keys_that_cannot_be(engine, key):
+    """A wrong key is refused before any request, whatever it is."""
+    engine.bind(Account, Locks)
+    for model in (Account, Locks):
+        with count_requests() as counted, pytest.raises(ConfigurationError, match="key"):
+            model.locked(key)
+        assert counted.total == 0
+
+
+@pytest.mark.parametrize("key", [None, "1", True, float("nan"), float("inf"), [1]], ids=repr)
+def test_number_keys_that_cannot_be(engine, key):
+    """A number key must be a finite number."""
+    engine.bind(Document)
+    with pytest.raises(ConfigurationError, match="key"):
+        Document.locked("f", key)
+    with pytest.raises(ConfigurationError, match="no range key"):
+        Account.locked("a", 1)
+
+
+def test_an_item_with_no_room_for_an_entry(engine):
+    """An item near 400 KB cannot take an entry: the error says why and what to do, the item stays as it is."""
+    engine.bind(Account)
+    limit = 405_000 if engine.is_moto else 400 * 1024
+    Account("a", note="x" * (limit - 80)).save()
+    with pytest.raises(ConfigurationError, match=r"400 KB.*lock_table"):
+        Account.locked("a").acquire()
+    assert Account.lock_state("a").entries == ()
+    assert not Account.lock_state("a").exists
+
+
+def many_attributes(count):
+    """Make a model with an embedded lock and so many attributes."""
+
+    class Meta:
+        table_name = "wide"
+
+    attributes = {f"a{n}": UnicodeAttribute(null=True) for n in range(count)}
+    namespace = {"Meta": Meta, "pk": UnicodeAttribute(hash_key=True), "lock": LockAttribute(), **attributes}
+    return type("Wide", (LockableModel,), namespace)
+
+
+def test_a_model_with_more_attributes_than_an_update_holds(concurrent_engine):
+    """300 attributes fit into one update, 400 do not: refused before the request, the lock given back."""
+    fits = concurrent_engine.bind(many_attributes(300))
+    fits("k", **{f"a{n}": "v" for n in range(300)}).save()
+    with fits.edit("k") as item:
+        item.a7 = "new"
+    assert fits.get("k").a7 == "new"
+    wide = concurrent_engine.bind(many_attributes(400))
+    with pytest.raises(ConfigurationError, match="4096"):
+        wide("k", **{f"a{n}": "v" for n in range(400)}).save()
+    with wide.batch_write(unguarded=True) as batch:
+        batch.save(wide("k"))
+    with pytest.raises(ConfigurationError, match="attributes"), wide.edit("k") as item:
+        for n in range(400):
+            setattr(item, f"a{n}", "x")
+    assert wide.lock_state("k").entries == ()
+
+
+def test_a_full_queue_without_time_to_wait(engine):
+    """The error says how many are ahead and who holds the lock."""
+    engine.bind(Locks)
+    with held_elsewhere(Locks.lock("n", owner="holder")), pytest.raises(LockTimeout, match="1 ahead; held by holder"):
+        Locks.locked("n", wait=0).acquire()
+
+
+def test_models_without_a_place_for_locks():
+    """A model needs a LockAttribute or a lock table, and the table has to be one."""
+
+    class Nowhere(LockableModel):
+        class Meta:
+            table_name = "nowhere"
+
+        pk = UnicodeAttribute(hash_key=True)
+
+    with pytest.raises(ConfigurationError, match=r"lock = LockAttribute\(\)"):
+        Nowhere.locked("a")
+    Nowhere.Meta.lock_table = Account
+    with pytest.raises(ConfigurationError, match="NamedLock"):
+        Nowhere.locked("a")
+
+
+def test_an_endpoint_that_is_not_there():
+    """Without a server there is an end to trying, and the error says what was tried."""
+
+    class Lost(NamedLock):
+        class Meta:
+            table_name = "lost"
+            region = "us-east-1"
+            host = "http://127.0.0.1:9"
+            aws_access_key_id = "x"
+            aws_secret_access_key = "x"
+
+    with pytest.raises(LockTimeout, match="no answer from DynamoDB"):
+        Lost.locked("a", wait=0.05).acquire()
+    with pytest.raises(LockingError, match="no answer"):
+        Lost.lock_state("a")
+
+
+def test_tables_are_made_once_on_every_engine(engine):
+    """create_table() of a NamedLock twice: on demand, TTL enabled, no error."""
+    engine.bind(Locks)
+    Locks.delete_table()
+    Locks.create_table()
+    Locks.create_table()
+    client = engine.client()
+    table = client.describe_table(TableName=Locks.Meta.table_name)["Table"]
+    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    ttl = client.describe_time_to_live(TableName=Locks.Meta.table_name)["TimeToLiveDescription"]
+    assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expires_s")
+
+
+def test_a_lock_table_elsewhere_is_refused(engine):
+    """No transaction could include both tables."""
+    engine.bind(Locks, Document)
+
+    class Far(Document):
+        class Meta:
+            table_name = "far"
+            region = "eu-central-1"
+            host = "http://127.0.0.1:9"
+            lock_settings = LockSettings()
+            lock_table = Locks
+
+        mutex = None
+
+    with pytest.raises(ConfigurationError, match=r"same Meta\.region"):
+        Far.locked("f", 1)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "3", True, None])
+def test_numbers_of_things_are_checked(memory, number):
+    """Bad input is a ConfigurationError, before anything is sent."""
+    memory.bind(Purse, Transactions)
+    for call in (
+        lambda: Purse.modify("p0", lambda purse: None, attempts=number),
+        lambda: Purse.guarded_batch(workers=number),
+        lambda: transactional(attempts=number)(lambda tx: None),
+        lambda: sweep(Transactions, segments=number),
+        lambda: Transaction(workers=number),
+    ):
+        with pytest.raises(ConfigurationError, match="not "):
+            call()

@@ -1,0 +1,76 @@
+"""`edit` and `lock.item`: which instance a block gets, and what its end saves."""
+
+from __future__ import annotations
+
+import pytest
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    TransactWrite,
+)
+from tests.support.faults import is_save
+from tests.support.models import Account, Device, Locks
+
+
+def test_an_aborted_edit_is_not_saved_by_the_next(account):
+    """Inside an outer lock the item is shared; what an edit changed before it failed is forgotten."""
+    with account.locked("a"):
+        with pytest.raises(ZeroDivisionError), account.edit("a") as item:
+            item.balance -= 100 / 0
+        with pytest.raises(ValueError, match="no"), account.edit("a") as item:
+            item.balance -= 100
+            raise ValueError("no")
+        with account.edit("a") as item:
+            item.note = "only this"
+    assert (account.get("a").balance, account.get("a").note) == (100, "only this")
+
+
+def test_the_item_is_asked_for_after_a_write(account):
+    """`lock.item` is never older than the last write under the lock."""
+    with account.locked("a") as lock:
+        other = account.get("a")
+        other.balance = 50
+        other.save()
+        assert lock.item.balance == 50
+
+
+@pytest.mark.parametrize("how", ["delete", "our transaction", "stock transaction"])
+@pytest.mark.parametrize("model", [Account, Device], ids=["in-the-item", "in-a-row"])
+def test_an_edit_that_deletes_does_not_save(engine, model, how):
+    """However the block deleted the item, it stays deleted, and the lock was not lost."""
+    if model is Device and how == "stock transaction":
+        return  # refused: see test_guarded_writes
+    engine.bind(Locks, Account, Device)
+    model("x").save()
+    edit = model.edit("x")
+    with edit as item:
+        if how == "delete":
+            item.delete()
+        else:
+            kind = TransactWrite if how == "our transaction" else StockTransactWrite
+            with kind(connection=model._get_connection().connection) as write:
+                write.delete(item)
+    assert not edit.lock.lost.is_set()
+    with pytest.raises(model.DoesNotExist):
+        model.get("x")
+    assert model.lock_state("x").entries == ()
+
+
+def test_an_interrupt_after_an_applied_save_is_no_loss(account):
+    """Ctrl-C while the answer to the last request of an edit is on its way."""
+    reasons = []
+    edit = account.edit("a", on_lost=reasons.append)
+    original = type(account._get_connection().connection).dispatch
+
+    def dispatch(self, operation, kwargs):
+        answer = original(self, operation, kwargs)
+        if is_save(kwargs):
+            raise KeyboardInterrupt
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt), edit as item:
+        item.balance = 1
+        patch.setattr(type(account._get_connection().connection), "dispatch", dispatch)
+    assert account.get("a").balance == 1
+    assert not edit.lock.lost.is_set()
+    assert reasons == []

@@ -1,0 +1,433 @@
+"""What models can be made of, and what their instances keep in copies and dictionaries."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import (
+    BinaryAttribute,
+    DiscriminatorAttribute,
+    ListAttribute,
+    MapAttribute,
+    NumberAttribute,
+    NumberSetAttribute,
+    UnicodeAttribute,
+    UnicodeSetAttribute,
+)
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    BatchError,
+    ExpiringMixin,
+    LockableModel,
+    LockAttribute,
+    StaleVersion,
+    TransactWrite,
+    TTLAttribute,
+    VersionAttribute,
+    VersionedMixin,
+)
+from tests.support.models import QUICK
+from tests.support.parties import shifted_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _clock() -> Iterator[None]:
+    """Ten days ahead of the engines: DynamoDB Local deletes what has expired by its own clock."""
+    with shifted_clock() as clock:
+        clock.shift = 864_000.0
+        yield
+
+
+class Animal(VersionedMixin, Model):
+    """A base class with a discriminator and the version of all."""
+
+    class Meta:
+        table_name = "animals"
+
+    pk = UnicodeAttribute(hash_key=True)
+    kind = DiscriminatorAttribute(attr_name="cls")
+    version = VersionAttribute(attr_name="v")
+    legs = NumberAttribute(default=4)
+
+
+class Dog(Animal, discriminator="dog"):
+    """Inherits the version, and Meta with it."""
+
+    tricks = UnicodeSetAttribute(null=True)
+
+
+class Cat(Animal, discriminator="cat"):
+    """Another class in the same table."""
+
+    lives = NumberAttribute(default=9)
+
+
+class LockedAnimal(LockableModel):
+    """The same with a lock in the item."""
+
+    class Meta:
+        table_name = "locked-animals"
+        lock_settings = QUICK
+
+    pk = UnicodeAttribute(hash_key=True)
+    kind = DiscriminatorAttribute(attr_name="cls")
+    version = VersionAttribute(attr_name="v")
+    legs = NumberAttribute(default=4)
+    lock = LockAttribute()
+
+
+class LockedDog(LockedAnimal, discriminator="dog"):
+    """A subclass of it."""
+
+
+class LockedCat(LockedAnimal, discriminator="cat"):
+    """Another one."""
+
+
+FAMILIES = {"free": (Animal, Dog, Cat), "lockable": (LockedAnimal, LockedDog, LockedCat)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_polymorphic_models_share_one_inherited_version(engine, family):
+    """Each class keeps its own type through all writes, and the version counts for all of them."""
+    animal, dog, cat = engine.bind(*FAMILIES[family])
+    tables = {model: model.Meta.table_name for model in (animal, dog, cat)}
+    assert len(set(tables.values())) == 1
+    dog("rex").save()
+    found = animal.get("rex")
+    assert type(found) is dog
+    found.update([dog.legs.set(3)])
+    found.touch()
+    with pytest.raises(StaleVersion) as caught:
+        dog("rex").save()
+    assert (type(caught.value.current), caught.value.actual) == (dog, 3)
+    again = animal.modify("rex", change=lambda it: setattr(it, "legs", it.legs + 1))
+    assert (type(again), again.legs, again.version) == (dog, 4, 4)
+    with TransactWrite(connection=animal._get_connection().connection) as transaction:
+        transaction.save(cat("tom"))
+    assert {type(each) for each in animal.scan()} == {dog, cat}
+    assert [each.pk for each in cat.scan()] == ["tom"]
+
+
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_update_by_an_object_of_another_class_changes_nothing(engine, family, checks):
+    """PynamoDB raises the same ValueError, after it has changed the item; ours is refused by DynamoDB."""
+    animal, dog, cat = engine.bind(*FAMILIES[family])
+    dog("rex").save()
+    before = _item(engine, animal, "rex")
+    wrong = cat("rex")
+    wrong.version = 1
+    with pytest.raises(ValueError, match="Cannot update this item from the returned class"):
+        wrong.update([animal.legs.set(3)], add_version_condition=checks)
+    assert _item(engine, animal, "rex") == before
+    for kind in (TransactWrite, StockTransactWrite):
+        with pytest.raises((ValueError, TransactWriteError)), kind(connection=_connection(animal)) as transaction:
+            transaction.update(wrong, [animal.legs.set(3)], add_version_condition=checks)
+        assert _item(engine, animal, "rex") == before
+
+
+class Address(MapAttribute):
+    """A typed map."""
+
+    street = UnicodeAttribute(attr_name="s")
+    number = NumberAttribute(null=True)
+
+
+class Everything(VersionedMixin, Model):
+    """All kinds of attributes."""
+
+    class Meta:
+        table_name = "everything"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    text = UnicodeAttribute(null=True)
+    count = NumberAttribute(default=lambda: 7)
+    fresh = UnicodeAttribute(default_for_new="new")
+    names = UnicodeSetAttribute(default=set)
+    numbers = NumberSetAttribute(null=True)
+    data = BinaryAttribute(null=True, legacy_encoding=False)
+    raw = MapAttribute(null=True)
+    address = Address(null=True, attr_name="adr")
+    several = ListAttribute(of=Address, default=list)
+    version = VersionAttribute()
+
+
+class EverythingLocked(LockableModel):
+    """The same with a lock in the item, so that a save is an update."""
+
+    class Meta:
+        table_name = "everything-locked"
+        lock_settings = QUICK
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    text = UnicodeAttribute(null=True)
+    count = NumberAttribute(default=lambda: 7)
+    fresh = UnicodeAttribute(default_for_new="new")
+    names = UnicodeSetAttribute(default=set)
+    numbers = NumberSetAttribute(null=True)
+    data = BinaryAttribute(null=True, legacy_encoding=False)
+    raw = MapAttribute(null=True)
+    address = Address(null=True, attr_name="adr")
+    several = ListAttribute(of=Address, default=list)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+FULL = {
+    "text": "t\u00e4xt",
+    "names": {"a", "b"},
+    "numbers": {1, 2.5},
+    "data": b"\x00\xff",
+    "raw": {"deep": {"list": [1, "two", None, {"x": True}]}},
+    "address": {"street": "High Street", "number": 3},
+    "several": [{"street": "Low Street"}],
+}
+
+
+def _full() -> dict[str, Any]:
+    return FULL | {"address": Address(**FULL["address"]), "several": [Address(**each) for each in FULL["several"]]}
+
+
+def _values(item: Any) -> dict[str, Any]:
+    """Return what an item has, without its lock and its version; a set has no order."""
+    return {name: _in_order(value) for name, value in item.serialize().items() if name not in ("lock", "version")}
+
+
+def _in_order(value: dict[str, Any]) -> dict[str, Any]:
+    return {kind: sorted(each) if kind in ("SS", "NS", "BS") else each for kind, each in value.items()}
+
+
+def _item(engine: Any, model: type[Any], *key: Any) -> dict[str, Any] | None:
+    keys = [model._hash_keyname, *([model._range_keyname] if len(key) > 1 else [])]
+    values = [{"N": str(each)} if isinstance(each, int) else {"S": each} for each in key]
+    names = [model.get_attributes()[name].attr_name for name in keys]
+    table = model.Meta.table_name
+    answer = engine.client().get_item(TableName=table, Key=dict(zip(names, values, strict=True)), ConsistentRead=True)
+    item: dict[str, Any] | None = answer.get("Item")
+    return item
+
+
+def _connection(model: type[Any]) -> Any:
+    return model._get_connection().connection
+
+
+def _save_alone(item: Any, checks: bool) -> None:
+    item.save(add_version_condition=checks)
+
+
+def _save_in_transaction(item: Any, checks: bool) -> None:
+    with TransactWrite(connection=_connection(type(item))) as transaction:
+        transaction.save(item, add_version_condition=checks)
+
+
+def _save_in_batch(item: Any, checks: bool) -> None:
+    with type(item).guarded_batch() as batch:
+        batch.save(item, add_version_condition=checks)
+
+
+SAVES = (_save_alone, _save_in_transaction, _save_in_batch)
+
+
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+def test_every_kind_of_attribute_survives_a_save_and_an_empty_one_is_removed(engine, model, save, checks):
+    """Also where the save is an UpdateItem: an empty set and a None leave nothing behind."""
+    engine.bind(model)
+    item = model("a", 1, **_full())
+    save(item, checks)
+    found = model.get("a", 1, consistent_read=True)
+    assert _values(found) == _values(item)
+    assert (found.fresh, found.count, found.version) == ("new", 7, 1)
+    assert found.raw.as_dict() == FULL["raw"]
+    for name in ("text", "names", "numbers", "data", "raw", "address"):
+        setattr(found, name, None if name != "names" else set())
+    found.several = []
+    save(found, checks)
+    stored = _item(engine, model, "a", 1) or {}
+    assert set(stored) - {"lock"} == {"pk", "sk", "count", "fresh", "several", "version", "version_write_id"}
+    again = model.get("a", 1, consistent_read=True)
+    assert (again.names, again.several, again.version) == (set(), [], 2)
+
+
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+def test_a_required_attribute_without_a_value_is_refused_before_anything_is_sent(dynoxide, model, save, checks):
+    """As PynamoDB does; the stored item is what it was."""
+    dynoxide.bind(model)
+    item = model("a", 1)
+    item.save()
+    before = _item(dynoxide, model, "a", 1)
+    item.count = None
+    with pytest.raises((ValueError, BatchError), match="cannot be None"):
+        save(item, checks)
+    assert _item(dynoxide, model, "a", 1) == before
+    assert item.version == 1
+
+
+@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+def test_updates_inside_maps_and_lists_are_guarded_and_come_back(engine, model):
+    """Actions on nested paths are those of PynamoDB, beside the version's."""
+    engine.bind(model)
+    item = model("a", 1, **_full())
+    item.save()
+    actions = [
+        model.address.street.set("New Street"),
+        model.raw["deep"]["list"][0].set(2),
+        model.several[0].remove(),
+        model.names.add({"c"}),
+        model.numbers.delete({1}),
+    ]
+    given = list(actions)
+    item.update(actions, condition=model.address.street == "High Street")
+    assert actions == given
+    assert (item.address.street, item.raw["deep"]["list"][0], item.several) == ("New Street", 2, [])
+    assert (item.names, item.numbers, item.version) == ({"a", "b", "c"}, {2.5}, 2)
+    assert _values(model.get("a", 1)) == _values(item)
+    item.save()
+    assert item.version == 3
+
+
+@pytest.mark.parametrize("lockable", [False, True])
+def test_a_model_with_many_attributes_can_be_saved(engine, lockable):
+    """A save as an UpdateItem fits into DynamoDB's 4 KB with 250 attributes; moto's parser gives up earlier."""
+    count = 60 if engine.is_moto else 250
+    namespace: dict[str, Any] = {f"a{number}": NumberAttribute(null=True) for number in range(count)}
+    namespace |= {
+        "Meta": type("Meta", (), {"table_name": "many", "lock_settings": QUICK}),
+        "pk": UnicodeAttribute(hash_key=True),
+        "version": VersionAttribute(),
+    }
+    bases: tuple[type[Any], ...] = (VersionedMixin, Model)
+    if lockable:
+        namespace, bases = namespace | {"lock": LockAttribute()}, (LockableModel,)
+    model: Any = engine.bind(type(Model)("Many", bases, namespace))
+    item = model("a", **{f"a{number}": number for number in range(count)})
+    item.save()
+    item.a7 = None
+    item.save()
+    found = model.get("a")
+    assert (found.a6, found.a7, found.version) == (6, None, 2)
+
+
+class Bare(VersionedMixin, Model):
+    """Nothing but keys and a version."""
+
+    class Meta:
+        table_name = "bare"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    version = VersionAttribute()
+
+
+class BareLocked(LockableModel):
+    """Nothing but keys and a lock."""
+
+    class Meta:
+        table_name = "bare-locked"
+        lock_settings = QUICK
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    lock = LockAttribute()
+
+
+class BareExpiring(ExpiringMixin, Model):
+    """Nothing but keys and an end."""
+
+    class Meta:
+        table_name = "bare-expiring"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    expires = TTLAttribute(null=True)
+
+
+@pytest.mark.parametrize("model", [Bare, BareLocked, BareExpiring])
+def test_models_of_keys_only_can_be_saved_changed_and_deleted(engine, model):
+    """There is always something that DynamoDB takes as a write."""
+    engine.bind(model)
+    item = model("a", 1)
+    item.save()
+    item.save()
+    with TransactWrite(connection=_connection(model)) as transaction:
+        transaction.save(item)
+    item.refresh()
+    item.delete()
+    assert list(model.query("a")) == []
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
+@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+def test_a_copy_knows_as_much_as_the_instance(engine, model, make):
+    """It has the write id: so it is refused over an item that was deleted and made again."""
+    engine.bind(model)
+    model("a", 1, **_full()).save()
+    item = model.get("a", 1)
+    first, second = make(item), make(item)
+    first.save()
+    assert first.version == 2
+    with pytest.raises(StaleVersion):
+        second.save()
+    old = make(first)
+    first.delete()
+    for _ in range(2):
+        item = next(iter(model.query("a")), None) or model("a", 1)
+        item.save()
+    assert item.version == old.version
+    with pytest.raises(StaleVersion) as caught:
+        old.save()
+    assert (caught.value.expected, caught.value.actual) == (2, 2)
+
+
+@pytest.mark.parametrize("form", ["dynamodb", "simple"])
+@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+def test_an_instance_made_from_its_dictionary_has_the_version_alone(engine, model, form):
+    """As in PynamoDB: it can be saved while the version is the stored one, and is refused afterwards."""
+    engine.bind(model)
+    source = model("a", 1, **_full() | {"data": None, "names": set(), "numbers": None})  # those it cannot have
+    source.save()
+
+    def restored() -> Any:
+        made = model()
+        if form == "dynamodb":
+            made.from_dynamodb_dict(source.to_dynamodb_dict())
+        else:
+            made.from_simple_dict(_without_lock(source.to_simple_dict()))
+        return made
+
+    good, stale = restored(), restored()
+    assert _values(good) == _values(source)
+    good.save()
+    assert (good.version, model.get("a", 1).version) == (2, 2)
+    with pytest.raises(StaleVersion):
+        stale.save()
+
+
+def _without_lock(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "lock"}
+
+
+def test_what_to_dynamodb_dict_gives_is_an_item_that_stock_code_can_use(dynoxide):
+    """The write id is no attribute: dictionaries, `serialize` and `attribute_values` do not have it."""
+    dynoxide.bind(Everything)
+    item = Everything("a", 1)
+    item.save()
+    item.refresh()
+    for values in (item.to_dynamodb_dict(), item.to_simple_dict(), item.serialize(), item.attribute_values):
+        assert "version_write_id" not in values
+    assert "version_write_id" in (_item(dynoxide, Everything, "a", 1) or {})

@@ -1,0 +1,307 @@
+"""Lists of actions, and TransactWrite: what goes wrong with PynamoDB's, and what happens here instead."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+
+import pytest
+from pynamodb.exceptions import (
+    PutError,
+    TransactWriteError,
+    UpdateError,
+)
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    ConfigurationError,
+    StaleVersion,
+    TransactWrite,
+)
+from tests.support.faults import count_requests
+from tests.support.versioned_models import (
+    FAILED,
+    STOCK,
+    connection_of,
+    document,
+    saved,
+    stale,
+)
+
+
+def test_stock_changes_the_list_of_actions(stock):
+    """The list has grown, and using it again is an error."""
+    item, actions = saved(stock), [stock.body.set("m")]
+    item.update(actions)
+    assert len(actions) == 2
+    with pytest.raises(UpdateError) as refused:
+        item.update(actions)
+    assert refused.value.cause_response_code == "ValidationException"
+
+
+def test_ours_leaves_the_list_of_actions(ours, transact):
+    """It can be used again, by updates and transactions."""
+    item, other = saved(ours), saved(ours, "b")
+    actions = [ours.total.add(1)]
+    before = [*actions]
+    item.update(actions)
+    item.update(actions, add_version_condition=False)
+    with transact(ours) as transaction:
+        transaction.update(item, actions)
+        transaction.update(other, actions)
+    assert len(actions) == 1
+    assert actions[0] is before[0]
+    assert (ours.get("a").total, ours.get("b").total) == (3, 1)
+
+
+def test_ours_leaves_the_list_of_an_unversioned_model(engine):
+    """Nor does a model without a version, or PynamoDB's model in our transaction, get its list changed."""
+    doc = engine.bind(document(STOCK))
+    item, actions = saved(doc), [doc.total.add(1)]
+    with TransactWrite(connection=connection_of(doc)) as transaction:
+        transaction.update(item, actions)
+    assert len(actions) == 1
+    assert doc.get("a").version == 2
+
+
+def test_stock_save_reverts_the_transaction(stock, transact):
+    """The copy has the new version and the old attributes, so saving it takes the transaction back."""
+    item = saved(stock, body="old")
+    with transact(stock) as transaction:
+        transaction.update(item, [stock.body.set("new")])
+    item.save()
+    assert stock.get("a").body == "old"
+
+
+def test_ours_save_after_a_transaction_needs_a_refresh(ours, transact):
+    """Refused without a request, in both kinds of transaction, until the copy has been refreshed."""
+    item = saved(ours, body="old")
+    with transact(ours) as transaction:
+        transaction.update(item, [ours.body.set("new")])
+    assert item.version == ours.get("a").version == 2
+    with count_requests() as requests:
+        with pytest.raises(PutError) as refused:
+            item.save()
+        with pytest.raises(TransactWriteError), transact(ours) as transaction:
+            transaction.save(item)
+    assert requests.total == 0
+    assert isinstance(refused.value, StaleVersion)
+    assert refused.value.cause_response_code == FAILED
+    assert ours.get("a").body == "new"
+    item.refresh()
+    item.total = 5
+    item.save()
+    assert (ours.get("a").body, ours.get("a").total, ours.get("a").version) == ("new", 5, 3)
+
+
+def test_ours_update_after_a_transaction(ours, transact):
+    """update() and delete() name what they change, and need no refresh; an update brings the copy up to date."""
+    item = saved(ours, body="old")
+    with transact(ours) as transaction:
+        transaction.update(item, [ours.body.set("new")])
+    item.update([ours.total.add(1)])
+    assert (item.body, item.total, item.version) == ("new", 1, 3)
+    item.save()
+    assert ours.get("a").version == 4
+
+
+def test_ours_save_after_a_transactional_save(ours, transact):
+    """A copy that a transaction has stored as it is can be saved again."""
+    item = saved(ours, body="old")
+    with transact(ours) as transaction:
+        transaction.save(item)
+    item.body = "new"
+    item.save()
+    assert (ours.get("a").body, ours.get("a").version) == ("new", 3)
+
+
+def test_stock_save_after_a_transactional_delete(stock, transact):
+    """An item that was created again meanwhile is silently overwritten by the copy of the deleted one."""
+    item = saved(stock, body="old")
+    with transact(stock) as transaction:
+        transaction.delete(item)
+    saved(stock, body="new")
+    item.save()
+    assert stock.get("a").body == "old"
+
+
+def test_ours_save_after_a_transactional_delete(ours, transact):
+    """The deleted item does not come back, and its successor is not overwritten."""
+    item = saved(ours, body="old")
+    with transact(ours) as transaction:
+        transaction.delete(item)
+    with pytest.raises(StaleVersion):
+        item.save()
+    assert list(ours.scan(consistent_read=True)) == []
+    saved(ours, body="new")
+    with pytest.raises(StaleVersion):
+        item.save()
+    assert ours.get("a").body == "new"
+
+
+def test_stock_transaction_is_sent_again(stock):
+    """Its actions stay in it, so that using it a second time repeats the first use."""
+    transaction = StockTransactWrite(connection=connection_of(stock))
+    with transaction:
+        transaction.save(stock("a"))
+    with pytest.raises(TransactWriteError) as refused, transaction:
+        pass
+    assert refused.value.cause_response_code == "TransactionCanceledException"
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["applied", "refused"])
+def test_ours_transaction_says_that_it_is_used_up(ours, is_refused):
+    """Whether it was applied or refused: adding to it or committing it again is an error, and sends nothing."""
+    if is_refused:
+        saved(ours)
+    transaction = TransactWrite(connection=connection_of(ours))
+    with ExitStack() as stack:
+        if is_refused:
+            stack.enter_context(pytest.raises(StaleVersion))
+        with transaction:
+            transaction.save(ours("a"))
+    with count_requests() as requests:
+        with pytest.raises(ConfigurationError, match="once only"), transaction:
+            pass
+        with pytest.raises(ConfigurationError, match="once only"):
+            transaction.save(ours("b"))
+    assert requests.total == 0
+    assert ours.get("a").version == 1
+
+
+ORDERS = [
+    ("update", "save", "delete", "check"),
+    ("save", "check", "update", "delete"),
+    ("delete", "update", "check", "save"),
+    ("check", "save", "delete", "update"),
+]
+
+
+def refused_reasons(kind, model, order, failing):
+    """Return the codes of a transaction with actions in some order, of which some fail."""
+    with pytest.raises(TransactWriteError) as refused, kind(connection=connection_of(model)) as transaction:
+        for name in order:
+            item = stale(model, name) if name in failing else saved(model, name)
+            if name == "check":
+                absent = model.pk.does_not_exist()
+                transaction.condition_check(model, name if name in failing else "absent", condition=absent)
+            elif name == "update":
+                transaction.update(item, [model.body.set("mine")])
+            else:
+                getattr(transaction, name)(item)
+    return [reason and reason.code for reason in refused.value.cancellation_reasons]
+
+
+def codes(order, failing):
+    """Return the reasons that belong to an order."""
+    return ["ConditionalCheckFailed" if name in failing else None for name in order]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_stock_reasons_have_an_order_of_their_own(stock, order):
+    """Checks, deletes, puts, updates, whatever the order of the calls."""
+    failing = {order[0], order[1]}
+    expected = codes(("check", "delete", "save", "update"), failing)
+    assert refused_reasons(StockTransactWrite, stock, order, failing) == expected
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_ours_reasons_have_the_callers_order(everybody, order):
+    """The n-th reason is that of the n-th action, for models of each kind in our transaction."""
+    failing = {order[0], order[1]}
+    assert refused_reasons(TransactWrite, everybody, order, failing) == codes(order, failing)
+
+
+def test_ours_reasons_with_reads_and_several_of_a_kind(ours):
+    """Also with several actions of one kind, and reads between them."""
+    fresh = [saved(ours, f"fresh {n}") for n in range(3)]
+    old = [stale(ours, f"old {n}") for n in range(2)]
+    with pytest.raises(TransactWriteError) as refused, TransactWrite(connection=connection_of(ours)) as transaction:
+        transaction.save(fresh[0])
+        transaction.read(old[0])
+        transaction.delete(fresh[1])
+        transaction.save(old[1])
+        transaction.read(fresh[2])
+    failed = "ConditionalCheckFailed"
+    reasons = [reason and reason.code for reason in refused.value.cancellation_reasons]
+    assert reasons == [None, failed, None, failed, None]
+    assert isinstance(refused.value, StaleVersion)
+    assert refused.value.current.pk == "old 0"
+
+
+def doctors(model):
+    """Return how two doctors go off duty at once, each since he has seen the other on duty."""
+    for name in ("ann", "bob"):
+        saved(model, name, body="on duty")
+    return [(model.get(me), model.get(other)) for me, other in (("ann", "bob"), ("bob", "ann"))]
+
+
+def on_duty(model):
+    """Return who is on duty."""
+    return [item.pk for item in model.scan(consistent_read=True) if item.body == "on duty"]
+
+
+def test_stock_write_skew(stock):
+    """Each write is right by what its writer has read, and nobody is left on duty."""
+    for me, other in doctors(stock):
+        assert other.body == "on duty"
+        with StockTransactWrite(connection=connection_of(stock)) as transaction:
+            transaction.update(me, [stock.body.set("off duty")])
+    assert on_duty(stock) == []
+
+
+def test_ours_reads_are_checked(ours):
+    """With read() the second one is refused."""
+    first, second = doctors(ours)
+    for me, other in (first, second):
+        assert other.body == "on duty"
+        with ExitStack() as stack:
+            if me is second[0]:
+                stack.enter_context(pytest.raises(StaleVersion))
+            with TransactWrite(connection=connection_of(ours)) as transaction:
+                transaction.read(other)
+                transaction.update(me, [ours.body.set("off duty")])
+    assert on_duty(ours) == ["bob"]
+
+
+def test_stock_sizes_are_not_checked(stock):
+    """101 actions and none at all are both sent; what comes back depends on the engine for the latter."""
+    with (
+        count_requests() as requests,
+        pytest.raises(TransactWriteError),
+        StockTransactWrite(connection=connection_of(stock)) as transaction,
+    ):
+        for n in range(101):
+            transaction.save(stock(str(n)))
+    assert requests.by_operation["TransactWriteItems"] == 1
+    # whether an empty one is an error depends on the engine
+    with (
+        count_requests() as requests,
+        suppress(TransactWriteError),
+        StockTransactWrite(connection=connection_of(stock)),
+    ):
+        pass
+    assert requests.by_operation["TransactWriteItems"] == 1
+
+
+def test_ours_sizes_are_checked(ours):
+    """The 101st action is refused when it is added, and an empty transaction sends nothing."""
+    with (
+        count_requests() as requests,
+        pytest.raises(ConfigurationError, match="100 actions"),
+        TransactWrite(connection=connection_of(ours)) as transaction,
+    ):
+        for n in range(101):
+            transaction.save(ours(str(n)))
+    assert n == 100
+    with count_requests() as empty, TransactWrite(connection=connection_of(ours)):
+        pass
+    assert (requests.total, empty.total) == (0, 0)
+
+
+def test_ours_100_actions_are_fine(ours):
+    """The limit itself is allowed."""
+    with count_requests() as requests, TransactWrite(connection=connection_of(ours)) as transaction:
+        for n in range(100):
+            transaction.save(ours(f"{n:03}"))
+    assert requests.by_operation == {"TransactWriteItems": 1}
+    assert len(list(ours.scan(consistent_read=True))) == 100

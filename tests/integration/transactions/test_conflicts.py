@@ -1,0 +1,659 @@
+"""Transactions beside others who want the same items: nothing is lost, and whoever fails hears why."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+from pynamodb.connection import Connection
+from pynamodb.exceptions import GetError, TransactWriteError
+
+from pynamo_locking import (
+    Conflict,
+    ItemLocked,
+    LockingError,
+    StaleVersion,
+    Transaction,
+    TransactionAborted,
+    TransactionConflict,
+    TransactWrite,
+    transaction,
+    transactional,
+)
+from pynamo_locking._io import runtime
+from pynamo_locking.testing import VirtualClock
+from tests.support.parties import held_elsewhere, in_thread
+from tests.support.transaction_helpers import add_fillers
+from tests.support.transaction_models import (
+    Entry,
+    Purse,
+    Robot,
+    RowLocks,
+    Transactions,
+    dying_after,
+    make_long_from,
+    marked_rows,
+    purses,
+    rows_of,
+    stored,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+
+# Others, who change an item between the read and the commit
+
+
+def party_save(key: str) -> None:
+    item = Purse.get(key, consistent_read=True)
+    item.balance += 1
+    item.save()
+
+
+def party_update(key: str) -> None:
+    Purse.get(key, consistent_read=True).update([Purse.balance.add(1)])
+
+
+def party_blind(key: str) -> None:
+    Purse(key).update([Purse.balance.add(1)], add_version_condition=False)
+
+
+def party_modify(key: str) -> None:
+    def change(item: Purse) -> None:
+        item.balance += 1
+
+    Purse.modify(key, change=change)
+
+
+def party_transact(key: str) -> None:
+    with TransactWrite(connection=Purse._get_connection().connection) as write:
+        write.update(Purse.get(key, consistent_read=True), [Purse.balance.add(1)])
+
+
+def party_locked(key: str) -> None:
+    with Purse.locked(key) as lock:
+        lock.item.update([Purse.balance.add(1)])
+
+
+def party_edit(key: str) -> None:
+    with Purse.edit(key) as item:
+        item.balance += 1
+
+
+def party_batch(key: str) -> None:
+    with Purse.guarded_batch() as batch:
+        item = Purse.get(key, consistent_read=True)
+        item.balance += 1
+        batch.save(item)
+
+
+def party_transaction(key: str) -> None:
+    with transaction() as tx:
+        tx.update(tx.get(Purse, key), [Purse.balance.add(1)])
+
+
+def party_long_transaction(key: str) -> None:
+    with transaction() as tx:
+        tx.update(tx.get(Purse, key), [Purse.balance.add(1)])
+        add_fillers(tx, "long", "other")
+
+
+PARTIES = [
+    party_save,
+    party_update,
+    party_blind,
+    party_modify,
+    party_transact,
+    party_locked,
+    party_edit,
+    party_batch,
+    party_transaction,
+    party_long_transaction,
+]
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_what_was_read_has_changed(memory: Engine, party: Callable[[str], None], path: str) -> None:
+    """Whoever changes an item after it was read makes the commit fail: written, or only read; nothing is written."""
+    memory.bind(Purse, Transactions)
+    assert_refused_after(party, "p0", path)
+
+
+def test_what_was_read_has_changed_on_a_real_engine(dynoxide: Engine, path: str) -> None:
+    """The same, one after the other."""
+    dynoxide.bind(Purse, Transactions)
+    for i, party in enumerate(PARTIES):
+        assert_refused_after(party, f"p{i}", path)
+
+
+def assert_refused_after(party: Callable[[str], None], key: str, path: str) -> None:
+    Purse(key, balance=100).save()
+    for writes in (True, False):
+        before = stored(Purse, key)
+        with pytest.raises(StaleVersion) as caught, transaction() as tx:
+            item = tx.get(Purse, key)
+            in_thread(lambda: party(key))
+            if writes:
+                tx.update(item, [Purse.balance.add(1000)])
+            else:
+                tx.save(Purse("because"))
+            add_fillers(tx, path)
+        assert caught.value.current.balance == item_balance(before) + 1, party
+        assert item_balance(stored(Purse, key)) == item_balance(before) + 1, party
+        assert stored(Purse, "because") is None
+        assert stored(Purse, "filler0") is None
+    assert marked_rows(Purse) == []
+
+
+def item_balance(image: dict[str, Any] | None) -> int:
+    assert image is not None
+    return int(image["balance"]["N"])
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_others_notice_what_a_transaction_has_written(memory: Engine, party: Callable[[str], None], path: str) -> None:
+    """A copy that was read before a transaction wrote is refused afterwards; a fresh write counts on top."""
+    memory.bind(Purse, Transactions)
+    assert_noticed_by(party, "p0", path)
+
+
+def test_others_notice_what_a_transaction_has_written_on_a_real_engine(dynoxide: Engine, path: str) -> None:
+    """The same, one after the other."""
+    dynoxide.bind(Purse, Transactions)
+    for i, party in enumerate(PARTIES):
+        assert_noticed_by(party, f"p{i}", path)
+
+
+def assert_noticed_by(party: Callable[[str], None], key: str, path: str) -> None:
+    Purse(key, balance=100).save()
+    old = Purse.get(key, consistent_read=True)
+    with transaction() as tx:
+        tx.update(tx.get(Purse, key), [Purse.balance.add(1000)])
+        add_fillers(tx, path)
+    old.balance += 1
+    with pytest.raises(StaleVersion):
+        old.save()
+    with pytest.raises(StaleVersion):
+        old.delete()
+    in_thread(lambda: party(key))
+    assert item_balance(stored(Purse, key)) == 1101, party
+
+
+def test_a_deleted_item_is_noticed(cheap: Engine, path: str) -> None:
+    """An item that was deleted after it was read makes the commit fail, whatever the transaction does to it."""
+    cheap.bind(Purse, Transactions)
+    operations: list[Callable[[Transaction, Purse], None]] = [
+        lambda tx, item: tx.save(item),
+        lambda tx, item: tx.update(item, [Purse.balance.add(1)]),
+        lambda tx, item: tx.delete(item),
+        lambda tx, item: tx.touch(item),
+        lambda tx, item: tx.check(item),
+    ]
+    for i, operation in enumerate(operations):
+        Purse(f"a{i}").save()
+        with pytest.raises(StaleVersion) as caught, transaction() as tx:
+            item = tx.get(Purse, f"a{i}")
+            Purse(f"a{i}").delete(add_version_condition=False)
+            operation(tx, item)
+            add_fillers(tx, path)
+        assert caught.value.current is None
+        assert stored(Purse, f"a{i}") is None
+
+
+def test_a_recreated_item_is_noticed(cheap: Engine, path: str) -> None:
+    """An item that was deleted and created again with the same values and version is another one."""
+    cheap.bind(Purse, Transactions)
+    purses(1)
+    for writes in (True, False):
+        with pytest.raises(Conflict), transaction() as tx:
+            item = tx.get(Purse, "p0")
+            Purse.get("p0", consistent_read=True).delete()
+            purses(1)
+            if writes:
+                tx.save(item)
+            else:
+                tx.save(Purse("because"))
+            add_fillers(tx, path)
+        assert Purse.get("p0", consistent_read=True).version == 1
+        assert stored(Purse, "because") is None
+
+
+def test_an_absent_item_that_appears(cheap: Engine, path: str) -> None:
+    """That an item does not exist is relied upon; one that came and went is absent again."""
+    cheap.bind(Purse, Transactions)
+    with pytest.raises(Conflict), transaction() as tx:
+        assert tx.get_or_none(Purse, "a") is None
+        in_thread(Purse("a").save)
+        tx.save(Purse("because"))
+        add_fillers(tx, path)
+    assert stored(Purse, "because") is None
+    with pytest.raises(Conflict), transaction() as tx:
+        assert tx.get_or_none(Purse, "b") is None
+        in_thread(Purse("b", balance=7).save)
+        tx.save(Purse("b"))
+        add_fillers(tx, path)
+    assert Purse.get("b").balance == 7
+    with transaction() as tx:
+        assert tx.get_or_none(Purse, "c") is None
+        Purse("c").save()
+        Purse.get("c", consistent_read=True).delete()
+        tx.save(Purse("because"))
+        add_fillers(tx, path)
+    assert stored(Purse, "because") is not None
+
+
+# Two transactions
+
+
+def overlapping(isolation: str, first_path: str, second_path: str) -> list[type[BaseException] | None]:
+    """Each of two reads both items, and writes another one of them; the second commits inside the first."""
+    results: list[type[BaseException] | None] = []
+
+    def run(mine: str, path: str, name: str, between: Callable[[], None]) -> None:
+        try:
+            with transaction(isolation=isolation) as tx:
+                total = sum(tx.get(Purse, key).balance for key in ("p0", "p1"))
+                between()
+                assert total == 200
+                tx.update(tx.get(Purse, mine), [Purse.balance.add(-150)])
+                add_fillers(tx, path, name)
+            results.append(None)
+        except Conflict as error:
+            results.append(type(error).__bases__[0] if type(error).__name__.find("As") >= 0 else type(error))
+
+    run("p0", first_path, "one", lambda: in_thread(lambda: run("p1", second_path, "two", lambda: None)))
+    return results
+
+
+def test_write_skew(cheap: Engine, path: str) -> None:
+    """Two who read both items and write different ones: one fails when serializable, none with read_committed."""
+    cheap.bind(Purse, Transactions)
+    for second in ("single", "native", "long"):
+        purses_again()
+        assert overlapping("serializable", path, second) == [None, StaleVersion], second
+        assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [100, -50]
+        purses_again()
+        assert overlapping("read_committed", path, second) == [None, None], second
+        assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [-50, -50]
+
+
+def purses_again() -> None:
+    for i in range(2):
+        Purse(f"p{i}", balance=100).save(add_version_condition=False)
+
+
+def test_lost_update(cheap: Engine, path: str) -> None:
+    """Two who write the same item: the second to commit fails, whatever the isolation."""
+    cheap.bind(Purse, Transactions)
+    purses(1)
+    isolations = ("serializable", "read_committed", "read_uncommitted")
+    for isolation, second in itertools.product(isolations, ("single", "native", "long")):
+        before = Purse.get("p0", consistent_read=True).balance
+        with pytest.raises(StaleVersion), transaction(isolation=isolation) as tx:
+            item = tx.get(Purse, "p0")
+
+            def other(isolation: str = isolation, second: str = second) -> None:
+                with transaction(isolation=isolation) as tx:
+                    tx.update(tx.get(Purse, "p0"), [Purse.balance.add(10)])
+                    add_fillers(tx, second, "two")
+
+            in_thread(other)
+            item.balance += 1
+            tx.save(item)
+            add_fillers(tx, path, "one")
+        assert Purse.get("p0", consistent_read=True).balance == before + 10
+
+
+def test_a_read_only_transaction_sees_one_moment(cheap: Engine, path: str) -> None:
+    """A transfer between its reads makes a read-only transaction fail; without one it sees the right total."""
+    cheap.bind(Purse, Transactions)
+    purses(2)
+
+    def transfer() -> None:
+        with transaction() as tx:
+            tx.update(tx.get(Purse, "p0"), [Purse.balance.add(-10)])
+            tx.update(tx.get(Purse, "p1"), [Purse.balance.add(10)])
+            add_fillers(tx, path)
+
+    with pytest.raises(StaleVersion), transaction(read_only=True) as tx:
+        first = tx.get(Purse, "p0").balance
+        in_thread(transfer)
+        assert first + tx.get(Purse, "p1").balance == 210  # nobody may act on this, and the commit says so
+    with transaction(read_only=True) as tx:
+        assert sum(tx.get(Purse, f"p{i}").balance for i in range(2)) == 200
+
+
+def test_guarded_queries_exclude_phantoms(cheap: Engine) -> None:
+    """Two who count a partition and add to it cannot both commit."""
+    cheap.bind(Entry, Transactions)
+
+    def add(number: int, between: Callable[[], None] = lambda: None) -> None:
+        with transaction() as tx:
+            count = len(tx.query(Entry, "b"))
+            between()
+            tx.save(Entry("b", number, amount=count))
+
+    add(1)
+    with pytest.raises(StaleVersion):
+        add(2, lambda: in_thread(lambda: add(3)))
+    assert [(int(item.number), int(item.amount)) for item in Entry.query("b")] == [(1, 0), (3, 1)]
+
+
+# Locks of others
+
+
+@pytest.mark.parametrize("model", [Purse, Robot])
+def test_items_that_others_have_locked(cheap: Engine, model: type[Any], path: str) -> None:
+    """A lock in the item keeps transactions out (ItemLocked), and nothing is written; one in another row does not."""
+    cheap.bind(Purse, Robot, RowLocks, Transactions)
+    model("a").save()
+    with held_elsewhere(model.locked("a")):
+        expectation = pytest.raises(ItemLocked) if model is Purse else nullcontext()
+        with expectation, transaction(wait=0.2) as tx:
+            tx.touch(tx.get(model, "a"))
+            add_fillers(tx, path)
+        assert model is Robot or stored(Purse, "filler0") is None
+    assert model.get("a", consistent_read=True).version == (1 if model is Purse else 2)
+    assert marked_rows(Purse) == []
+
+
+def test_a_lock_that_is_only_read(cheap: Engine, path: str) -> None:
+    """An item that others have locked may be read and checked."""
+    cheap.bind(Purse, Transactions)
+    purses(1)
+    with held_elsewhere(Purse.locked("p0")), transaction() as tx:
+        tx.get(Purse, "p0")
+        tx.save(Purse("because"))
+        add_fillers(tx, path)
+    assert stored(Purse, "because") is not None
+
+
+def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) -> None:
+    """Inside its own lock a transaction writes the item, in the item or in another row; and not once it is lost."""
+    cheap.bind(Purse, Robot, RowLocks, Transactions)
+    for model in (Purse, Robot):
+        model("a").save()
+        with model.locked("a") as lock:
+            with transaction() as tx:
+                tx.touch(lock.item)
+                add_fillers(tx, path)
+            with transaction() as tx:
+                tx.touch(tx.get(model, "a"))
+                add_fillers(tx, path)
+        assert model.get("a", consistent_read=True).version == 3
+        with pytest.raises(LockingError), model.locked("a") as lock:
+            ticket = model.lock_state("a").entries[0].ticket
+            with transaction() as tx:
+                tx.touch(tx.get(model, "a"))
+                model.break_lock("a", ticket=ticket)
+                add_fillers(tx, path)
+        assert model.get("a", consistent_read=True).version == 3
+        assert model.lock_state("a").entries == ()
+
+
+def test_a_long_commit_waits_for_a_lock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long transaction waits for somebody who holds the lock of an item, and goes on when it is free."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(6)
+    held, is_waiting = threading.Event(), threading.Event()
+
+    with VirtualClock() as clock:
+
+        def hold() -> None:
+            with Purse.locked("p5"):
+                held.set()
+                is_waiting.wait()
+                clock.sleep(5)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        with transaction() as tx:
+            for i in range(6):
+                tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1)])
+            is_waiting.set()
+        thread.join()
+    assert {item.balance for item in Purse.scan(consistent_read=True)} == {101}
+
+
+# In the middle of a commit
+
+
+@pytest.mark.parametrize("party", [party_blind, party_locked, party_transaction, party_long_transaction])
+@pytest.mark.parametrize("key", ["p0", "p5"], ids=["first", "last"])
+def test_somebody_comes_between_any_two_requests(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, party: Callable[[str], None], key: str
+) -> None:
+    """Whenever somebody else writes during a long commit, both are applied, or the commit is not at all."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    results = set()
+    for at in range(10):  # header, participants, 3 marks, the decision, 3 finishes, the header
+        for i in range(6):
+            Purse(f"p{i}", balance=100).save(add_version_condition=False)
+        results.add(commit_with(monkeypatch, at, lambda: again_if_stale(party, key)))
+        is_committed = Purse.get("p1", consistent_read=True).balance == 1100
+        expected = {f"p{i}": 1100 if is_committed else 100 for i in range(6)}
+        expected[key] += 1
+        assert {f"p{i}": Purse.get(f"p{i}", consistent_read=True).balance for i in range(6)} == expected, at
+        assert marked_rows(Purse) == []
+    assert "committed" in results
+    assert results & {"StaleVersion", "TransactionAborted"}
+
+
+def again_if_stale(party: Callable[[str], None], key: str) -> None:
+    for _ in range(3):
+        try:
+            return party(key)
+        except StaleVersion:
+            continue
+    raise AssertionError("three times stale")
+
+
+def in_other_thread(call: Callable[[], None]) -> None:
+    """As `in_thread`, and wait by the clock of the package: time passes while the other one waits."""
+    done, errors = runtime.current.event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    done.wait()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def commit_with(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[], None]) -> str:
+    """Commit a long transaction; before its request of that number somebody else does something."""
+    tx = Transaction(workers=1)
+    for i in range(6):
+        tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
+    original, count, busy = Connection.dispatch, [0], [False]
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if not busy[0]:
+            count[0] += 1
+            if count[0] == at + 1:
+                busy[0] = True
+                in_other_thread(meanwhile)
+                busy[0] = False
+        return original(connection, operation, kwargs, *args)
+
+    with VirtualClock(), monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        try:
+            tx.commit()
+        except (StaleVersion, TransactionAborted) as error:
+            return "StaleVersion" if isinstance(error, StaleVersion) else "TransactionAborted"
+    return "committed"
+
+
+# Many at once
+
+
+def in_parallel(jobs: list[Callable[[], None]]) -> None:
+    """Run all at once; raise the first error."""
+    errors: list[BaseException] = []
+
+    def guarded(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("count", [2, 6], ids=["native", "long"])
+def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that add to the same items by transactions and by plain updates: every addition counts, once."""
+    concurrent_engine.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(count)
+    rounds = 4
+
+    @transactional(attempts=50)
+    def add(tx: Transaction, order: int) -> None:
+        for i in range(count)[::order]:
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1)])
+
+    def transact(order: int) -> None:
+        for _ in range(rounds):
+            add(order)
+
+    def update() -> None:
+        for i in range(rounds):
+            Purse(f"p{i % count}").update([Purse.balance.add(10)], add_version_condition=False)
+
+    in_parallel([lambda: transact(1), lambda: transact(-1), update])
+    total = sum(item.balance for item in Purse.scan(consistent_read=True))
+    assert total == count * 100 + 2 * rounds * count + rounds * 10
+    assert marked_rows(Purse) == []
+
+
+def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read-only transactions beside transfers always see the same total."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(6)
+    totals: list[int] = []
+
+    @transactional(attempts=100)
+    def move(tx: Transaction, by: int) -> None:
+        for i in range(6):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(by if i % 2 else -by)])
+
+    @transactional(attempts=100, read_only=True)
+    def total(tx: Transaction) -> int:
+        return int(sum(tx.get(Purse, f"p{i}").balance for i in range(6)))
+
+    in_parallel(
+        [
+            lambda: (move(5), move(7))[0],
+            lambda: totals.extend(total() for _ in range(4)),
+        ]
+    )
+    assert set(totals) == {600}
+
+
+# Reads that a commit makes
+
+
+@pytest.mark.parametrize("operation", ["GetItem", "TransactGetItems"])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("ProvisionedThroughputExceededException", TransactionConflict), ("AccessDeniedException", TransactWriteError)],
+)
+def test_a_read_of_a_commit_fails_as_the_commit_does(
+    memory: Engine, operation: str, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttled reads make it a TransactionConflict, which can be tried again; a forbidden one a TransactWriteError."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(3)
+    tx, original = Transaction(workers=1), Connection.dispatch
+    for i in range(3):
+        tx.get(Purse, f"p{i}")  # validated before the decision
+    for i in range(5):
+        tx.save(Purse(f"n{i}"), add_version_condition=False)  # read, to be marked
+
+    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if asked == operation:
+            raise ClientError({"Error": {"Code": code, "Message": "not now"}}, asked)
+        return original(connection, asked, kwargs, *args)
+
+    with monkeypatch.context() as patch, VirtualClock(), pytest.raises(kind) as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        tx.commit()
+    assert isinstance(caught.value, TransactWriteError)
+    assert not isinstance(caught.value, GetError)
+    assert caught.value.cause_response_code == code
+    assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["p0", "p1", "p2"]
+
+
+def test_a_header_that_is_refused_is_no_abort(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DynamoDB forbids is told, once: to run the transaction again would not help."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    original, runs = Connection.dispatch, list[None]()
+
+    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if asked == "PutItem":
+            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not allowed"}}, asked)
+        return original(connection, asked, kwargs, *args)
+
+    @transactional(wait=1)
+    def create(tx: Transaction) -> None:
+        runs.append(None)
+        for i in range(5):
+            tx.save(Purse(f"n{i}"))
+
+    with monkeypatch.context() as patch, pytest.raises(LockingError, match="AccessDeniedException") as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        create()
+    assert not isinstance(caught.value, Conflict)
+    assert (len(runs), rows_of(Purse)) == (1, [])
+
+
+def test_an_item_that_a_commit_has_to_read_is_kept_by_another(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for; then the commit is a TransactionConflict, as everywhere."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    purses(6)
+    with VirtualClock():
+        holder = Transaction(workers=1, lease=100)
+        runtime.current.sleep(1)  # the holder is older, so that it is not wounded
+        for i in range(6):
+            holder.touch(holder.get(Purse, f"p{i}"))
+        with dying_after(monkeypatch, 5):
+            in_thread(lambda: survive(holder.commit))
+        [key] = [row["purse_id"]["S"] for row in marked_rows(Purse)][:1]
+        tx = Transaction(wait=1, workers=1)
+        tx.touch(Purse(key), add_version_condition=False)
+        for i in range(5):
+            tx.save(Purse(f"n{i}", note="larger"))
+        with pytest.raises(TransactionConflict, match="safe") as caught:
+            tx.commit()
+    assert isinstance(caught.value, TransactWriteError)

@@ -1,0 +1,552 @@
+"""Requests of a transaction that arrive late or twice: marks that only a sweep finds, and changes that count once."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError
+from pynamodb.connection import Connection
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking import (
+    Conflict,
+    ItemLocked,
+    LockSettings,
+    OutcomeUnknown,
+    Transaction,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+)
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import headers
+from pynamo_locking._io.headers import header_table_of
+from pynamo_locking.testing import VirtualClock
+from tests.support.parties import in_thread
+from tests.support.proxy import Fault, Proxy, nth
+from tests.support.transaction_models import (
+    Purse,
+    Transactions,
+    dying_after,
+    marked_rows,
+    purses,
+    rows_of,
+    stored,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking.testing import VirtualClock
+    from tests.engines.engine import Engine
+    from tests.support.proxy import Request
+
+pytestmark = pytest.mark.usefixtures("few")
+
+
+#: Comes first among the items that are marked; the stale one comes last.
+LATE, STALE = "a", "z"
+
+
+@pytest.fixture(params=["without a lock document", "with a lock document", "absent"])
+def late(request: pytest.FixtureRequest) -> str:
+    """What is stored where the late mark arrives."""
+    kind: str = request.param
+    return kind
+
+
+def doomed(late: str, workers: int = 1) -> Transaction:
+    """A long transaction that marks some items and then finds one that was changed: it has to be aborted."""
+    purses(3)
+    for key in (LATE, STALE) if late != "absent" else (STALE,):
+        Purse(key, balance=100).save()
+    if late == "with a lock document":
+        Purse.lock(LATE).acquire().release()
+    tx = Transaction(workers=workers)
+    for key in ("p0", "p1", "p2", STALE):
+        tx.touch(tx.get(Purse, key))
+    tx.save(tx.get_or_none(Purse, LATE) or Purse(LATE))
+    for i in range(3):
+        tx.save(Purse(f"n{i}", note="larger, so the decision writes it"))
+    Purse.get(STALE, consistent_read=True).touch()
+    return tx
+
+
+def _is_mark(body: str) -> bool:
+    return f'"purse_id":{{"S":"{LATE}"}}' in body.replace(" ", "") and '"intent"' in body and "SET" in body
+
+
+def assert_swept() -> None:
+    """A sweep takes off what is left, placeholders as well; nobody has met it before."""
+    assert len(marked_rows(Purse)) == 1
+    report = sweep(Transactions)
+    assert (report.examined, report.aborted, report.failed) == (1, 1, {})
+    assert marked_rows(Purse) == []
+    assert {row["purse_id"]["S"] for row in rows_of(Purse) if "balance" not in row} == set()
+
+
+# The process lives
+
+
+@contextmanager
+def through_proxy(engine: Engine) -> Iterator[Proxy]:
+    """Send all requests from here on to a proxy before the engine; the engine's fixture puts all of it back."""
+    if engine.host is None:
+        pytest.skip("AWS is not reached through the proxy")
+    with Proxy(engine.host) as proxy:
+        for model in (Purse, Transactions):
+            model.Meta.host = proxy.url
+            model._connection = None
+            model._get_connection().connection._local.session = engine._session
+        yield proxy
+        for model in (Purse, Transactions):
+            model._connection.connection.client.close()
+    assert proxy.errors == []
+
+
+class _Slow:
+    """The first copy of the mark arrives when it is asked for, and no other one until the transaction is aborted."""
+
+    def __init__(self) -> None:
+        self.has_come = self.is_aborted = False
+
+    def __call__(self, request: Request) -> Fault | None:
+        body = request.body.decode()
+        self.is_aborted = self.is_aborted or '"aborted"' in body
+        if self.is_aborted or not _is_mark(body):
+            return None
+        is_first, self.has_come = not self.has_come, True
+        return Fault.LATE if is_first else Fault.LOST_REQUEST
+
+
+def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that is not answered in time, a transaction that is aborted meanwhile, and then the mark arrives."""
+    monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=6, request_timeout=1, max_clock_skew=0.5))
+    real_engine.bind(Purse, Transactions)
+    tx = doomed(late, workers=2)
+    with through_proxy(real_engine) as proxy:
+        proxy.plan = _Slow()
+        with pytest.raises(Conflict):
+            tx.commit()
+        assert proxy.injected[Fault.LATE] == 1
+        assert marked_rows(Purse) == []
+        assert proxy.release() == [200]
+        assert_swept()
+
+
+@contextmanager
+def late_marks(monkeypatch: pytest.MonkeyPatch, copies: int) -> Iterator[Callable[[], None]]:
+    """Keep so many copies of the mark, and let the next ones through; yields what lets them arrive."""
+    kept: list[Any] = []
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if len(kept) < copies and _is_mark(str(kwargs).replace("'", '"')):
+            kept.append((connection, operation, kwargs))
+            raise ConnectionClosedError(endpoint_url="memory")
+        return original(connection, operation, kwargs, *args)
+
+    def arrive() -> None:
+        for connection, operation, kwargs in kept:
+            with suppress(ClientError):
+                original(connection, operation, kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield arrive
+
+
+@pytest.mark.parametrize("copies", [1, 2, 8])
+def test_a_second_copy_of_a_mark_is_swept(
+    clock: VirtualClock, late: str, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark was sent again and applied, or given up; the copies that were not answered arrive after the abort."""
+    tx = doomed(late)
+    with late_marks(monkeypatch, copies) as arrive, pytest.raises(Conflict):
+        tx.commit()
+    assert marked_rows(Purse) == []
+    arrive()
+    if marked_rows(Purse):
+        assert_swept()
+    else:  # the first mark has left a document, or its token is known: the copies were refused
+        assert copies < 8
+        assert late != "with a lock document"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_definite_answer_leaves_nothing_to_sweep(
+    clock: VirtualClock, times: int, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost answer to a mark that was applied, once it is seen, and refusals are answers: no sweep has to look."""
+    tx = doomed(late)
+    original, lost = Connection.dispatch, list[str]()
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if _is_mark(str(kwargs).replace("'", '"')) and len(lost) < times:
+            lost.append(operation)
+            if len(lost) == 1:
+                original(connection, operation, kwargs, *args)
+                raise ConnectionClosedError(endpoint_url="memory")
+            raise _refusal(operation)
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with pytest.raises(Conflict):
+            tx.commit()
+    assert len(lost) == times
+    assert sweep(Transactions, dry_run=True).examined == 0
+
+
+def test_a_mark_that_is_forbidden_leaves_nothing_to_sweep(
+    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DynamoDB has refused it for good, so no copy of it can arrive."""
+    tx, original = doomed(late), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if _is_mark(str(kwargs).replace("'", '"')):
+            raise _refusal(operation, "AccessDeniedException")
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(TransactWriteError) as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        tx.commit()
+    assert caught.value.cause_response_code == "AccessDeniedException"
+    assert sweep(Transactions, dry_run=True).examined == 0
+
+
+def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
+    error = {
+        "Error": {"Code": code, "Message": "for now"},
+        "ResponseMetadata": {"HTTPStatusCode": 400},
+    }
+    return ClientError(error, operation)  # type: ignore[arg-type]
+
+
+# A second copy of a whole transaction
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["at once", "after another write"])
+@pytest.mark.parametrize("action", [Purse.balance.add(5), Purse.balance.set(Purse.balance + 5)], ids=["add", "set"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_second_copy_of_an_addition_is_not_applied(real_engine: Engine, count: int, action: Any, others: int) -> None:
+    """What a proxy repeats unseen by the process counts once, also where one item is all of the transaction."""
+    real_engine.bind(Purse, Transactions)
+    items = purses(count)
+    with through_proxy(real_engine) as proxy:
+        with transaction() as tx:
+            for item in items:
+                tx.update(item, [action], add_version_condition=False)
+            proxy.plan = nth(0, Fault.DUPLICATED)
+        for _ in range(others):
+            Purse("p0").update([Purse.note.set("another")], add_version_condition=False)
+        proxy.release()
+        assert proxy.injected[Fault.DUPLICATED] == 1
+        assert [Purse.get(item.purse_id).balance for item in items] == [105] * count
+
+
+# The process is dead
+
+
+def test_a_late_mark_of_the_dead_is_swept_for_a_day(
+    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows of the mark that is on its way: sweeps look for it again until it cannot arrive any more."""
+    tx = doomed(late)
+    with late_marks(monkeypatch, 1) as arrive, dying_after(monkeypatch, 3):
+        in_thread(lambda: survive(tx.commit))
+    assert sweep(Transactions).aborted == 1
+    assert sweep(Transactions).examined == 0
+    arrive()
+    assert_swept()
+    clock.jump(23 * 3600)
+    assert recover(Transactions, tx.id) == "aborted"
+    if late != "without a lock document":  # one is there now, so the copy would be refused
+        arrive()
+        assert_swept()
+    clock.jump(2 * 3600)
+    assert sweep(Transactions).examined == 0
+    assert sweep(Transactions, dry_run=True).examined == 0
+    [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
+    assert int(header["expires_s"]["N"]) <= clock.time_ms() / 1000 + 24 * 3600
+
+
+def _abort(tx: Transaction) -> None:
+    with suppress(Conflict):
+        survive(tx.commit)
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True], ids=["not sent", "answer lost"])
+def test_whoever_dies_during_an_abort_leaves_nothing_that_a_sweep_misses(
+    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool
+) -> None:
+    """Cut after each request of a transaction that is aborted, and of a recovery that completes it."""
+    tx = doomed(late)
+    with dying_after(monkeypatch, None) as process:
+        _abort(tx)
+    count, died = len(process.sent), 0
+    assert count > 12
+    for k in range(count):
+        _start_over()
+        tx = doomed(late)
+        with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost):
+            in_thread(lambda tx=tx: _abort(tx))
+        died += _recovered_with_cuts(tx, monkeypatch, is_answer_lost=is_answer_lost) if k % 3 == 0 else 0
+        sweep(Transactions)
+        assert marked_rows(Purse) == [], k
+        assert stored(Purse, "n0") is None
+        if late == "absent":
+            assert stored(Purse, LATE) is None
+    assert died > 20
+
+
+def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool) -> int:
+    """Complete it again and again, dying one request later each time, until one gets through; return how many died."""
+    for k in range(99):
+        with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost) as process:
+            in_thread(lambda: survive(lambda: recover(Transactions, tx.id, force=True)))
+        if not process.is_dead:
+            return k
+    raise AssertionError("it does not come to its end")
+
+
+def _start_over() -> None:
+    for model, name in ((Purse, "purse_id"), (Transactions, "id")):
+        connection = model._get_connection()
+        for row in rows_of(model):
+            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
+
+
+# A second event between look and abort
+
+
+def _swept(_: str) -> None:
+    assert sweep(Transactions).pending == 1
+
+
+def _recovered(tx_id: str) -> None:
+    assert recover(Transactions, tx_id) == "aborted"
+
+
+def _written(_: str) -> None:
+    Purse("p3").update([Purse.balance.set(1)], add_version_condition=False)
+
+
+@pytest.mark.parametrize(("act", "aborts"), [(_swept, 1), (_recovered, 2), (_written, 2)])
+def test_who_renews_between_look_and_abort_lives(
+    clock: VirtualClock, act: Callable[[str], None], aborts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that was silent for a lease renews just before it would be aborted: it gets another lease."""
+    purses(6)
+    tx = Transaction(workers=1)
+    for i in range(6):
+        tx.touch(tx.get(Purse, f"p{i}"))
+    with dying_after(monkeypatch, 5):
+        in_thread(lambda: survive(tx.commit))
+    assert "p3" in {row["purse_id"]["S"] for row in marked_rows(Purse)}
+    header_table, states, original = header_table_of(Transactions), list[str | None](), Connection.dispatch
+    header = headers.read(header_table, tx.id)
+    assert header is not None
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation == "UpdateItem" and ":by" in kwargs.get("ExpressionAttributeValues", {}):
+            with monkeypatch.context() as undo:
+                undo.setattr(Connection, "dispatch", original)
+                if not states:
+                    headers.renew(header_table, header, 1)
+                states.append(outcome(Transactions, tx.id))
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        act(tx.id)
+    assert states == ["pending"] * aborts
+    assert outcome(Transactions, tx.id) == ("pending" if act is _swept else "aborted")
+
+
+# The mark of another transaction
+
+
+def _of_all(balance: int) -> Transaction:
+    tx = Transaction(workers=1, lease=1000)
+    for i in range(6):
+        item = tx.get(Purse, f"p{i}")
+        item.balance = balance
+        tx.save(item)
+    return tx
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_recovery_leaves_the_marks_of_others_alone(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    """The items of a dead transaction carry the marks of a later one, which is alive, when somebody completes it."""
+    purses(6)
+    for i in range(3):
+        Purse(f"p{i}").update(
+            [Purse.note.set("x" * 99)], add_version_condition=False
+        )  # larger: the same three are direct
+    dead = _of_all(200)
+    with dying_after(monkeypatch, 9 if is_committed else 5):
+        in_thread(lambda: survive(dead.commit))
+    if not is_committed:
+        headers.abort(header_table_of(Transactions), dead.id, "asked")
+        assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
+    assert marked_rows(Purse) == []
+    assert outcome(Transactions, dead.id) == ("committed" if is_committed else "aborted")
+    alive = _of_all(300)
+    with dying_after(monkeypatch, 5):
+        in_thread(lambda: survive(alive.commit))
+    marked = marked_rows(Purse)
+    assert sorted(row["purse_id"]["S"] for row in marked) == ["p3", "p4", "p5"]
+    assert recover(Transactions, dead.id) == ("finished" if is_committed else "aborted")
+    assert marked_rows(Purse) == marked
+    assert outcome(Transactions, alive.id) == "pending"
+    assert recover(Transactions, alive.id, force=True) == "aborted"
+    assert {row["balance"]["N"] for row in rows_of(Purse)} == {"200" if is_committed else "100"}
+
+
+# A doubt, and then a second event
+
+
+def test_a_mark_in_doubt_that_a_lock_refuses_is_swept(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer to a mark; then a lock refuses its second copy, which says nothing of the first one."""
+    tx = doomed("with a lock document")
+    held, kept, original = Purse.lock(LATE), list[Any](), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if not kept and _is_mark(str(kwargs).replace("'", '"')):
+            kept.append((connection, operation, kwargs))
+            in_thread(held.acquire)
+            raise ConnectionClosedError(endpoint_url="memory")
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with pytest.raises(ItemLocked):
+            tx.commit()
+    held.release()
+    [(connection, operation, kwargs)] = kept
+    original(connection, operation, kwargs)
+    assert_swept()
+
+
+def _conflict(operation: str) -> ClientError:
+    error: Any = {"Code": "TransactionCanceledException", "Message": "for now"}
+    reasons = [{"Code": "TransactionConflict"}, {"Code": "None"}]
+    return ClientError({"Error": error, "CancellationReasons": reasons}, operation)  # type: ignore[typeddict-unknown-key]
+
+
+def test_a_transaction_in_doubt_that_is_refused_for_now_is_applied_once(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Applied without an answer, then refused for another transaction's sake: the third copy is the same one."""
+    items, original, tokens = purses(2), Connection.dispatch, list[str]()
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation != "TransactWriteItems":
+            return original(connection, operation, kwargs, *args)
+        tokens.append(kwargs["ClientRequestToken"])
+        if len(tokens) == 2:
+            raise _conflict(operation)
+        answer = original(connection, operation, kwargs, *args)
+        if len(tokens) == 1:
+            raise ConnectionClosedError(endpoint_url="memory")
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with transaction() as tx:
+            for item in items:
+                tx.update(item, [Purse.balance.add(5)], add_version_condition=False)
+    assert tokens == tokens[:1] * 3
+    assert [Purse.get(item.purse_id).balance for item in items] == [105, 105]
+
+
+def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not answered, then kept out by another transaction until `wait` is over: the first copy may still arrive."""
+    purses(6)
+    other = _of_all(300)
+    clock.jump(1)  # the older one would push the younger one aside
+    tx, original, kept = Transaction(wait=1), Connection.dispatch, list[Any]()
+    for i in (3, 4):
+        tx.touch(tx.get(Purse, f"p{i}"))
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation == "TransactWriteItems" and not kept:
+            kept.append((connection, operation, kwargs))
+            with dying_after(monkeypatch, 5):
+                in_thread(lambda: survive(other.commit))
+            raise ConnectionClosedError(endpoint_url="memory")
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with pytest.raises(OutcomeUnknown):
+            tx.commit()
+    assert recover(Transactions, other.id, force=True) == "aborted"
+    [(connection, operation, kwargs)] = kept
+    original(connection, operation, kwargs)
+    assert Purse.get("p3").version == 2
+
+
+def _lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All native transactions are applied, and none is answered."""
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        answer = original(connection, operation, kwargs, *args)
+        if operation == "TransactWriteItems":
+            raise ConnectionClosedError(endpoint_url="memory")
+        return answer
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+
+
+def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer at all, and then its idempotency key is there, with its own id: it was committed now."""
+    [item] = purses(1)
+    tx, calls = Transaction(idempotency_key="once"), list[str]()
+    tx.after_commit(lambda: calls.append("committed"))
+    item.balance = 7
+    tx.save(item)
+    with monkeypatch.context() as patch:
+        _lose_answers(patch)
+        tx.commit()
+    assert not tx.is_repeated
+    assert calls == ["committed"]
+    item.save()
+    assert Purse.get("p0").version == 3
+
+
+def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer to a transaction that deletes a locked item; then the lock is found to be gone: that is no loss."""
+    purses(2)
+    tx = Transaction()
+    tx.delete(tx.get(Purse, "p0", for_update=True))
+    tx.touch(tx.get(Purse, "p1"))
+    own = tx._members.locks[0]._own
+    assert own is not None
+    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
+        _lose_answers(patch)
+        tx.commit()
+    assert stored(Purse, "p0") is None
+    assert not own.lost.is_set()
+
+
+def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
+    """A renewal that was not answered arrives after the next one: whoever watches must not take that for silence."""
+    header_table = header_table_of(Transactions)
+    headers.begin(header_table, Header("t", State.PENDING, lease_ms=1000))
+    newer = headers.renew(header_table, Header("t", State.PENDING, lease_ms=5000), 2)
+    assert headers.renew(header_table, Header("t", State.PENDING, lease_ms=1000), 1) == newer
+    assert headers.read(header_table, "t") == newer

@@ -1,0 +1,626 @@
+"""What a process leaves behind that dies inside a long commit, and everybody who meets it: all or nothing."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pynamo_locking import (
+    Conflict,
+    LockingError,
+    StaleVersion,
+    Transaction,
+    TransactionAborted,
+    TransactionConflict,
+    TransactWrite,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+    transactional,
+)
+from tests.support.parties import in_thread
+from tests.support.transaction_models import (
+    Purse,
+    Transactions,
+    dying_after,
+    make_long_from,
+    marked_rows,
+    purses,
+    rows_of,
+    stored,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking.testing import VirtualClock
+    from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("few")
+
+
+#: All are written by the transaction that dies. The decision itself writes three, new ones first; the last two of
+#: the new ones get placeholders.
+OLD, NEW, GONE = ([f"{kind}{i}" for i in range(count)] for kind, count in (("old", 3), ("new", 5), ("gone", 3)))
+KEYS = [*OLD, *NEW, *GONE]
+#: Header, participants, 8 marks; then the decision, 8 finishes, the header again.
+PREPARED = 10
+ALL = 20
+
+
+def write_all(**options: Any) -> Transaction:
+    """Update some items, create some, delete some, in one long transaction."""
+    tx = Transaction(workers=1, **options)
+    for key in OLD:
+        item = tx.get(Purse, key)
+        item.balance = 200
+        tx.save(item)
+    for key in NEW:
+        tx.save(Purse(key, balance=200))
+    for key in GONE:
+        tx.delete(tx.get(Purse, key))
+    return tx
+
+
+class Left(NamedTuple):
+    """What the dead process has left behind."""
+
+    tx: Transaction
+    state: str | None
+    sent: int
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether everybody has to see it in the end."""
+        return self.state in ("committed", "finished")
+
+
+def start_over() -> None:
+    """Store what the transaction finds."""
+    for model in (Purse, Transactions):
+        connection = model._get_connection()
+        for row in rows_of(model):
+            name = "purse_id" if model is Purse else "id"
+            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
+    for key in (*OLD, *GONE):
+        Purse(key, balance=100).save()
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, requests: int | None, **options: Any) -> Left:
+    """Commit, and die after so many requests."""
+    start_over()
+    tx = write_all()
+    with dying_after(monkeypatch, requests, **options) as process:
+        in_thread_surviving(tx.commit)
+    return Left(tx, outcome(Transactions, tx.id), len(process.sent))
+
+
+def in_thread_surviving(call: Callable[[], object]) -> None:
+    in_thread(lambda: survive(call))
+
+
+def steps() -> range:
+    """After how many requests the process may die."""
+    return range(ALL)
+
+
+def balances(*, is_committed: bool) -> dict[str, int]:
+    """What everybody has to see."""
+    if is_committed:
+        return dict.fromkeys((*OLD, *NEW), 200)
+    return dict.fromkeys((*OLD, *GONE), 100)
+
+
+def read_one_by_one(**options: Any) -> dict[str, int]:
+    found = {}
+    for key in KEYS:
+        try:
+            found[key] = int(Purse.get(key, consistent_read=True, **options).balance)
+        except Purse.DoesNotExist:
+            continue
+    return found
+
+
+def assert_clean(left: Left) -> None:
+    """All or nothing, and no trace of the transaction on any item."""
+    assert marked_rows(Purse) == []
+    found = {row["purse_id"]["S"]: int(row.get("balance", {"N": "-1"})["N"]) for row in rows_of(Purse)}
+    assert found == balances(is_committed=left.is_committed), left
+
+
+def is_ghost(row: dict[str, Any]) -> bool:
+    return "ghost" in row.get("lock", {}).get("M", {}).get("tx", {}).get("M", {}).get("intent", {}).get("M", {})
+
+
+def test_all_states_are_reached(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps cover everything: no header, pending with and without marks and placeholders, committed, finished."""
+    seen = set()
+    for k in steps():
+        left = leave(monkeypatch, k)
+        ghosts = sum(is_ghost(row) for row in rows_of(Purse))
+        seen.add((outcome(Transactions, left.tx.id), len(marked_rows(Purse)) > 0, ghosts))
+    assert leave(monkeypatch, None).sent == ALL
+    for state in (
+        (None, False, 0),
+        ("pending", False, 0),
+        ("pending", True, 0),
+        ("pending", True, 1),
+        ("pending", True, 2),
+        ("committed", True, 2),
+        ("committed", True, 1),
+        ("committed", True, 0),
+        ("committed", False, 0),
+    ):
+        assert state in seen
+
+
+# Everybody who only reads
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True], ids=["not sent", "answer lost"])
+def test_plain_reads_see_committed_values_only(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool
+) -> None:
+    """get, batch_get, query, scan, count and refresh show old or new values, never a placeholder or an intent."""
+    before = balances(is_committed=False)
+    for k in steps():
+        left = leave(monkeypatch, k, is_answer_lost=is_answer_lost)
+        allowed = [before, balances(is_committed=True)] if left.is_committed else [before]
+        reads: list[dict[str, int]] = [
+            read_one_by_one(),
+            {item.purse_id: int(item.balance) for item in Purse.scan(consistent_read=True)},
+            {item.purse_id: int(item.balance) for item in Purse.batch_get(KEYS, consistent_read=True)},
+            {key: int(item.balance) for key in KEYS for item in Purse.query(key, consistent_read=True)},
+            {
+                item.purse_id: int(item.balance)
+                for item in Purse.batch_get(KEYS, consistent_read=True, attributes_to_get=["purse_id", "balance"])
+            },
+        ]
+        for read in reads:
+            for key in KEYS:
+                assert read.get(key) in [one.get(key) for one in allowed], (k, key)
+        assert {key for key in KEYS if Purse.count(key, consistent_read=True)} == set(reads[0])
+        for key in NEW:
+            item = Purse(key)
+            if key in reads[0]:
+                item.refresh(consistent_read=True)
+            else:
+                with pytest.raises(Purse.DoesNotExist):
+                    item.refresh(consistent_read=True)
+
+
+def test_projections_do_not_show_placeholders(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A get of some attributes finds no placeholder either."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        for key in NEW:
+            try:
+                assert Purse.get(key, consistent_read=True, attributes_to_get=["balance"]).balance == 200
+                assert left.is_committed
+            except Purse.DoesNotExist:
+                continue
+
+
+def test_read_committed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """isolation="read_committed" shows all of a committed transaction or nothing of it, at once."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        before = clock.elapsed
+        assert read_one_by_one_isolated("read_committed") == balances(is_committed=left.is_committed)
+        assert clock.elapsed == before
+
+
+def read_one_by_one_isolated(isolation: str) -> dict[str, int]:
+    found = {}
+    for key in KEYS:
+        try:
+            found[key] = int(Purse.get(key, isolation=isolation).balance)
+        except Purse.DoesNotExist:
+            continue
+    return found
+
+
+def test_read_uncommitted(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """isolation="read_uncommitted" shows what is intended where there is a mark, old or new elsewhere."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        marked = {row["purse_id"]["S"] for row in marked_rows(Purse)}
+        found, old, new = (
+            read_one_by_one_isolated("read_uncommitted"),
+            balances(is_committed=False),
+            balances(is_committed=True),
+        )
+        for key in KEYS:
+            if key in marked:
+                assert found.get(key) == new.get(key), (k, key)
+            else:
+                assert found.get(key) in ([old.get(key), new.get(key)] if left.is_committed else [old.get(key)])
+        assert len(marked_rows(Purse)) == len(marked)  # it only looks
+
+
+def test_transactions_read_what_is_committed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction's get sees all or nothing of a dead one: it finishes it, waits for its lease, or looks past it."""
+    for isolation in ("serializable", "snapshot", "read_committed"):
+        for k in steps():
+            make_long_from(monkeypatch)
+            left = leave(monkeypatch, k)
+            make_long_from(monkeypatch, 100)  # it reads more absent items than would fit
+            with transaction(isolation=isolation) as tx:
+                found = {key: tx.get_or_none(Purse, key) for key in KEYS}
+                seen = {key: int(item.balance) for key, item in found.items() if item is not None}
+                assert seen == balances(is_committed=left.is_committed), (isolation, k)
+            if isolation == "serializable" or (isolation == "snapshot" and left.is_committed):
+                assert_clean(left)
+
+
+# Everybody who writes
+
+
+def single_save(key: str) -> None:
+    item = Purse(key, balance=1)
+    try:
+        item = Purse.get(key, consistent_read=True)
+        item.balance = 1
+    except Purse.DoesNotExist:
+        pass
+    item.save()
+
+
+def blind_save(key: str) -> None:
+    Purse(key, balance=1).save(add_version_condition=False)
+
+
+def single_update(key: str) -> None:
+    Purse(key).update([Purse.balance.set(1)], add_version_condition=False)
+
+
+def single_delete(key: str) -> None:
+    Purse(key).delete(add_version_condition=False)
+
+
+def native(key: str) -> None:
+    with TransactWrite(connection=Purse._get_connection().connection) as write:
+        write.save(Purse(key, balance=1), add_version_condition=False)
+
+
+def locked(key: str) -> None:
+    try:
+        with Purse.locked(key, wait=60) as lock:
+            lock.item.update([Purse.balance.set(1)])
+    except Purse.DoesNotExist:
+        blind_save(key)
+
+
+def edited(key: str) -> None:
+    try:
+        with Purse.edit(key, wait=60) as item:
+            item.balance = 1
+    except Purse.DoesNotExist:
+        blind_save(key)
+
+
+def batched(key: str) -> None:
+    with Purse.guarded_batch() as batch:
+        batch.save(Purse(key, balance=1), add_version_condition=False)
+
+
+def modified(key: str) -> None:
+    def change(item: Purse) -> None:
+        item.balance = 1
+
+    Purse.modify(key, change=change, create=True)
+
+
+def in_transaction(key: str) -> None:
+    with transaction() as tx:
+        item = tx.get_or_none(Purse, key) or Purse(key)
+        item.balance = 1
+        tx.save(item)
+
+
+def in_blind_transaction(key: str) -> None:
+    with transaction() as tx:
+        tx.save(Purse(key, balance=1), add_version_condition=False)
+        tx.save(Purse("another", balance=1), add_version_condition=False)
+
+
+def in_long_transaction(key: str) -> None:
+    with transaction() as tx:
+        tx.save(Purse(key, balance=1), add_version_condition=False)
+        for i in range(5):
+            tx.save(Purse(f"another{i}", balance=1), add_version_condition=False)
+
+
+WRITERS = [
+    single_save,
+    blind_save,
+    single_update,
+    single_delete,
+    native,
+    locked,
+    edited,
+    batched,
+    modified,
+    in_transaction,
+    in_blind_transaction,
+    in_long_transaction,
+]
+
+
+def again(write: Callable[[str], None], key: str) -> None:
+    """Write; once more if what was read has become old by the completion of the transaction."""
+    try:
+        write(key)
+    except StaleVersion:
+        write(key)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_writer_gets_through(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], None]
+) -> None:
+    """Every kind of write takes the mark of the dead off, is applied after it, and the others converge as well."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        victims = [OLD[1], NEW[1], NEW[-1], GONE[1]]
+        for key in victims:
+            again(write, key)
+        expected = balances(is_committed=left.is_committed)
+        for key in victims:
+            expected.pop(key, None)
+            if write is not single_delete:
+                expected[key] = 1
+        recover(Transactions, left.tx.id)
+        assert marked_rows(Purse) == []
+        found = {row["purse_id"]["S"]: int(row["balance"]["N"]) for row in rows_of(Purse)}
+        assert {key: value for key, value in found.items() if not key.startswith("another")} == expected, (k, left)
+
+
+@pytest.mark.parametrize("write", [single_update, locked, in_transaction, in_long_transaction])
+def test_versions_go_up_whoever_finishes(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], None]
+) -> None:
+    """A write that comes after a committed one counts from its version, whoever has put that in its place."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        again(write, OLD[1])
+        item = stored(Purse, OLD[1])
+        assert item is not None
+        assert item["version"]["N"] == ("3" if left.is_committed else "2")
+
+
+def test_a_new_item_can_be_saved_on_a_placeholder(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain save of a new item: created if the transaction was aborted, StaleVersion if it was committed."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        for key in NEW:
+            item = Purse(key, balance=7)
+            if left.is_committed:
+                with pytest.raises(StaleVersion):
+                    item.save()
+            else:
+                item.save()
+                assert item.version == 1
+            assert Purse.get(key, consistent_read=True).balance == (200 if left.is_committed else 7)
+
+
+def test_an_item_that_is_locked_by_its_copy(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance that was loaded with a mark can be saved when the transaction was aborted."""
+    for k in steps():
+        left = leave(monkeypatch, k)
+        for key in OLD:
+            item = Purse.get(key, consistent_read=True)
+            if left.is_committed and item.balance == 100:
+                with pytest.raises(Conflict):
+                    item.save()
+                continue
+            item.note = "by a copy with a mark"
+            item.save()
+            assert Purse.get(key, consistent_read=True).note == "by a copy with a mark"
+
+
+# Recovery
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True], ids=["not sent", "answer lost"])
+@pytest.mark.parametrize("force", [False, True])
+def test_recover(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, force: bool, is_answer_lost: bool) -> None:
+    """recover() brings every state to all or nothing; by force it needs no time; again it changes nothing."""
+    for k in (*steps(), None):
+        left = leave(monkeypatch, k, is_answer_lost=is_answer_lost)
+        before = clock.elapsed
+        result = recover(Transactions, left.tx.id, force=force)
+        assert result in (("finished",) if left.is_committed else (None, "aborted"))
+        assert not force or clock.elapsed == before
+        assert_clean(left)
+        rows = rows_of(Purse)
+        assert recover(Transactions, left.tx.id) == result
+        assert rows_of(Purse) == rows
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
+    """sweep() does the same for all; a dry run changes nothing and reports the same; a second one finds nothing."""
+    for k in (*steps(), None):
+        left = leave(monkeypatch, k)
+        items, headers = rows_of(Purse), rows_of(Transactions)
+        planned = sweep(Transactions, segments=segments, dry_run=True)
+        assert (rows_of(Purse), rows_of(Transactions)) == (items, headers)
+        done = sweep(Transactions, segments=segments)
+        assert planned == done
+        assert done.failed == {}
+        assert done.examined == done.aborted + done.finished
+        assert (done.aborted, done.finished) == {
+            None: (0, 0),
+            "pending": (1, 0),
+            "committed": (0, 1),
+            "finished": (0, 0),
+        }[left.state]
+        assert_clean(left)
+        assert sweep(Transactions, segments=segments).examined == 0
+
+
+def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction whose beats move is counted as pending, and not touched."""
+    left = leave(monkeypatch, 6)
+    connection = Transactions._get_connection()
+    stop = False
+
+    def renew() -> None:
+        for beat in range(1, 30):
+            if stop:
+                return
+            until = clock.time_ms() + 10_000
+            connection.connection.dispatch(
+                "UpdateItem",
+                {
+                    "TableName": connection.table_name,
+                    "Key": {"id": {"S": left.tx.id}},
+                    "UpdateExpression": "SET beat = :b, until_ms = :u",
+                    "ExpressionAttributeValues": {":b": {"N": str(beat)}, ":u": {"N": str(until)}},
+                },
+            )
+            clock.sleep(2)
+
+    import threading
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    report = sweep(Transactions)
+    stop = True
+    clock.jump(2)
+    thread.join()
+    assert (report.examined, report.pending, report.aborted) == (1, 1, 0)
+    assert outcome(Transactions, left.tx.id) == "pending"
+
+
+def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks of an aborted transaction, whose process died while it took them off, are gone after recover()."""
+    for k in range(1, ALL + 2):
+        start_over()
+        tx = write_all()
+        Purse.get(GONE[2]).touch()  # makes it fail
+        with dying_after(monkeypatch, k):
+            in_thread(lambda tx=tx: survive_conflict(tx))
+        result = recover(Transactions, tx.id)
+        assert result in (None, "aborted")
+        assert marked_rows(Purse) == []
+        assert read_one_by_one() == balances(is_committed=False)
+        assert {row["purse_id"]["S"] for row in rows_of(Purse)} == {*OLD, *GONE}
+
+
+def survive_conflict(tx: Transaction) -> None:
+    with suppress(Conflict):
+        survive(tx.commit)
+
+
+# Wound-wait
+
+
+@contextmanager
+def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    """A transaction with all its marks, not decided. Whoever began before is older, whoever begins now is younger."""
+    clock.jump(0.01)
+    left = leave(monkeypatch, PREPARED)
+    clock.jump(0.01)
+    assert left.state == "pending"
+    assert marked_rows(Purse)
+    yield left
+
+
+def write_marked(tx: Transaction) -> None:
+    for row in marked_rows(Purse):
+        tx.save(Purse(row["purse_id"]["S"], balance=5), add_version_condition=False)
+
+
+def test_an_older_transaction_wounds(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older one aborts the pending one after the grace, long before the lease; it hears "wounded"."""
+    older = Transaction()
+    with pending(clock, monkeypatch) as left:
+        write_marked(older)
+        before = clock.elapsed
+        older.commit()
+        assert clock.elapsed - before < 5
+    assert outcome(Transactions, left.tx.id) == "aborted"
+    [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == left.tx.id]
+    assert header["by"] == {"S": "wounded"}
+
+
+def test_a_younger_transaction_waits(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A younger one waits until the lease of the pending one is over; a plain write as well."""
+    for write in (lambda: commit(Transaction()), lambda: single_update(NEW[0]) or single_update(OLD[0])):
+        with pending(clock, monkeypatch) as left:
+            before = clock.elapsed
+            write()
+            for row in marked_rows(Purse):
+                single_update(row["purse_id"]["S"])
+            assert clock.elapsed - before >= 9
+        assert outcome(Transactions, left.tx.id) == "aborted"
+        [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == left.tx.id]
+        assert header["by"] == {"S": "expired"}
+
+
+def test_later_attempts_read_with_the_age_of_the_first(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second attempt wounds, when it reads, who is younger than the first one."""
+    attempts: list[float] = []
+
+    @transactional()
+    def twice(tx: Transaction) -> None:
+        attempts.append(clock.elapsed)
+        if len(attempts) == 1:
+            with pending(clock, monkeypatch):
+                raise TransactionConflict("made up")
+        monkeypatch.setattr("pynamo_locking._core.limits.MOST_ACTIONS", 100)  # so many of them may be absent
+        for key in KEYS:
+            tx.get_or_none(Purse, key)
+        assert clock.elapsed - attempts[-1] < 5
+
+    twice()
+    assert len(attempts) == 2
+
+
+def commit(tx: Transaction) -> None:
+    write_marked(tx)
+    tx.commit()
+
+
+def test_the_wounded_one_hears_of_it(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that was aborted by recover(force=True) before its decision gets TransactionAborted, by "asked"."""
+    start_over()
+    tx = write_all()
+    forced: list[str | None] = []
+    original = Transactions._get_connection().connection.__class__.dispatch
+
+    def dispatch(connection: Any, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation == "TransactWriteItems" and not forced and "state" in str(kwargs):
+            forced.append(None)
+            forced[0] = in_thread(lambda: recover(Transactions, tx.id, force=True))
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions._get_connection().connection.__class__, "dispatch", dispatch)
+        with pytest.raises(TransactionAborted) as caught:
+            tx.commit()
+    assert caught.value.by == "asked"
+    assert forced == ["aborted"]
+    assert isinstance(caught.value, LockingError)
+    assert marked_rows(Purse) == []
+    assert read_one_by_one() == balances(is_committed=False)
+
+
+def test_real_engines_hide_placeholders(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every engine a pending transaction is invisible, and recover() completes it."""
+    engine.bind(Purse, Transactions)
+    for k in (5, PREPARED, 13):
+        left = leave(monkeypatch, k)
+        before = balances(is_committed=False)
+        if not left.is_committed:
+            assert {item.purse_id: item.balance for item in Purse.scan(consistent_read=True)} == before
+            assert read_one_by_one() == before
+        assert recover(Transactions, left.tx.id, force=True) == ("finished" if left.is_committed else "aborted")
+        assert_clean(left)
+    assert len(purses(1)) == 1

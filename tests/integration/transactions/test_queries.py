@@ -1,0 +1,117 @@
+"""Queries in a transaction show its own writes, notice what appears, and promise no more than they keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import ConfigurationError, StaleVersion, Transaction, transaction
+from tests.support.parties import in_thread
+from tests.support.transaction_helpers import Expecting
+from tests.support.transaction_models import Entry, Purse, Sheet, Transactions
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+def fill_entries() -> None:
+    with transaction() as tx:
+        for i in range(4):
+            tx.save(Entry("b", i, amount=i))
+
+
+def test_query_sees_own_writes(engine: Engine) -> None:
+    """A query shows what is stored with what the transaction has done: created, changed, deleted."""
+    engine.bind(Entry, Transactions)
+    fill_entries()
+    with transaction() as tx:
+        tx.save(Entry("b", 10, amount=10))
+        tx.save(Entry("other", 11))
+        tx.delete(tx.get(Entry, "b", 1))
+        tx.update(tx.get(Entry, "b", 2), [Entry.amount.set(20)])
+
+        def numbers(*conditions: Any, **options: Any) -> list[int]:
+            return [int(item.number) for item in tx.query(Entry, "b", *conditions, **options)]
+
+        assert numbers() == [0, 2, 3, 10]
+        assert numbers(scan_index_forward=False) == [10, 3, 2, 0]
+        assert numbers(Entry.number > 1) == [2, 3, 10]
+        assert numbers(None, Entry.amount >= 10) == [2, 10]
+        assert numbers(limit=2) == [0, 2]
+        found = tx.query(Entry, "b")
+        assert found[1] is tx.get(Entry, "b", 2)
+    assert [int(item.number) for item in Entry.query("b")] == [0, 2, 3, 10]
+
+
+def test_guarded_queries_notice_what_appears(engine: Engine) -> None:
+    """Whoever creates or deletes an item of the hash key makes the query's transaction fail; an update does not."""
+    engine.bind(Entry, Transactions)
+    fill_entries()
+
+    def create() -> None:
+        with transaction() as tx:
+            tx.save(Entry("b", 5))
+
+    def delete() -> None:
+        with transaction() as tx:
+            tx.delete(tx.get(Entry, "b", 5))
+
+    def elsewhere() -> None:
+        with transaction() as tx:
+            tx.save(Entry("c", 5))
+
+    for change, is_noticed in ((create, True), (delete, True), (elsewhere, False)):
+        with Expecting(StaleVersion if is_noticed else None), transaction() as tx:
+            total = sum(item.amount for item in tx.query(Entry, "b"))
+            in_thread(change)
+            tx.save(Entry("totals", 1, amount=total), add_version_condition=False)
+
+
+def test_queries_that_promise_too_much_are_refused(memory: Engine) -> None:
+    """Without guards only weaker isolations query; an index never."""
+    memory.bind(Sheet, Entry, Transactions)
+    Sheet("f", 1).save()
+    with transaction() as tx:
+        with pytest.raises(ConfigurationError, match="guard_queries"):
+            tx.query(Sheet, "f")
+        with pytest.raises(ConfigurationError, match="index"):
+            tx.query(Entry, "b", index_name="by-amount")
+    with transaction(isolation="read_committed") as tx:
+        [sheet] = tx.query(Sheet, "f", Sheet.number > 0, Sheet.body.does_not_exist())
+        assert tx.query(Sheet, "f", Sheet.number > 1) == []
+        tx.update(sheet, [Sheet.body.set("x")])
+        assert tx.query(Sheet, "f", filter_condition=Sheet.body == "x") == [sheet]
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_a_query_after_an_insert_is_guarded() -> None:
+    """The guard row was counted without a check by the insert; the query relies on it."""
+    Entry("l", 1).save()
+    with pytest.raises(StaleVersion), transaction() as tx:
+        tx.save(Entry("l", 2))
+        assert len(tx.query(Entry, "l")) == 2
+        with Transaction() as other:
+            other.save(Entry("l", 3))
+    assert Entry.count("l") == 2
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+@pytest.mark.parametrize("option", ["attributes_to_get", "last_evaluated_key", "index_name"])
+def test_queries_read_whole_items(option: str) -> None:
+    """A part of an item would be taken for all of it by the next save."""
+    with transaction(isolation="read_committed") as tx, pytest.raises(ConfigurationError):
+        tx.query(Entry, "l", **{option: ["amount"]})
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_an_upsert_without_a_check_counts_in_the_guard() -> None:
+    """It may create the item, which a query has to notice."""
+    row = Entry("l", 1)
+    row.save()
+    Entry.get("l", 1).delete()
+    with pytest.raises(StaleVersion), transaction() as tx:
+        assert tx.query(Entry, "l") == []
+        tx.save(Purse("noted"))
+        with Transaction() as other:
+            other.update(row, [Entry.amount.add(5)], add_version_condition=False)

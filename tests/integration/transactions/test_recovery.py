@@ -1,0 +1,605 @@
+"""Long commits under lost answers, silence and pauses; what outcome(), recover() and sweep() say afterwards."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from pynamodb.connection import Connection
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    LockingError,
+    OutcomeUnknown,
+    StaleVersion,
+    Transaction,
+    TransactionAborted,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+)
+from pynamo_locking._io import attempts
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import Answer, Forward, _tapped
+from tests.support.parties import in_thread
+from tests.support.transaction_models import (
+    Plain,
+    Purse,
+    Transactions,
+    dying_after,
+    make_long_from,
+    marked_rows,
+    purses,
+    rows_of,
+    stored,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+#: Two updates, two deletes, five inserts: header, participants, 6 marks, the decision, 6 finishes, the header.
+OLD, GONE, NEW = ["old0", "old1"], ["gone0", "gone1"], [f"new{i}" for i in range(5)]
+REQUESTS = 16
+DECISION = 8
+
+
+@pytest.fixture
+def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
+    """Time that nobody waits for, a database, and long transactions of few items."""
+    make_long_from(monkeypatch)
+    memory.bind(Purse, Plain, Transactions)
+    with VirtualClock() as clock:
+        yield clock
+
+
+def begin(**options: Any) -> Transaction:
+    """Store what is needed, and fill a long transaction."""
+    for model, name in ((Purse, "purse_id"), (Transactions, "id")):
+        connection = model._get_connection()
+        for row in rows_of(model):
+            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
+    for key in (*OLD, *GONE):
+        Purse(key, balance=100).save()
+    tx = Transaction(workers=1, **options)
+    for key in OLD:
+        tx.update(tx.get(Purse, key), [Purse.balance.add(100)])
+    for key in GONE:
+        tx.delete(tx.get(Purse, key))
+    for key in NEW:
+        tx.save(Purse(key, balance=200))
+    return tx
+
+
+def found() -> dict[str, tuple[int, int]]:
+    """Balance and version of each item."""
+    return {
+        row["purse_id"]["S"]: (int(row["balance"]["N"]), int(row["version"]["N"]))
+        for row in rows_of(Purse)
+        if "balance" in row
+    }
+
+
+BEFORE = dict.fromkeys((*OLD, *GONE), (100, 1))
+AFTER = {**dict.fromkeys(OLD, (200, 2)), **dict.fromkeys(NEW, (200, 1))}
+
+
+# One request is hit
+
+
+@contextmanager
+def hit_in_http(index: int, *, is_delivered: bool) -> Iterator[list[str]]:
+    """Lose one attempt; botocore sends it again if it does so at all."""
+    seen: list[str] = []
+
+    def tap(endpoint: object, request: Any, operation: str, forward: Forward) -> Answer:
+        seen.append(operation)
+        if len(seen) - 1 != index:
+            return forward()
+        if is_delivered:
+            forward()
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with _tapped(tap):
+        yield seen
+
+
+@contextmanager
+def hit(
+    monkeypatch: pytest.MonkeyPatch, which: Callable[[int, str, Any], bool], *, is_delivered: bool
+) -> Iterator[list[str]]:
+    """Lose requests, or their answers, with all attempts of botocore."""
+    seen: list[str] = []
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        seen.append(operation)
+        if not which(len(seen) - 1, operation, kwargs):
+            return original(connection, operation, kwargs, *args)
+        if is_delivered:
+            with suppress(ClientError):  # a refusal is an answer as well
+                original(connection, operation, kwargs, *args)
+        raise ConnectionClosedError(endpoint_url="memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield seen
+
+
+@pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("index", range(REQUESTS))
+def test_one_request_is_lost(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, index: int, times: int, *, is_delivered: bool
+) -> None:
+    """Whichever request is lost, or its answer, the commit succeeds, is applied once, and nothing is left."""
+    tx = begin()
+    with hit(monkeypatch, lambda i, *_: index <= i < index + times, is_delivered=is_delivered):
+        try:
+            tx.commit()
+        except Conflict:
+            assert index + times > DECISION  # only the decision may be given up
+            assert found() == BEFORE
+            assert outcome(Transactions, tx.id) == "aborted"
+            return
+    recover(Transactions, tx.id)
+    assert outcome(Transactions, tx.id) == "finished"
+    assert found() == AFTER
+    assert marked_rows(Purse) == []
+
+
+@pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
+@pytest.mark.parametrize("index", range(REQUESTS))
+def test_one_attempt_is_lost(clock: VirtualClock, index: int, *, is_delivered: bool) -> None:
+    """The same where botocore repeats the request by itself: a second copy changes nothing."""
+    tx = begin()
+    with hit_in_http(index, is_delivered=is_delivered):
+        tx.commit()
+    assert outcome(Transactions, tx.id) == "finished"
+    assert found() == AFTER
+    assert marked_rows(Purse) == []
+
+
+def test_one_request_is_lost_on_real_engines(real_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on the engines that know tokens: the placeholder, the decision and a finish lose their answer."""
+    real_engine.bind(Purse, Plain, Transactions)
+    make_long_from(monkeypatch)
+    for index in (0, 7, DECISION, DECISION + 1, REQUESTS - 1):
+        tx = begin()
+        with hit(monkeypatch, lambda i, *_, index=index: i == index, is_delivered=True):
+            tx.commit()
+        assert found() == AFTER
+        assert outcome(Transactions, tx.id) == "finished"
+
+
+# Silence from some request on
+
+
+@pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
+@pytest.mark.parametrize("index", range(REQUESTS))
+def test_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, index: int, *, is_delivered: bool) -> None:
+    """No answer at all from some request on: what the commit says is true, whatever it says."""
+    tx = begin()
+    said = "committed"
+    with hit(monkeypatch, lambda i, *_: i >= index, is_delivered=is_delivered):
+        try:
+            tx.commit()
+        except OutcomeUnknown:
+            said = "unknown"
+        except LockingError:
+            said = "failed"
+    recover(Transactions, tx.id)
+    assert marked_rows(Purse) == []
+    state = found()
+    assert state in (BEFORE, AFTER)
+    if said != "unknown":
+        assert state == (AFTER if said == "committed" else BEFORE)
+    assert said == ("unknown" if index == DECISION else "committed" if index > DECISION else "failed")
+
+
+@pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
+def test_the_header_cannot_be_reached(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_delivered: bool
+) -> None:
+    """OutcomeUnknown names the transaction; outcome() tells later; rollback callbacks have run; all or nothing."""
+    tx = begin()
+    calls: list[str] = []
+    tx.after_commit(lambda: calls.append("commit"))
+    tx.after_rollback(lambda: calls.append("rollback"))
+    with (
+        hit(monkeypatch, lambda i, *_: i >= DECISION, is_delivered=is_delivered),
+        pytest.raises(OutcomeUnknown) as caught,
+    ):
+        tx.commit()
+    assert caught.value.write_id == tx.id
+    assert calls == ["rollback"]
+    assert outcome(Transactions, tx.id) == ("committed" if is_delivered else "pending")
+    assert recover(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
+    assert found() == (AFTER if is_delivered else BEFORE)
+
+
+def test_the_decision_is_refused_after_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision is never answered and the header can be reached: it is aborted, and said to be safe to repeat."""
+    tx = begin()
+    is_decision = lambda _, operation, kwargs: operation == "TransactWriteItems" and "committed" in str(kwargs)  # noqa: E731
+    with hit(monkeypatch, is_decision, is_delivered=False), pytest.raises(Conflict):
+        tx.commit()
+    assert outcome(Transactions, tx.id) == "aborted"
+    assert found() == BEFORE
+    assert marked_rows(Purse) == []
+
+
+def test_the_decision_got_through_in_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision is applied and never answered, and the header can be reached: the commit succeeds."""
+    tx = begin()
+    is_decision = lambda _, operation, kwargs: operation == "TransactWriteItems" and "committed" in str(kwargs)  # noqa: E731
+    with hit(monkeypatch, is_decision, is_delivered=True):
+        tx.commit()
+    assert outcome(Transactions, tx.id) == "finished"
+    assert found() == AFTER
+
+
+# Leases
+
+
+@contextmanager
+def slow(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, seconds: float) -> Iterator[list[float]]:
+    """Every request takes so long; yields what was left of the header's lease after each."""
+    left: list[float] = []
+    original = Connection.dispatch
+    connection = Transactions._get_connection()
+
+    def dispatch(asked: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        answer = original(asked, operation, kwargs, *args)
+        clock.sleep(seconds)
+        left.extend(
+            (int(header["until_ms"]["N"]) - clock.time_ms()) / 1000
+            for header in original(connection.connection, "Scan", {"TableName": connection.table_name})["Items"]
+            if header.get("state") == {"S": "pending"}
+        )
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield left
+
+
+def test_a_slow_commit_renews_its_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit whose marks take much longer than its lease stays alive, and succeeds."""
+    tx = begin(lease=3)
+    with slow(monkeypatch, clock, 0.7) as left:
+        tx.commit()
+    assert len(left) > 9
+    assert min(left) > 0
+    assert found() == AFTER
+    [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
+    assert int(header["beat"]["N"]) >= 2
+
+
+def test_many_spilled_rows_renew_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large items are written into rows of their own before the first mark: the lease is renewed meanwhile."""
+    purses(10, note="x" * 200_000)
+    tx = Transaction(lease=3, workers=1)
+    for i in range(10):
+        item = tx.get(Purse, f"p{i}")
+        item.note = "y" * 200_000
+        tx.save(item)
+    with slow(monkeypatch, clock, 0.7) as left:
+        tx.commit()
+    assert min(left) > 0
+    assert {item.note for item in Purse.scan(consistent_read=True)} == {"y" * 200_000}
+
+
+def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that waits for a dead transaction renews its own lease while it waits."""
+    tx = begin()
+    with dying_after(monkeypatch, DECISION):
+        in_thread(lambda: survive(tx.commit))
+    marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
+    other = Transaction(lease=3, workers=1)
+    for key in [*marked, "x1", "x2", "x3"]:
+        other.save(Purse(key, balance=5), add_version_condition=False)
+    other.commit()
+    [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == other.id]
+    assert int(header["beat"]["N"]) >= 1 or "beat" in header
+    assert outcome(Transactions, tx.id) == "aborted"
+    assert {found()[key][0] for key in marked} == {5}
+
+
+def test_a_pause_longer_than_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was asleep before its decision finds itself aborted by those who came meanwhile."""
+    for at in range(1, DECISION + 1):
+        tx = begin()
+        original, count = Connection.dispatch, [0]
+
+        def dispatch(
+            connection: Connection,
+            operation: str,
+            kwargs: dict[str, Any],
+            *args: Any,
+            original: Any = original,
+            count: list[int] = count,
+            at: int = at,
+        ) -> Any:
+            count[0] += 1
+            if count[0] == at + 1:
+                clock.jump(60)
+                in_thread(lambda: sweep(Transactions))
+            return original(connection, operation, kwargs, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "dispatch", dispatch)
+            with pytest.raises(TransactionAborted) as caught:
+                tx.commit()
+        assert caught.value.by == "expired"
+        assert found() == BEFORE
+        assert marked_rows(Purse) == []
+
+
+# Headers and their rows
+
+
+def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header gets its time to live with its final state, and not before; rows of participants always have one."""
+    seen = set()
+    for k in range(REQUESTS + 1):
+        tx = begin()
+        with dying_after(monkeypatch, k):
+            in_thread(lambda tx=tx: survive(tx.commit))
+        for row in rows_of(Transactions):
+            if row["id"]["S"] == tx.id:
+                state = row["state"]["S"]
+                seen.add(state)
+                assert ("expires_s" in row) is (state in ("finished", "aborted"))
+            else:
+                assert int(row["expires_s"]["N"]) >= clock.time_ms() / 1000 + 29 * 86400
+        if recover(Transactions, tx.id) == "aborted":
+            [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
+            assert int(header["expires_s"]["N"]) >= clock.time_ms() / 1000 + 29 * 86400  # a mark may come late
+            clock.jump(86400)
+        if recover(Transactions, tx.id) is not None:
+            [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
+            ttl = int(header["expires_s"]["N"]) - clock.time_ms() / 1000
+            assert 86_000 < ttl < 90_000
+    assert seen == {"pending", "committed", "finished"}
+
+
+def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pending, committed, finished, aborted; None for what has no header; LockingError where nobody answers."""
+    assert outcome(Transactions, "never was") is None
+    with transaction() as tx:
+        tx.save(Purse("a"))
+        tx.save(Purse("b"))
+    assert outcome(Transactions, tx.id) is None
+    for k, state in ((0, None), (1, "pending"), (DECISION, "pending"), (DECISION + 1, "committed"), (99, "finished")):
+        tx = begin()
+        with dying_after(monkeypatch, k):
+            in_thread(lambda tx=tx: survive(tx.commit))
+        assert outcome(Transactions, tx.id) == state
+    with hit(monkeypatch, lambda *_: True, is_delivered=False):
+        for call in (lambda: outcome(Transactions, tx.id), lambda: recover(Transactions, tx.id)):
+            with pytest.raises(LockingError, match="no answer"):
+                call()
+        with pytest.raises(LockingError, match="sweep"):
+            sweep(Transactions)
+
+
+def test_bad_arguments(clock: VirtualClock) -> None:
+    """Anything but a TransactionTable is refused; so is a number of segments that is none."""
+    bad: Any = Purse
+    for call in (lambda: outcome(bad, "x"), lambda: recover(bad, "x"), lambda: sweep(bad)):
+        with pytest.raises(ConfigurationError, match="TransactionTable"):
+            call()
+    with pytest.raises(ConfigurationError, match="at least one segment"):
+        sweep(Transactions, segments=0)
+    assert recover(Transactions, "never was") is None
+
+
+def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without force a pending transaction is given its whole lease; by force none of it."""
+    for force in (False, True):
+        tx = begin(lease=20)
+        with dying_after(monkeypatch, DECISION):
+            in_thread(lambda tx=tx: survive(tx.commit))
+        before = clock.elapsed
+        assert recover(Transactions, tx.id, force=force) == "aborted"
+        assert (clock.elapsed - before >= 19) is not force
+        [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
+        assert header["by"]["S"] == ("asked" if force else "expired")
+
+
+# Sweeps
+
+
+def leave_several(monkeypatch: pytest.MonkeyPatch) -> dict[str, Transaction]:
+    """Transactions of different items that died pending, committed, and not at all."""
+    left = {}
+    for name, k in (("pending", 7), ("committed", 10), ("finished", 99), ("unborn", 0)):
+        purses(8, prefix=name)
+        tx = left[name] = Transaction(workers=1)
+        for i in range(8):
+            tx.update(tx.get(Purse, f"{name}{i}"), [Purse.balance.add(1)])
+        with dying_after(monkeypatch, k):
+            in_thread(lambda tx=tx: survive(tx.commit))
+    return left
+
+
+def test_sweep_report(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report counts what was found; progress is told after each; the items are right afterwards."""
+    left = leave_several(monkeypatch)
+    assert {name: outcome(Transactions, tx.id) for name, tx in left.items()} == {
+        "pending": "pending",
+        "committed": "committed",
+        "finished": "finished",
+        "unborn": None,
+    }
+    examined: list[int] = []
+    report = sweep(Transactions, segments=2, on_progress=lambda report: examined.append(report.examined))
+    assert (report.examined, report.aborted, report.finished, report.pending, report.failed) == (2, 1, 1, 0, {})
+    assert examined == [1, 2]
+    assert marked_rows(Purse) == []
+    sums = {name: sum(Purse.get(f"{name}{i}").balance for i in range(8)) for name in left}
+    assert sums == {"pending": 800, "committed": 808, "finished": 808, "unborn": 800}
+
+
+def test_a_sweep_that_cannot_complete_one(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is named in the report, the others are completed, and a later sweep completes it too."""
+    left = leave_several(monkeypatch)
+
+    def is_finish(_: int, operation: str, kwargs: Any) -> bool:
+        return operation == "UpdateItem" and str(kwargs.get("Key", {})).find("'committed") >= 0
+
+    with hit(monkeypatch, is_finish, is_delivered=False):
+        report = sweep(Transactions)
+    assert report.failed is not None
+    assert set(report.failed) == {left["committed"].id}
+    assert (report.examined, report.aborted, report.finished) == (2, 1, 0)
+    assert sweep(Transactions).finished == 1
+    assert marked_rows(Purse) == []
+
+
+def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it takes its own marks off: the next sweep takes off the rest, and placeholders."""
+    tx = begin()
+    Purse.get(GONE[1]).touch()  # makes it fail, after it has marked others
+
+    def commit() -> None:
+        with suppress(Conflict):
+            survive(tx.commit)
+
+    is_abort = []
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if is_abort:
+            raise ConnectionClosedError(endpoint_url="memory")
+        answer = original(connection, operation, kwargs, *args)
+        if operation == "UpdateItem" and "aborted" in str(kwargs):
+            is_abort.append(True)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        in_thread(commit)
+    assert outcome(Transactions, tx.id) == "aborted"
+    assert marked_rows(Purse)
+    sweep(Transactions)
+    assert marked_rows(Purse) == []
+
+
+def test_stale_marks_without_a_header_are_dropped(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark whose header is gone, as of a late copy after the TTL, is dropped by whoever meets it."""
+    tx = begin()
+    with dying_after(monkeypatch, DECISION):
+        in_thread(lambda: survive(tx.commit))
+    connection = Transactions._get_connection()
+    connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {"id": {"S": tx.id}}})
+    marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
+    assert marked
+    before = clock.elapsed
+    for key in marked:
+        with transaction() as reading:
+            reading.get_or_none(Purse, key)
+    assert clock.elapsed == before
+    assert marked_rows(Purse) == []
+    assert found() == BEFORE
+
+
+def test_a_late_copy_of_a_request_changes_nothing(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write of a finished commit is sent again, at any time later: refused, or without effect."""
+    tx = begin()
+    with dying_after(monkeypatch, None) as process:
+        tx.commit()
+    for key in GONE:
+        assert stored(Purse, key) is None
+    connection = Purse._get_connection().connection
+    for operation, kwargs in process.sent:
+        if operation.startswith("Get") or operation == "TransactGetItems":
+            continue
+        with suppress(ClientError):  # refused
+            connection.dispatch(operation, kwargs)
+        assert found() == AFTER
+        assert [row for row in marked_rows(Purse) if row["purse_id"]["S"] not in NEW] == []
+
+
+def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
+    """A conflict found by the last mark takes all others off again, and the header says so."""
+    for key in (OLD[0], OLD[1], GONE[1]):
+        tx = begin()
+        Purse.get(key).touch()
+        with pytest.raises(StaleVersion) as caught:
+            tx.commit()
+        assert caught.value.current.version == 2
+        assert marked_rows(Purse) == []
+        assert outcome(Transactions, tx.id) == "aborted"
+        assert {one: value for one, value in found().items() if one != key} == {
+            one: value for one, value in BEFORE.items() if one != key
+        }
+
+
+@contextmanager
+def _silence_after_the_decision():
+    """Apply what carries the idempotency key without an answer; nothing is answered then until somebody reads."""
+    original, silent = attempts.dispatch, []
+
+    def dispatch(connection, operation, kwargs):
+        if operation == "GetItem":
+            silent.clear()
+        if silent:
+            raise ReadTimeoutError(endpoint_url="engine")
+        answer = original(connection, operation, kwargs)
+        if operation == "TransactWriteItems" and "key#once" in repr(kwargs):
+            silent.append(True)
+            raise ReadTimeoutError(endpoint_url="engine")
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "dispatch", dispatch)
+        yield
+
+
+@pytest.mark.parametrize("others", [1, 9])
+def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, monkeypatch, others):
+    """No answer said that it was committed, the idempotency key did: what was saved can be saved again."""
+    make_long_from(monkeypatch)
+    memory.bind(Purse, Transactions)
+    purse = purses(1)[0]
+    with _silence_after_the_decision(), Transaction(idempotency_key="once", table=Transactions) as tx:
+        purse.balance = 1
+        tx.save(purse)
+        for i in range(others):
+            tx.save(Purse(f"other{i}"))
+        assert tx.plan().path == ("native" if others == 1 else "long")
+    assert not tx.is_repeated
+    purse.balance = 2
+    purse.save()
+    assert Purse.get("p0", consistent_read=True).balance == 2
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_an_interrupt_after_the_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what has to follow a commit follows it."""
+    make_long_from(monkeypatch)
+    done: list[str] = []
+
+    def stop(finished: int, _: int) -> None:
+        if finished > 6:
+            raise KeyboardInterrupt
+
+    tx = Transaction(on_progress=stop)
+    tx.after_commit(lambda: done.append("committed"))
+    tx.after_rollback(lambda: done.append("rolled back"))
+    saved = [Purse(f"n{i}", balance=7) for i in range(9)]
+    for purse in saved:
+        tx.save(purse)
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    assert done == ["committed"]
+    assert [purse.version for purse in saved] == [1] * 9
+    assert {Purse.get(f"n{i}", isolation="read_committed").balance for i in range(9)} == {7}

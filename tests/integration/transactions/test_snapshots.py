@@ -1,0 +1,368 @@
+"""Transactions that only read, beside long ones that are under way: they look past what is not decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.connection import Connection
+
+from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
+from pynamo_locking._core.transaction import State
+from pynamo_locking._io import headers, runtime
+from pynamo_locking._io.headers import HeaderTable
+from pynamo_locking._io.long_path import LongCommit
+from pynamo_locking.testing import VirtualClock
+from tests.support.parties import in_thread
+from tests.support.transaction_models import (
+    Purse,
+    Transactions,
+    dying_after,
+    make_long_from,
+    marked_rows,
+    purses,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("few")
+
+
+#: All are marked, but for those that the decision writes: three, of which the new ones come first.
+OLD, NEW = ([f"{kind}{i}" for i in range(5)] for kind in ("p", "new"))
+#: Header, participants, the seven marks.
+PREPARED = 9
+READS = {"GetItem", "TransactGetItems"}
+
+
+def write_all(**options: Any) -> Transaction:
+    """Update five and create five, in one long transaction."""
+    tx = Transaction(workers=1, **options)
+    for key in OLD:
+        tx.update(tx.get(Purse, key), [Purse.balance.set(200)])
+    for key in NEW:
+        tx.save(Purse(key, balance=200))
+    return tx
+
+
+def commit(monkeypatch: pytest.MonkeyPatch, tx: Transaction, *, meanwhile: Callable[[], None]) -> None:
+    """Commit, and do something else when all marks are there, right before the decision."""
+    decide, calls = LongCommit._decide, [meanwhile]
+
+    def late(self: LongCommit) -> None:
+        while calls:
+            calls.pop()()
+        decide(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LongCommit, "_decide", late)
+        tx.commit()
+    assert not calls, "the commit was none of a long transaction"
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None] = lambda _: None) -> Iterator[list[Any]]:
+    """Note all requests; call before each transactional read, with its number."""
+    sent: list[tuple[str, Any]] = []
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation == "TransactGetItems":
+            before(sum(operation == "TransactGetItems" for operation, _ in sent))
+        sent.append((operation, kwargs))
+        return original(connection, operation, kwargs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        patch.setattr(runtime.current, "sleep", lambda _: pytest.fail("it waits"))
+        yield sent
+
+
+def together(sent: list[Any]) -> list[int]:
+    """How many items and headers each transactional read has read."""
+    return [len(kwargs["TransactItems"]) for operation, kwargs in sent if operation == "TransactGetItems"]
+
+
+def seen(tx: Transaction, keys: list[str]) -> dict[str, int | None]:
+    """What a transaction reads."""
+    found = {key: tx.get_or_none(Purse, key) for key in keys}
+    return {key: None if item is None else int(item.balance) for key, item in found.items()}
+
+
+def before(keys: list[str]) -> dict[str, int | None]:
+    """What there is before `write_all`."""
+    return {key: 100 if key in OLD else None for key in keys}
+
+
+# While the other one is alive
+
+
+@pytest.mark.parametrize("options", [{"isolation": "snapshot"}, {"read_only": True}], ids=["snapshot", "read only"])
+def test_a_snapshot_neither_waits_nor_wounds(
+    cheap: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """It sees what is committed beside the marks, by reads alone; the older writer and the younger one commit."""
+    cheap.bind(Purse, Transactions)
+    purses(5)
+    reader, keys = Transaction(**options), ["p0", "p1", "new4"]
+
+    def look() -> None:
+        assert len(marked_rows(Purse)) == len([*OLD, *NEW]) - 3
+        with watched(monkeypatch) as sent:
+            for tx in (reader, Transaction(**options)):  # older than the writer, and younger
+                assert seen(tx, keys) == before(keys)
+                tx.commit()
+        assert {operation for operation, _ in sent} == READS
+
+    writer = write_all()
+    commit(monkeypatch, writer, meanwhile=look)
+    assert outcome(Transactions, writer.id) == "finished"
+    with transaction(**options) as tx:
+        assert seen(tx, [*OLD, "new0", "new4"]) == dict.fromkeys([*OLD, "new0", "new4"], 200)
+
+
+def test_a_snapshot_costs_a_read_for_each_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item beside a mark is read with its header; the header takes a place in the read at the commit."""
+    memory.bind(Purse, Transactions)
+    purses(5)
+
+    def look() -> None:
+        tx = Transaction(isolation="snapshot")
+        with watched(monkeypatch) as sent:
+            seen(tx, ["p0", "p1"])
+            assert [operation for operation, _ in sent] == ["GetItem"] * 4
+            assert tx.plan().requests == 1
+            tx.commit()
+        assert together(sent) == [3]
+
+    commit(monkeypatch, write_all(), meanwhile=look)
+
+
+def test_who_only_reads_does_not_wait_at_the_commit(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that could have written, and has only read, looks past marks that came after its reads."""
+    memory.bind(Purse, Transactions)
+    purses(5)
+    tx, keys = Transaction(), ["p0", "new4", "p1"]
+    assert seen(tx, keys) == before(keys)
+
+    def look() -> None:
+        with watched(monkeypatch) as sent:
+            tx.commit()
+        assert together(sent) == [3, 4]  # the marks are seen, and then their header
+
+    commit(monkeypatch, write_all(), meanwhile=look)
+
+
+def test_a_writer_waits_still(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may write must not look past a mark: neither in its reads nor at the commit."""
+    memory.bind(Purse, Transactions)
+    purses(5)
+    checked = Transaction(wait=0)
+    checked.get(Purse, "p0")
+    checked.save(Purse("else"))
+    early = Transaction(wait=0, workers=1)
+    seen(early, OLD)
+    for i in range(5):
+        early.save(Purse(f"q{i}"))
+    assert early.plan().validated
+
+    def look() -> None:
+        with pytest.raises(TransactionConflict):
+            Transaction(wait=0).get(Purse, "p0")
+        for tx in (checked, early):
+            with pytest.raises(TransactionConflict):
+                tx.commit()
+
+    commit(monkeypatch, write_all(), meanwhile=look)
+
+
+def test_more_items_than_fit_into_one_read(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers push items into the next read, none of which is larger than DynamoDB allows; absent ones come first."""
+    memory.bind(Purse, Transactions)
+    purses(5)
+    keys = [*OLD, "new4", "no such"]
+
+    def look() -> None:
+        with watched(monkeypatch) as sent, transaction(isolation="snapshot") as tx:
+            assert seen(tx, keys) == before(keys)
+        reads = [kwargs["TransactItems"] for operation, kwargs in sent if operation == "TransactGetItems"]
+        assert max(map(len, reads)) == 4
+        absent = {"new4", "no such"}
+        assert {_key(get) for get in reads[0]} > absent
+        assert len(reads) == 3
+        assert all(not {_key(get) for get in read} & absent for read in reads[1:])
+        assert {operation for operation, _ in sent} == READS
+
+    commit(monkeypatch, write_all(), meanwhile=look)
+
+
+def _key(get: Any) -> str:
+    return str(next(iter(get["Get"]["Key"].values()))["S"])
+
+
+def test_marks_of_several_transactions(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each header is read together with the items that lead to it, however many there are."""
+    memory.bind(Purse, Transactions)
+    purses(5)
+    purses(5, "q")
+    keys = ["p0", "q0", "p1", "q1"]
+    other = Transaction(workers=1)
+    for i in range(5):
+        other.update(other.get(Purse, f"q{i}"), [Purse.balance.set(300)])
+
+    def look() -> None:
+        with watched(monkeypatch) as sent, transaction(isolation="snapshot") as tx:
+            assert seen(tx, keys) == dict.fromkeys(keys, 100)
+        assert max(together(sent)) == 4
+
+    commit(monkeypatch, write_all(), meanwhile=lambda: commit(monkeypatch, other, meanwhile=look))
+
+
+def test_too_many_placeholders_are_waited_for(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent items are checked by one read, which has to have room for the headers; those that do not fit wait."""
+    memory.bind(Purse, Transactions)
+    purses(5)
+    placeholders: list[str] = []
+
+    def look() -> None:
+        placeholders.extend(row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" not in row)
+        make_long_from(monkeypatch, 2)
+        reading, checking = (Transaction(isolation="snapshot", wait=0) for _ in range(2))
+        with pytest.raises(TransactionConflict):
+            seen(reading, placeholders)
+        seen(checking, [placeholders[0], "no such"])
+        with pytest.raises(TransactionConflict):
+            checking.commit()
+
+    commit(monkeypatch, write_all(), meanwhile=look)
+    assert len(placeholders) == 2
+
+
+def test_items_that_marks_have_made_too_large(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items that fitted into one read without their marks are read in two."""
+    memory.bind(Purse, Transactions)
+    large = [Purse(f"l{i:02}", note="a" * 180_000) for i in range(21)]
+    for purse in large:
+        purse.save()
+    reader, writer = Transaction(), Transaction(workers=1)
+    make_long_from(monkeypatch, 100)
+    for purse in large:
+        reader.get(Purse, purse.purse_id)
+        writer.update(writer.get(Purse, purse.purse_id), [Purse.note.set("b" * 180_000)])
+
+    def look() -> None:
+        make_long_from(monkeypatch, 100)
+        with watched(monkeypatch) as sent:
+            reader.commit()
+        assert together(sent) == [21, 10, 11, 11, 12]
+
+    make_long_from(monkeypatch)
+    commit(monkeypatch, writer, meanwhile=look)
+
+
+# Whose order is fixed before the decision
+
+
+def test_a_snapshot_does_not_look_past_early_checks(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One checks its reads and then decides. Who sees what it read changed, and its writes not yet, fits nowhere."""
+    memory.bind(Purse, Transactions)
+    purses(8)
+    writer = Transaction(workers=1)
+    read = [writer.get(Purse, f"p{i}") for i in range(3, 8)]
+    for i in range(3):
+        writer.update(writer.get(Purse, f"p{i}"), [Purse.balance.set(200)])
+    assert writer.plan().validated
+
+    def look() -> None:
+        read[0].refresh()
+        read[0].update([Purse.balance.set(300)])  # it is not marked, and was checked already
+        with pytest.raises(TransactionConflict), transaction(isolation="snapshot", wait=0) as tx:
+            seen(tx, ["p3", "p0"])
+        assert int(Purse.get("p0", isolation="read_committed").balance) == 100
+
+    commit(monkeypatch, writer, meanwhile=look)
+    with transaction(isolation="snapshot") as tx:
+        assert seen(tx, ["p3", "p0"]) == {"p3": 300, "p0": 200}
+
+
+# When it is decided in between
+
+
+class Left:
+    """A transaction whose process died when all marks were there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        purses(5)
+        tx = write_all()
+        with dying_after(monkeypatch, PREPARED):
+            in_thread(lambda: survive(tx.commit))
+        self.id = tx.id
+        self.header_table = HeaderTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
+        self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
+        assert outcome(Transactions, tx.id) == "pending"
+
+    def decide(self, to: State) -> None:
+        """Turn the header."""
+        if to is State.ABORTED:
+            headers.abort(self.header_table, self.id, "asked")
+            return
+        decision = headers.decision(self.header_table, self.id, to)
+        self.header_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
+
+
+@pytest.fixture
+def left(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    """A transaction that is pending, of which nobody knows that it is dead."""
+    memory.bind(Purse, Transactions)
+    with VirtualClock():
+        yield Left(monkeypatch)
+
+
+@pytest.mark.parametrize("read", range(2))
+def test_what_is_committed_in_between_is_seen(left: Left, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
+    """A header that is committed at the moment of the read makes the snapshot old, and the items are finished."""
+
+    def decide(number: int) -> None:
+        if number == read:
+            left.decide(State.COMMITTED)
+
+    tx = Transaction(isolation="snapshot")
+    assert seen(tx, left.marked) == before(left.marked)
+    with watched(monkeypatch, before=decide) as sent, pytest.raises(StaleVersion):
+        tx.commit()
+    assert Counter(operation for operation, _ in sent)["UpdateItem"] > 0
+    with transaction(isolation="snapshot") as tx:
+        assert seen(tx, left.marked) == dict.fromkeys(left.marked, 200)
+
+
+@pytest.mark.parametrize("read", range(2))
+def test_what_is_aborted_in_between_changes_nothing(left: Left, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
+    """The values beside the mark of an aborted transaction are the committed ones as well."""
+
+    def decide(number: int) -> None:
+        if number == read:
+            left.decide(State.ABORTED)
+
+    tx = Transaction(isolation="snapshot")
+    assert seen(tx, left.marked) == before(left.marked)
+    with watched(monkeypatch, before=decide) as sent:
+        tx.commit()
+    assert {operation for operation, _ in sent} == {"UpdateItem", "TransactGetItems"}  # that of the abort
+
+
+def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark without a header is an orphan, beside which stands what is committed."""
+    tx = Transaction(isolation="snapshot")
+    assert seen(tx, left.marked) == before(left.marked)
+    headers.ask(
+        left.header_table, "DeleteItem", {"TableName": left.header_table.table, "Key": left.header_table.key(left.id)}
+    )
+    with watched(monkeypatch) as sent:
+        tx.commit()
+    assert {operation for operation, _ in sent} == {"TransactGetItems"}

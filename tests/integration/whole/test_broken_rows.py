@@ -1,0 +1,482 @@
+"""Rows of this package that another program has broken, each field of each kind of row in many ways.
+
+What only reads an item shows it. What would have to trust the row is refused with `CorruptRow`, and writes nothing of
+the item. Nothing raises anything but an error of this package or of PynamoDB.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pynamodb.exceptions import AttributeDeserializationError, PynamoDBException
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    CorruptRow,
+    LockingError,
+    LockLost,
+    recover,
+    sweep,
+    transaction,
+)
+from pynamo_locking._io import headers, records
+from pynamo_locking.testing import VirtualClock
+from tests.support.interval_models import Slot, SlotLocks
+from tests.support.models import Locks
+from tests.support.poisoned import (
+    MOST_REQUESTS,
+    RESOLVING,
+    batch,
+    edit,
+    header,
+    locked,
+    mark,
+    name_of,
+    native,
+    native_check,
+    participant,
+    participants,
+    put,
+    read_committed,
+    save,
+    tables_in,
+    tx_for_update,
+    tx_get,
+    tx_query,
+    tx_snapshot,
+    update,
+)
+from tests.support.shell import Shell, prepared
+from tests.support.transaction_models import (
+    Entry,
+    Purse,
+    Session,
+    Transactions,
+    dying_after,
+    make_long_from,
+    rows_of,
+    stored,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+#: So many cases of each operation; all with 0.
+CASES: Final = int(os.environ.get("BROKEN_ROWS", "25"))
+
+#: What may stand in the place of any value, in DynamoDB's form; None where nothing does.
+WRONG: Final[list[dict[str, Any] | None]] = [
+    *(None, {"S": "x"}, {"S": ""}, {"S": "1E400"}, {"N": "0"}, {"N": "-1"}, {"N": "1.5"}, {"N": "1" + "0" * 125}),
+    *({"B": b"x"}, {"BOOL": True}, {"NULL": True}, {"L": []}, {"L": [{"S": "x"}]}, {"M": {}}, {"M": {"x": {"S": "x"}}}),
+    *({"SS": ["x"]}, {"NS": ["5"]}),
+]
+
+
+def broken(row: dict[str, Any], *path: Any) -> Iterator[dict[str, Any]]:
+    """The row with each wrong value in each of its places, from that path on."""
+    inner: Any = row
+    for name in path:
+        inner = inner[name]
+    kind, content = next(iter(inner.items()))
+    for value in WRONG:
+        changed = copy.deepcopy(row)
+        place: Any = changed
+        for name in path[:-1]:
+            place = place[name]
+        if value is None:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+        yield changed
+    for name in content if kind == "M" else ():
+        yield from broken(row, *path, "M", name)
+
+
+def _entry(**more: Any) -> dict[str, Any]:
+    numbers = {"lease_ms": 60000, "beat": 0, "until_ms": 9999999999999, "writes": 0}
+    stored_numbers = {name: {"N": str(value)} for name, value in numbers.items()}
+    return {"M": {"owner": {"S": "o"}, "mode": {"S": "exclusive"}, **stored_numbers, **more}}
+
+
+def document(tx: dict[str, Any] | None = None, **entries: Any) -> dict[str, Any]:
+    """A sound lock document."""
+    content = {
+        "since": {"N": "1"},
+        "next": {"N": "9"},
+        "queue": {"M": entries},
+        "tickets": {"M": {name: {"N": str(i + 1)} for i, name in enumerate(entries)}},
+        "evicted": {"M": {"5": {"N": "5"}}},
+    }
+    return {"M": content if tx is None else {**content, "tx": tx}}
+
+
+def documents() -> list[dict[str, Any]]:
+    """Lock documents, each broken in one place, or of a strange value that is none of our business."""
+    intent = {"op": {"S": "save"}, "set": {"M": {"balance": {"N": "6"}}}, "remove": {"L": [{"S": "note"}]}}
+    marked = mark("T", name_of(Transactions), **intent)
+    ranged = _entry(permits={"N": "2"}, lower={"S": "a"}, upper={"S": "b"})
+    sound = (document(e=_entry()), document(e=ranged, f=ranged), document(), document(marked), {"M": {"tx": marked}})
+    return [row["lock"] for each in sound for name in each["M"] for row in broken({"lock": each}, "lock", "M", name)]
+
+
+def some(cases: list[Any]) -> list[Any]:
+    """All, or some."""
+    return cases if not CASES or len(cases) <= CASES else random.sample(cases, CASES)
+
+
+@pytest.fixture
+def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
+    """Time that nobody waits for, a database, and long transactions of few items."""
+    make_long_from(monkeypatch)
+    memory.bind(Purse, Session, Transactions, Locks)
+    with VirtualClock() as clock:
+        yield clock
+
+
+def place(lock: dict[str, Any]) -> dict[str, Any]:
+    """Store a purse of balance 1 with that lock."""
+    image = {"purse_id": {"S": "p0"}, "balance": {"N": "1"}, "version": {"N": "1"}, "lock": lock}
+    put(Purse, image)
+    return image
+
+
+def is_broken(lock: dict[str, Any]) -> bool:
+    return bool(records.state_of(lock["M"]).unreadable)
+
+
+def may_have_a_holder(lock: dict[str, Any]) -> bool:
+    return lock["M"].get("queue", {"M": {}}) != {"M": {}} or "tx" in lock["M"]
+
+
+def run(
+    operation: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+    clock: VirtualClock,
+    most: int = MOST_REQUESTS,
+) -> Exception | None:
+    """Its error, if it is one that a caller may expect."""
+    began = clock.elapsed
+    with dying_after(monkeypatch, most) as process:
+        try:
+            operation()
+        except (LockingError, PynamoDBException, AttributeDeserializationError) as error:
+            failure: Exception | None = error
+        else:
+            failure = None
+    assert {table for _, kwargs in process.sent for table in tables_in(kwargs)} <= {
+        name_of(Purse),
+        name_of(Transactions),
+    }
+    assert clock.elapsed - began <= 31
+    return failure
+
+
+def without_lock(image: dict[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (image or {}).items() if name != "lock"}
+
+
+def get() -> None:
+    assert Purse.get("p0", consistent_read=True).balance == 1
+
+
+def refresh() -> None:
+    purse = Purse("p0")
+    purse.refresh(consistent_read=True)
+    assert purse.balance == 1
+
+
+def scan() -> None:
+    assert [purse.balance for purse in Purse.scan(consistent_read=True)] == [1]
+
+
+def query() -> None:
+    assert [purse.balance for purse in Purse.query("p0", consistent_read=True)] == [1]
+
+
+def lock_state() -> None:
+    Purse.lock_state("p0")
+
+
+def break_lock() -> None:
+    Purse.break_lock("p0", ticket=77)
+
+
+#: Those that act upon the whole document.
+TRUSTING: Final = [locked, edit, read_committed, tx_get, tx_snapshot, tx_query, tx_for_update, break_lock]
+
+
+@pytest.mark.parametrize("operation", [get, refresh, scan, query, lock_state])
+def test_reads(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]) -> None:
+    """They show the item, and that its lock is broken."""
+    for lock in some(documents()):
+        image = place(lock)
+        assert run(operation, monkeypatch, clock) is None, lock
+        state = Purse.get("p0", consistent_read=True).lock
+        assert state == Purse.lock_state("p0")
+        assert not (state.unreadable and (state.entries or state.mark or state.exists)), lock
+        assert stored(Purse, "p0") == image, lock
+
+
+@pytest.mark.parametrize("operation", [*RESOLVING, break_lock])
+def test_what_has_to_trust_the_lock(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]
+) -> None:
+    """It is refused. What writes from outside the lock needs to know only that no process is in the queue."""
+    for lock in some(documents()):
+        put(Transactions, header("T", "aborted"))
+        image = place(lock)
+        error = run(operation, monkeypatch, clock, MOST_REQUESTS if is_broken(lock) else 500)
+        after = stored(Purse, "p0")
+        if not is_broken(lock):
+            continue
+        if operation in TRUSTING:
+            assert isinstance(error, CorruptRow), (lock, error)
+        if may_have_a_holder(lock) and (operation is not native_check or "tx" in lock["M"]):
+            told = str(error) if operation is not batch else str(getattr(error, "results", ""))
+            assert "is broken" in told or isinstance(error, Conflict), (lock, error)
+        if error is not None:
+            assert without_lock(after) == without_lock(image), (lock, error)
+            assert after is not None
+            kept = {name: value for name, value in after["lock"]["M"].items() if name not in ("next", "tx")}
+            assert kept == {name: value for name, value in lock["M"].items() if name not in ("next", "tx")}, lock
+
+
+def test_repairs(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any broken lock can be taken again, with a ticket above those it had; the values of the item stay."""
+    for lock in some(documents()):
+        image = place(lock)
+        repaired = list[bool]()
+        run(lambda repaired=repaired: repaired.append(Purse.break_lock("p0", force=True)), monkeypatch, clock)  # type: ignore[misc]
+        after = stored(Purse, "p0")
+        assert repaired == [is_broken(lock)], lock
+        if not is_broken(lock):
+            assert after == image
+            continue
+        assert without_lock(after) == without_lock(image)
+        state = Purse.lock_state("p0")
+        assert not state.unreadable, lock
+        assert state.next_ticket >= 10**15
+        put(Transactions, header("T", "aborted"))
+        with Purse.locked("p0", wait=70) as held:  # what can be read stays, until its lease is over
+            assert held.ticket is not None
+            assert held.ticket >= state.next_ticket
+        assert Purse.break_lock("p0", force=True) is False
+
+
+def test_tickets_go_on(memory: Engine) -> None:
+    """After the largest that can be read. Who held the lock cannot write any more, and is told that it is lost."""
+    memory.bind(Purse, Transactions)
+    Purse("p0", balance=1).save()
+    with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
+        image = stored(Purse, "p0")
+        assert image is not None
+        assert held.ticket is not None
+        far = held.ticket + 10**6
+        image["lock"]["M"] |= {"next": {"N": str(far)}, "queue": {"S": "x"}}
+        put(Purse, image)
+        assert Purse.break_lock("p0", force=True) is True
+        assert Purse.lock_state("p0").next_ticket == far + 1
+        held.item.balance = 7
+        held.item.save()
+    assert Purse.get("p0").balance == 1
+
+
+@pytest.mark.parametrize("arguments", [{}, {"ticket": 1, "force": True}], ids=str)
+def test_a_repair_and_a_ticket(memory: Engine, arguments: dict[str, Any]) -> None:
+    """One of both is asked for."""
+    with pytest.raises(ConfigurationError, match="force=True"):
+        Purse.break_lock("p0", **arguments)
+
+
+def test_the_error(clock: VirtualClock) -> None:
+    """It names the table, the key, the field, what is there, and what to do; it survives a pickle."""
+    place(document(e=_entry(owner={"N": "5"})))
+    with pytest.raises(CorruptRow, match="Remove that attribute") as caught:
+        locked()
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.table, error.key) == (name_of(Purse), {"purse_id": {"S": "p0"}})
+    assert (error.field, error.found) == ("queue.e.owner", "{'N': '5'}")
+    assert str(error) == str(caught.value)
+    assert Purse.get("p0").lock.unreadable == "queue.e.owner is {'N': '5'}"
+
+
+def test_a_newcomer_would_pass_by(clock: VirtualClock) -> None:
+    """A next ticket below that of the holder: the lock would be held twice."""
+    lock = document(e=_entry())
+    lock["M"]["tickets"]["M"]["e"] = {"N": "12"}
+    place(lock)
+    with pytest.raises(CorruptRow, match="next is"):
+        locked()
+    assert Purse.lock_state("p0").unreadable
+
+
+@pytest.mark.parametrize("queue", [{"S": ""}, {"L": []}, {"B": b""}, {"N": "0"}, {"NULL": True}], ids=str)
+def test_a_queue_that_is_empty_in_another_way(concurrent_engine: Engine, queue: dict[str, Any]) -> None:
+    """It is none: writes from outside are refused, by each engine's conditions."""
+    concurrent_engine.bind(Purse, Transactions)
+    lock = document()
+    lock["M"]["queue"] = queue
+    image = place(lock)
+    for operation in (update, save, native, locked):
+        with pytest.raises(LockingError, match="is broken"):
+            operation()
+        assert stored(Purse, "p0") == image
+
+
+# Headers, and what is kept beside them
+
+
+def sweep_all() -> None:
+    assert sweep(Transactions).failed == {}
+
+
+def recover_one() -> None:
+    recover(Transactions, "T")
+
+
+@pytest.mark.parametrize("operation", [update, locked, tx_get, tx_snapshot, sweep_all, recover_one])
+@pytest.mark.parametrize("state", ["pending", "committed"])
+def test_headers(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], state: str
+) -> None:
+    """Whoever meets a mark of theirs, or completes them."""
+    sound = header("T", state)
+    rows = [row for name in sound if name != "id" for row in broken(sound, name)]
+    for row in some(rows):
+        put(Transactions, participants("T", participant()))
+        put(Transactions, row)
+        place({"M": {"tx": mark("T", name_of(Transactions))}})
+        try:
+            headers.header_in(row)
+        except CorruptRow:
+            most = MOST_REQUESTS
+        else:
+            most = 500  # it may be waited for
+        with suppress(AssertionError):  # some failed
+            run(operation, monkeypatch, clock, most)
+
+
+@pytest.mark.parametrize("operation", [sweep_all, recover_one])
+def test_participants(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]) -> None:
+    """The rows that name the items of a transaction."""
+    sound = participants("T", participant(spill={"S": "T!00000"}))
+    item = participant(spill={"S": "T!00000"})
+    rows = [*broken(sound, "content"), *(participants("T", row) for name in item for row in broken(item, name))]
+    for row in some(rows):
+        put(Transactions, header("T", "committed"))
+        put(Transactions, row)
+        image = place({"M": {}})
+        with suppress(AssertionError):
+            run(operation, monkeypatch, clock)
+        assert stored(Purse, "p0") == image, row
+
+
+@pytest.mark.parametrize("operation", [update, locked, tx_get, recover_one])
+def test_changes_beside_a_mark(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]
+) -> None:
+    """What a committed transaction intends is not made up."""
+    changes = {"set": {"M": {"balance": {"N": "6"}}}, "remove": {"L": [{"S": "note"}]}}
+    sound = {"id": {"S": "T!00000"}, "content": {"M": changes}}
+    for row in some(list(broken(sound, "content"))):
+        put(Transactions, header("T", "committed"))
+        put(Transactions, participants("T", participant(spill={"S": "T!00000"})))
+        put(Transactions, row)
+        place({"M": {"tx": mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"})}})
+        run(operation, monkeypatch, clock)
+
+
+# Guards
+
+
+def test_guards_of_queries(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which items were created is not made up: those who query in a transaction are told."""
+    memory.bind(Entry, Transactions)
+    with transaction() as tx:
+        tx.save(Entry("b", 1))
+    [guard] = [row for row in rows_of(Transactions) if row["id"]["S"].startswith("guard#")]
+    [named] = [name for name in guard if name.startswith("touched#")]
+    rows = [*broken(guard, named), *broken(guard, named, "L", 0)]
+    errors = list[Exception]()
+    for row in rows:
+        put(Transactions, row)
+        try:
+            with transaction(read_only=True, wait=1) as tx:
+                tx.query(Entry, "b")
+        except (LockingError, PynamoDBException) as error:
+            errors.append(error)
+    assert any(isinstance(error, CorruptRow) and error.table == name_of(Transactions) for error in errors)
+
+
+def test_guards_of_intervals(memory: Engine) -> None:
+    """The same for those who insert an interval."""
+    memory.bind(Slot, SlotLocks)
+    Slot.insert_disjoint([Slot("d", 0, end=5)])
+    [guard] = [row for row in rows_of(SlotLocks) if "touched" in row]
+    errors = list[Exception]()
+    for i, row in enumerate([*broken(guard, "touched"), *broken(guard, "touched", "L", 0)], 1):
+        put(SlotLocks, row)
+        try:
+            Slot.insert_disjoint([Slot("d", 10 * i, end=10 * i + 5)])
+        except (LockingError, PynamoDBException, AttributeDeserializationError) as error:
+            errors.append(error)
+    assert any(isinstance(error, CorruptRow) and error.table == name_of(SlotLocks) for error in errors)
+
+
+# The command line
+
+
+@pytest.fixture
+def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """The program, on the database in memory."""
+    return prepared(memory, capsys, monkeypatch)
+
+
+def test_commands(memory: Engine, shell: Shell) -> None:
+    """One bad row of each kind does not hide the others: it is listed as well, and the exit code says so."""
+    memory.bind(Locks, Transactions)
+    locks = {f"l{i:03}": lock for i, lock in enumerate(documents())}
+    for name, lock in locks.items():
+        put(Locks, {"name": {"S": name}, "lock": lock})
+    bad = {name for name, lock in locks.items() if is_broken(lock) and "next" in lock["M"]}
+    assert len(bad) > 200
+    table = ("--table", name_of(Locks))
+    with Locks.locked("job"):
+        for command in (("list", "--all"), ("watch", "--once", "--all")):
+            code, out, _ = shell.run("locks", *command, *table, "--json")
+            shown = json.loads(out)
+            assert code == 1
+            assert bad <= shown["unreadable"].keys()
+            assert "job" in {each["name"] for each in shown["locks"]}
+            assert not shown["unreadable"].keys() & {each["name"] for each in shown["locks"]}
+    code, out, _ = shell.run("locks", "list", *table)
+    assert (code, "broken" in out) == (1, True)
+    one = min(bad)
+    for arguments in (("show", one), ("show", one, "--json"), ("break", one, "--ticket", "1", "--yes")):
+        assert shell.run("locks", *arguments, *table)[0] == 1
+    for was_broken in (True, False):
+        code, out, _ = shell.run("locks", "repair", one, "--yes", *table, "--json")
+        assert (code, json.loads(out)["repaired"], bool(json.loads(out)["was"])) == (0, was_broken, was_broken)
+    assert shell.run("locks", "show", one, *table)[0] == 0
+    code, out, _ = shell.run("tables", "check", *table, "--json")
+    (finding,) = [each for each in json.loads(out)["tables"][0]["findings"] if each["check"] == "broken"]
+    assert (code, finding["level"]) == (1, "problem")
+
+
+def test_an_expiry_that_no_calendar_has(memory: Engine) -> None:
+    """The item can be read: it never expires, or has."""
+    memory.bind(Session)
+    for far, year in (("1" + "0" * 125, 9999), ("-1" + "0" * 30, 1970)):
+        put(Session, {"session_id": {"S": "s"}, "expires_at": {"N": far}})
+        found = [each.expires_at.year for each in Session.scan(include_expired=True)]
+        assert found == [year]

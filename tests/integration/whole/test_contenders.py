@@ -1,0 +1,382 @@
+"""The contenders of the benchmarks do what they are said to do, and the slowing proxy is slow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from benchmarks.contenders import CONTENDERS, Place
+from benchmarks.latency import slowed
+from benchmarks.meter import metered
+
+#: In seconds; for what takes no time worth mentioning.
+DEADLINE = 60
+KEY = "k"
+POSTGRESQL = "PostgreSQL FOR UPDATE"
+#: PostgreSQL takes seconds to start, and has tests of its own.
+SAFE = [name for name, kind in CONTENDERS.items() if kind.is_safe and name != POSTGRESQL]
+LOCKS = [name for name in SAFE if CONTENDERS[name].has_lock]
+#: Locks of others, whose leases this file watches; ours have tests of their own.
+LEASES = ["ticket scheme (2020)", "AWS lock client's algorithm", "python-dynamodb-lock 0.9.1", "lease by a clock"]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def place(dynoxide):
+    """Where the contenders of one test have their tables."""
+    if dynoxide.host is None:
+        pytest.skip("the contenders take the URL of an engine")
+    place = Place(dynoxide.host, f"{dynoxide.new_name('bench')}-")
+    yield place
+    client = dynoxide.client()
+    for page in client.get_paginator("list_tables").paginate():
+        for name in page["TableNames"]:
+            if name.startswith(place.prefix):
+                client.delete_table(TableName=name)
+
+
+@pytest.fixture
+def contend(place):
+    """Return contenders by name, all closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def contend(name, poll_s=0.01, place=place, **options):
+            kind = CONTENDERS[name]
+            if reason := kind.unavailable():
+                pytest.skip(reason)
+            contender = kind(place, poll_s=poll_s if kind.poll_s else None, **options)
+            stack.callback(contender.close)
+            return contender
+
+        yield contend
+
+
+def in_threads(act, threads=4, times=5):
+    """Call it so often in so many threads; errors come out."""
+
+    def work():
+        for _ in range(times):
+            act()
+
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(work) for _ in range(threads)]:
+            future.result(DEADLINE)
+
+
+def is_over(condition):
+    """Return whether it comes true before the deadline."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# The contenders
+
+
+def lose_no_update(contender):
+    """Four threads count up the same item, and all of it is there."""
+    contender.create([KEY, "another"])
+    contender.add("another")  # makes the clients, which four threads would do four times
+    in_threads(lambda: contender.add(KEY))
+    assert (contender.total(KEY), contender.total("another")) == (20, 1)
+
+
+def enter_one_at_a_time(contender):
+    """Nobody is inside beside somebody else; another key is another lock."""
+    contender.create([KEY, "another"])
+    alone, entered_alone = threading.Lock(), []
+
+    def enter():
+        with contender.hold(KEY):
+            got_it = alone.acquire(blocking=False)
+            with contender.hold("another"):
+                entered_alone.append(got_it)
+            if got_it:
+                alone.release()
+
+    enter()  # makes the clients
+    in_threads(enter, times=2)
+    assert entered_alone == [True] * 9
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_no_update_is_lost(contend, name):
+    """Four threads count up the same item, and all of it is there."""
+    lose_no_update(contend(name))
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_one_at_a_time(contend, name):
+    """Nobody is inside beside somebody else, with the lock alone; another key is another lock."""
+    enter_one_at_a_time(contend(name))
+
+
+def test_unprotected_loses_updates(contend, monkeypatch):
+    """Two who have both read before either writes: one of the two updates is gone."""
+    contender = contend("unprotected")
+    contender.create([KEY])
+    both_have_read, save = threading.Barrier(2), contender.counters.save
+
+    def save_together(counter):
+        both_have_read.wait(DEADLINE)
+        return save(counter)
+
+    monkeypatch.setattr(contender.counters, "save", save_together)
+    in_threads(lambda: contender.add(KEY), threads=2, times=1)
+    assert contender.total(KEY) == 1
+
+
+def test_ticket_scheme_lets_two_in(contend):
+    """The schedule of docs/explanation/published-ticket-scheme.md, on the scheme as it is measured."""
+    scheme = contend("ticket scheme (2020)")
+    scheme.create([KEY])
+    first, second = scheme.take_number(), scheme.take_number()
+    row_of_second = scheme.enter(KEY, second)
+    assert scheme._is_first(KEY, row_of_second)
+    row_of_first = scheme.enter(KEY, first)
+    assert scheme._is_first(KEY, row_of_first)
+
+
+def test_ticket_scheme_waits_its_turn(contend):
+    """Who has a later row is not first until the earlier one is gone; the first number of all is 1."""
+    scheme = contend("ticket scheme (2020)")
+    scheme.create([KEY])
+    rows = [scheme.enter(KEY, scheme.take_number()) for _ in range(2)]
+    assert [row[-3:] for row in rows] == ["001", "002"]
+    assert [scheme._is_first(KEY, row) for row in rows] == [True, False]
+    scheme._delete(KEY, rows[0])
+    assert scheme._is_first(KEY, rows[1])
+
+
+@pytest.mark.parametrize("name", LEASES)
+def test_a_lock_of_the_dead_is_taken_over(contend, name):
+    """Who holds it and renews it no more loses it after its lease."""
+    dead, other = (contend(name, lease_s=0.5) for _ in range(2))
+    dead.create([KEY])
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dead.hold(KEY))
+        dead.close()  # ends its renewals
+        in_threads(lambda: other.add(KEY), threads=1, times=1)
+    assert other.total(KEY) == 1
+
+
+def test_locks_are_renewed(contend, dynoxide, place):
+    """While a lock is held its row changes by itself, and the release finds it all the same."""
+    client = dynoxide.client()
+
+    def rows(name):
+        tables = client.get_paginator("list_tables").paginate().build_full_result()["TableNames"]
+        own = [table for table in tables if table.startswith(f"{place.prefix}{LEASES.index(name)}-")]
+        scans = [client.scan(TableName=table)["Items"] for table in own if not table.endswith("counters")]
+        return [row for scan in scans for row in scan if row.get("pk") != {"S": "ticket-master"}]
+
+    with contextlib.ExitStack() as stack:
+        names = [name for name in LEASES if not CONTENDERS[name].unavailable()]
+        for name in names:
+            contender = contend(name, lease_s=5.0, place=Place(place.host, f"{place.prefix}{LEASES.index(name)}-"))
+            contender.create([KEY])
+            stack.enter_context(contender.hold(KEY))
+        before = {name: rows(name) for name in names}
+        assert all(len(found) == 1 for found in before.values())
+        assert is_over(lambda: all(rows(name) not in ([], before[name]) for name in names))
+    assert [rows(name) for name in names] == [[] for _ in names]
+
+
+#: Reads and writes of one undisturbed cycle.
+REQUESTS = {
+    "unprotected": {"GetItem": 1, "PutItem": 1},
+    "PynamoDB, retry loop": {"GetItem": 1, "PutItem": 1},
+    "ticket scheme (2020)": {"UpdateItem": 1, "PutItem": 2, "Query": 1, "GetItem": 1, "DeleteItem": 1},
+    "AWS lock client's algorithm": {"GetItem": 2, "PutItem": 2, "DeleteItem": 1},
+    "python-dynamodb-lock 0.9.1": {"GetItem": 2, "PutItem": 2, "DeleteItem": 1},
+    "lease by a clock": {"PutItem": 2, "GetItem": 1, "DeleteItem": 1},
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests_of_a_cycle(contend, name):
+    """Nobody makes requests that its source does not make."""
+    contender = contend(name)
+    contender.create([KEY])
+    contender.add(KEY)
+    with metered() as meter:
+        contender.add(KEY)
+    assert (dict(meter.by_operation), meter.refused) == (REQUESTS[name], 0)
+
+
+# PostgreSQL's server
+
+
+def test_postgresql_serves_others_slowly(contend, place):
+    """An object that did not create the server uses it as well, and through the proxy of the one that did."""
+    away = Place(place.host, place.prefix, rtt_ms=4.0)
+    creator, other = (contend(POSTGRESQL, place=away) for _ in range(2))
+    enter_one_at_a_time(creator)
+    other.add(KEY)  # connects
+    begun = time.monotonic()
+    other.add(KEY)
+    assert time.monotonic() - begun >= 4 * 0.004
+    assert creator.total(KEY) == 2
+
+
+CREATE = """
+import sys, time
+from benchmarks.contenders import CONTENDERS, Place
+contender = CONTENDERS["PostgreSQL FOR UPDATE"](Place("", sys.argv[1]))
+contender.create(["k"])
+print((contender._folder / "address").read_text(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_postgresql_ends_with_its_process(contend):
+    """A killed process takes its server along; the next run of the same name begins anew, and loses no update."""
+    next_run = contend(POSTGRESQL, place=Place("", f"killed-{os.urandom(4).hex()}-"))
+    try:
+        address = first_line_of_the_killed(CREATE, next_run._folder.name.removesuffix("postgresql"))
+        assert is_over(lambda: is_closed(f"postgresql://{address}"))
+        lose_no_update(next_run)
+    finally:
+        next_run.close()
+        shutil.rmtree(next_run._folder, ignore_errors=True)
+
+
+# The proxy
+
+
+class Echo(socketserver.BaseRequestHandler):
+    """Sends back what it receives."""
+
+    def handle(self):
+        while data := self.request.recv(65_536):
+            self.request.sendall(data)
+        self.server.hung_up.release()
+
+
+@pytest.fixture
+def hung_up():
+    """Counts the clients that have ended their connections to the server."""
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def echo(hung_up):
+    """The URL of a server that sends back what it receives."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        server.hung_up = hung_up
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/path"
+        server.shutdown()
+        thread.join()
+
+
+def connect(url):
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), DEADLINE)
+
+
+def is_closed(url):
+    try:
+        connect(url).close()
+    except OSError:
+        return True
+    return False
+
+
+def ask(connection, data=b"?"):
+    """Send it and return what comes back, as much, and after how many seconds."""
+    begun, answer = time.monotonic(), b""
+    sender = threading.Thread(target=connection.sendall, args=(data,))
+    sender.start()
+    while len(answer) < len(data):
+        answer += connection.recv(65_536)
+    sender.join()
+    return answer, time.monotonic() - begun
+
+
+def first_line_of_the_killed(script, *arguments):
+    """Run a script in another process, kill it once it has printed a line, and return the line."""
+    command = [sys.executable, "-c", script, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        try:
+            return process.stdout.readline().decode().strip()
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def test_proxy_delays(echo):
+    """An answer takes the round trip at least, and the first one that of the connection as well."""
+    with slowed(echo, 20) as url, connect(url) as connection:
+        times = [ask(connection)[1] for _ in range(5)]
+    assert times[0] >= 0.04
+    assert min(times) >= 0.02
+
+
+def test_proxy_keeps_bytes_in_order(echo):
+    """What is large comes back as it was, on several connections at once."""
+    with slowed(echo, 2) as url, contextlib.ExitStack() as stack:
+
+        def send():
+            data = os.urandom(300_000)
+            assert ask(stack.enter_context(connect(url)), data)[0] == data
+
+        in_threads(send, times=2)
+
+
+def test_proxy_passes_the_end_on(echo, hung_up):
+    """Who hangs up ends the server's connection, and nobody waits for a server that is gone."""
+    with slowed(echo, 2) as url:
+        with connect(url) as connection:
+            ask(connection)
+        assert hung_up.acquire(timeout=DEADLINE)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with slowed(gone, 2) as url, connect(url) as connection, contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
+def test_no_proxy_without_delay(echo):
+    """Nothing is put between for a round trip of 0; below that is an error; the rest of the URL stays."""
+    with slowed(echo, 0) as url:
+        assert url == echo
+    with pytest.raises(ValueError, match="-1 ms"), slowed(echo, -1):
+        pass
+    with slowed(echo, 1) as url:
+        assert url != echo
+        assert url.endswith("/path")
+    assert is_closed(url)
+
+
+SLOW = """
+import sys, time
+from benchmarks.latency import slowed
+with slowed(sys.argv[1], 1) as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_proxy_ends_with_its_process(echo):
+    """A killed process takes its proxy along."""
+    url = first_line_of_the_killed(SLOW, echo)
+    assert url
+    assert is_over(lambda: is_closed(url))

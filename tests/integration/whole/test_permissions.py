@@ -1,0 +1,212 @@
+"""What docs/reference/permissions.md says: those actions are needed on those tables, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pynamodb.connection import Connection
+
+from pynamo_locking import Transaction, TransactWrite, outcome, recover, sweep, transaction
+from pynamo_locking.cli import main
+from pynamo_locking.testing import MemoryDynamoDB
+from tests.support.interval_models import Slot, SlotLocks
+from tests.support.models import Device, Locks
+from tests.support.transaction_models import Entry, Purse, Session, Transactions, dying_after, survive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE: Final = Path(__file__).parents[3] / "docs/reference/permissions.md"
+#: The permission that an action of a transaction takes.
+ACTIONS: Final = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+    "Get": "GetItem",
+}
+
+
+class Recorder(MemoryDynamoDB):
+    """Remembers which permissions were needed on which table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: dict[str, set[str]] = {}
+
+    def handle(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for action in kwargs.get("TransactItems", ()):
+            ((kind, request),) = action.items()
+            self.needed.setdefault(request["TableName"], set()).add(ACTIONS[kind])
+        if "TableName" in kwargs:
+            self.needed.setdefault(kwargs["TableName"], set()).add(operation)
+        return super().handle(operation, kwargs)
+
+
+def use_items(_: pytest.MonkeyPatch) -> None:
+    """Locks in items, versions, expiry."""
+    session = Session("s-1")
+    session.save()
+    session.update([Session.note.set("seen")])
+    Session.modify("s-1", lambda item: setattr(item, "user", "ada"))
+    with Session.edit("s-1") as held:
+        held.user = "grace"
+    with Session.locked("s-1") as lock:
+        lock.item.save()
+        lock.renew()
+    Session.break_lock("s-1", ticket=1)
+    assert Session.lock_state("s-1").holders == ()
+    with TransactWrite(connection=Connection()) as native:
+        native.save(Session("s-2"))
+    with Session.guarded_batch() as batch:
+        batch.save(Session("s-3"))
+    Session.get("s-1").delete()
+
+
+def check_items(_: pytest.MonkeyPatch) -> None:
+    """What is checked and not written."""
+    session = Session("s-1")
+    session.save()
+    with TransactWrite(connection=Connection()) as native:
+        native.read(session)
+
+
+def use_locks(_: pytest.MonkeyPatch) -> None:
+    """Locks on names, and of items whose locks are in another table."""
+    Device("d-1").save()
+    with Locks.locked("nightly") as lock:
+        lock.renew()
+    with Device.locked("d-1") as lock:
+        lock.item.save()
+    assert Device.break_lock("d-1", ticket=1) is False
+
+
+def check_locks(_: pytest.MonkeyPatch) -> None:
+    """A transaction that depends on a lock and writes elsewhere."""
+    with Locks.locked("nightly") as lock, TransactWrite(connection=Connection()) as native:
+        lock.check(native)
+        native.save(Session("s-1"))
+
+
+def list_locks(_: pytest.MonkeyPatch) -> None:
+    """The command line."""
+    assert main(["locks", "list", "--table", "locks"]) == 0
+
+
+def use_intervals(_: pytest.MonkeyPatch) -> None:
+    """Rows that never overlap, in both forms."""
+    Slot.insert_disjoint([Slot("blue", 9, end=11), Slot("red", 9, end=12)])
+    Slot.insert_disjoint([Slot("blue", 11, end=12)], pessimistic=True)
+    row = Slot.get("red", 9)
+    row.end = 13
+    row.save()
+    Slot.move(row, 10, 14)
+    assert Slot.free("blue", 8, 13) == [(8, 9), (12, 13)]
+    Slot.get("blue", 9).delete()
+
+
+def use_transactions(_: pytest.MonkeyPatch) -> None:
+    """Native and long ones, recovered and swept."""
+    for count in (2, 105):
+        with transaction() as tx:
+            for number in range(count):
+                tx.save(Purse(f"o-{count}-{number}"))
+            tx.get_or_none(Purse, "o-0")
+    with transaction(Transactions, idempotency_key="once") as tx:
+        tx.delete(tx.get(Purse, "o-2-0"))
+    assert outcome(Transactions, tx.id) in {"finished", None}
+
+
+def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
+    """One whose process died after so many requests, with a change that is too large to stand beside its item."""
+    Purse(f"big-{requests}", note="x" * 300_000).save()
+    big = Purse.get(f"big-{requests}")
+    big.note = "y" * 300_000
+    tx = Transaction(Transactions, workers=1)
+    tx.save(big)
+    for number in range(1, 105):
+        tx.save(Purse(f"small-{requests}-{number}"))
+    with dying_after(monkeypatch, requests):
+        assert not survive(tx.commit)
+    return recover(Transactions, tx.id, force=True)
+
+
+def die_in_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the decision, and after it."""
+    assert recover_one(monkeypatch, 4) == "aborted"
+    assert recover_one(monkeypatch, 14) == "finished"
+
+
+def sweep_all(_: pytest.MonkeyPatch) -> None:
+    """For those that died."""
+    assert sweep(Transactions).failed == {}
+
+
+def query_in_transactions(_: pytest.MonkeyPatch) -> None:
+    """Guarded queries."""
+    with transaction() as tx:
+        assert list(tx.query(Entry, "order-1")) == []
+        tx.save(Entry("order-1", 1))
+
+
+def set_up(_: pytest.MonkeyPatch) -> None:
+    """Tables."""
+    assert main(["tables", "create", "--table", "more-locks", "--transaction-table", "more"]) == 0
+    assert main(["tables", "check", "--table", "more-locks", "--transaction-table", "more"]) == 0
+
+
+ROWS: Final = {
+    (cells[0].strip(), cells[1]): set(re.findall(r"`(?:dynamodb:)?([A-Z]\w+)`", cells[2]))
+    for cells in (line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.count(" | ") == 2)
+}
+
+
+ITEMS: Final = ("items", "locks, versions, expiry")
+CHECKS: Final = ("items", "`read()` and `condition_check()`")
+LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
+HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
+
+
+@pytest.mark.parametrize(
+    ("uses", "tables", "rows"),
+    [
+        ((use_items, use_locks), "sessions devices", [ITEMS]),
+        (
+            (use_items, check_items, use_locks),
+            "sessions devices",
+            [ITEMS, CHECKS],
+        ),
+        ((use_intervals, use_items), "slots sessions", [ITEMS, ("items", "intervals")]),
+        ((use_transactions, use_locks), "purses devices", [ITEMS, ("items", "transactions")]),
+        ((use_locks,), "locks", [LOCKS]),
+        ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
+        ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),
+        ((use_transactions, die_in_transactions), "transactions", [HEADERS]),
+        (
+            (use_transactions, die_in_transactions, sweep_all),
+            "transactions",
+            [HEADERS, ("transactions", "`sweep()`")],
+        ),
+        ((query_in_transactions, use_items, use_locks), "entries sessions devices", [ITEMS, ("items", "`tx.query`")]),
+        ((list_locks,), "locks", [("any", "`locks list`, `watch`")]),
+        ((set_up,), "more-locks more", [("any", "`tables create`, `tables check`")]),
+    ],
+)
+def test_the_actions_are_those_of_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+    uses: tuple[Callable[[pytest.MonkeyPatch], None], ...],
+    tables: str,
+    rows: list[tuple[str, str]],
+) -> None:
+    """Those that the page names are needed, all of them, and nothing else."""
+    with Recorder() as database:
+        for model in (Locks, Transactions, Session, Purse, Device, SlotLocks, Slot, Entry):
+            model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+        database.needed.clear()
+        for use in uses:
+            use(monkeypatch)
+    needed = set().union(*(database.needed[table] for table in tables.split()))
+    assert needed == set().union(*(ROWS[row] for row in rows))

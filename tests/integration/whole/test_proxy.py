@@ -1,0 +1,618 @@
+"""A bad network on real sockets: botocore's own attempts, timeouts and connection pool, and a truthful answer.
+
+`writes/test_lost_responses` and `writes/test_write_ids` spoil requests inside botocore, where any moment can be chosen.
+Here nothing of botocore is touched but the length of its pauses: a proxy stands before the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import botocore.endpoint
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockSettings,
+    LockTimeout,
+    NamedLock,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactWrite,
+    VersionAttribute,
+    VersionedMixin,
+)
+from tests.conftest import ON_AWS
+from tests.engines.engine import running
+from tests.support.proxy import Fault, Proxy, Storm, nothing, nth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+    from tests.engines.servers import Servers
+
+pytestmark = pytest.mark.skipif(ON_AWS, reason="the proxy stands before an engine on this machine")
+
+#: Of the lock's requests and of the models': long for an engine beside us, also on a busy machine, short for a
+#: test. What has to time out does so on dynoxide.
+TIMEOUTS_S = {"dynoxide": 0.4, "dynamodb-local": 1.5}
+#: botocore's pauses and ours, in comparison with what they are in production.
+PAUSES = 0.01
+
+
+class Plain(LockableModel):
+    """The lock in the item, no version."""
+
+    class Meta:
+        table_name = "plain"
+
+    key = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    lock = LockAttribute()
+
+
+class Versioned(LockableModel):
+    """The lock in the item, and a version."""
+
+    class Meta:
+        table_name = "versioned"
+
+    key = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Locks(NamedLock):
+    """Locks without items, and those of `Beside`."""
+
+    class Meta:
+        table_name = "locks"
+
+
+class Beside(LockableModel):
+    """The lock in a row of its own, and a version."""
+
+    class Meta:
+        table_name = "beside"
+        lock_table = Locks
+
+    key = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class Free(VersionedMixin, Model):
+    """A version, no lock."""
+
+    class Meta:
+        table_name = "free"
+
+    key = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+MODELS: list[Any] = [Plain, Versioned, Locks, Beside, Free]
+
+
+@pytest.fixture(params=["dynoxide", "dynamodb-local"])
+def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
+    """Each engine that is a server."""
+    with running(request.param, servers) as engine:
+        yield engine
+
+
+@pytest.fixture
+def proxy(engine: Engine) -> Iterator[Proxy]:
+    """The models, bound to a proxy before the engine."""
+    assert engine.host is not None
+    engine.bind(*MODELS)
+    with Proxy(engine.host) as proxy:
+        for model in MODELS:
+            _lead_through(proxy, engine, model)
+        yield proxy
+        for model in MODELS:
+            model._connection.connection.client.close()
+    assert proxy.errors == []
+
+
+def _lead_through(proxy: Proxy, engine: Engine, model: Any) -> None:
+    """Send a model's requests to the proxy; the engine's fixture puts all of it back."""
+    model.Meta.host = proxy.url
+    timeout_s = TIMEOUTS_S[engine.name]
+    model.Meta.read_timeout_seconds = timeout_s
+    model.Meta.lock_settings = LockSettings(
+        lease=6 * timeout_s, poll=0.01, poll_max=0.05, request_timeout=timeout_s, max_clock_skew=0.5
+    )
+    model._connection = None
+    model._get_connection().connection._local.session = engine._session
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore decides whether and for how long to pause; only the pause itself is shorter."""
+
+    class Time:
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            time.sleep(seconds * PAUSES)
+
+    monkeypatch.setattr(botocore.endpoint, "time", Time)
+
+
+def stored(engine: Engine, model: Any, key: str) -> dict[str, Any]:
+    """Read an item past the proxy and past the library."""
+    name = model._hash_key_attribute().attr_name
+    answer = engine.client().get_item(TableName=model.Meta.table_name, Key={name: {"S": key}}, ConsistentRead=True)
+    return answer.get("Item", {})
+
+
+def value_of(engine: Engine, model: Any, key: str) -> int:
+    return int(stored(engine, model, key).get("value", {"N": "0"})["N"])
+
+
+def say(act: Callable[[], object]) -> str:
+    """What an operation says of itself."""
+    try:
+        act()
+    except OutcomeUnknown:
+        return "unknown"
+    except (LockingError, PynamoDBException) as error:
+        return f"refused: {error!r}"
+    return "applied"
+
+
+# Every operation
+
+
+class Case(NamedTuple):
+    """One operation, which adds 1 to a value that was 0.
+
+    Attributes:
+        prepare: what is done before the fault; returns what does it.
+        applied: how often it was applied, read past the proxy.
+        models: those whose items it needs.
+        may_be_unknown: whether it must not be sent twice.
+        repeated: what it says, and how often it was applied, if the network repeats it and passes the second answer on.
+    """
+
+    prepare: Callable[[str], Callable[[], object]]
+    applied: Callable[[Engine, str], int]
+    models: tuple[Any, ...]
+    may_be_unknown: bool = False
+    repeated: tuple[str, int] = ("applied", 1)
+
+
+def counts(model: Any) -> Callable[[Engine, str], int]:
+    return lambda engine, key: value_of(engine, model, key)
+
+
+def locked_save(model: Any) -> Case:
+    def act(key: str) -> None:
+        with model.locked(key) as lock:
+            lock.item.value += 1
+            lock.item.save()
+
+    return Case(lambda key: lambda: act(key), counts(model), (model,))
+
+
+def locked_update(model: Any) -> Case:
+    def act(key: str) -> None:
+        with model.locked(key) as lock:
+            lock.item.update([model.value.add(1)])
+
+    return Case(lambda key: lambda: act(key), counts(model), (model,))
+
+
+def edit(model: Any) -> Case:
+    def act(key: str) -> None:
+        with model.edit(key) as item:
+            item.value += 1
+
+    return Case(lambda key: lambda: act(key), counts(model), (model,))
+
+
+def named_lock() -> Case:
+    """What is done under it is not DynamoDB's: one ticket was taken, and the queue is empty again."""
+
+    def act(key: str) -> None:
+        with Locks.locked(f"name-{key}"):
+            pass
+
+    def served(engine: Engine, key: str) -> int:
+        document = stored(engine, Locks, f"name-{key}")["lock"]["M"]
+        assert document["queue"] == {"M": {}}
+        assert document["tickets"] == {"M": {}}
+        return 1
+
+    return Case(lambda key: lambda: act(key), served, ())
+
+
+def versioned_save(model: Any) -> Case:
+    def prepare(key: str) -> Callable[[], object]:
+        item = model.get(key)
+        item.value += 1
+        return item.save
+
+    return Case(prepare, counts(model), (model,))
+
+
+def versioned_create(model: Any) -> Case:
+    return Case(
+        lambda key: model(f"new-{key}", value=1).save, lambda engine, key: value_of(engine, model, f"new-{key}"), ()
+    )
+
+
+def versioned_update(model: Any) -> Case:
+    def prepare(key: str) -> Callable[[], object]:
+        item = model.get(key)
+        return lambda: item.update([model.value.add(1)])
+
+    return Case(prepare, counts(model), (model,))
+
+
+def unchecked_update(model: Any) -> Case:
+    def prepare(key: str) -> Callable[[], object]:
+        item = model.get(key)
+        return lambda: item.update([model.value.add(1)], add_version_condition=False)
+
+    return Case(prepare, counts(model), (model,), may_be_unknown=True, repeated=("applied", 2))
+
+
+def versioned_delete(model: Any) -> Case:
+    def applied(engine: Engine, key: str) -> int:
+        return int(not stored(engine, model, key))
+
+    return Case(lambda key: model.get(key).delete, applied, (model,), repeated=("refused", 1))
+
+
+def modify(model: Any) -> Case:
+    def change(item: Any) -> None:
+        item.value += 1
+
+    return Case(lambda key: lambda: model.modify(key, change=change), counts(model), (model,))
+
+
+def both(engine: Engine, key: str) -> int:
+    """How often a transaction of two items was applied: as often to one as to the other."""
+    first, second = value_of(engine, Versioned, key), value_of(engine, Free, key)
+    assert first == second
+    return first
+
+
+def transaction(*, is_locked: bool) -> Case:
+    def write(first: Any, second: Any) -> None:
+        first.value += 1
+        with TransactWrite(connection=Versioned._get_connection().connection) as transaction:
+            transaction.save(first)
+            transaction.update(second, [Free.value.add(1)])
+
+    def prepare(key: str) -> Callable[[], object]:
+        free, second = Versioned.get(key), Free.get(key)
+
+        def act() -> None:
+            with Versioned.locked(key) as lock:
+                write(lock.item, second)
+
+        return act if is_locked else lambda: write(free, second)
+
+    return Case(prepare, both, (Versioned, Free))
+
+
+CASES = {
+    "locked-save": locked_save(Plain),
+    "locked-save-beside": locked_save(Beside),
+    "locked-update": locked_update(Plain),
+    "locked-update-beside": locked_update(Beside),
+    "edit": edit(Versioned),
+    "edit-beside": edit(Beside),
+    "named-lock": named_lock(),
+    "create": versioned_create(Free),
+    "save": versioned_save(Free),
+    "save-unlocked": versioned_save(Versioned),
+    "update": versioned_update(Free),
+    "unchecked-update": unchecked_update(Free),
+    "delete": versioned_delete(Free),
+    "modify": modify(Free),
+    "transaction": transaction(is_locked=False),
+    "transaction-in-lock": transaction(is_locked=True),
+}
+SOUND = [fault for fault in Fault if fault is not Fault.CUT_RESPONSE]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_fault_at_each_request(engine: Engine, proxy: Proxy, name: str) -> None:
+    """Whatever happens to whichever request of an operation: applied once, and said so.
+
+    Late copies change nothing. Only a write that checks nothing, and so must not be sent twice, may say that it
+    does not know; and if the network itself duplicates it, it counts twice. And a delete whose first answer nobody has
+    seen finds no item, which it says.
+    """
+    # One that the engine never sees, and a timeout, are the same whatever the engine is.
+    faults = [one for one in SOUND if engine.name == "dynoxide" or (one.reaches_engine and not one.is_slow)]
+    assert wrong_answers(engine, proxy, CASES[name], faults) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_that_is_cut_short(engine: Engine, proxy: Proxy, name: str) -> None:
+    """botocore takes what is left of it for the answer, unless it may repeat the request: we must not."""
+    assert wrong_answers(engine, proxy, CASES[name], [Fault.CUT_RESPONSE]) == []
+
+
+def wrong_answers(engine: Engine, proxy: Proxy, case: Case, faults: list[Fault]) -> list[str]:
+    """Do an operation under each fault, at its first request, its second one, and so on to its last."""
+    wrong = []
+    for fault in faults:
+        for position in itertools.count():
+            was_hit, problem = _hit(engine, proxy, case, fault, position)
+            if not was_hit:
+                break
+            wrong += [f"{fault.name} at request {position}: {problem}"] if problem else []
+        assert position > 0, "no request was made"
+    return wrong
+
+
+def _hit(engine: Engine, proxy: Proxy, case: Case, fault: Fault, position: int) -> tuple[bool, str]:
+    """Do it on an item of its own; return whether there was such a request, and what is wrong with the result."""
+    key = f"{fault.name}-{position}"
+    for model in case.models:
+        model(key).save()
+    before = proxy.injected[fault]
+    act, proxy.plan = case.prepare(key), nth(position, fault)
+    said = say(act)
+    proxy.plan = nothing
+    counted = [case.applied(engine, key)]
+    proxy.release()
+    if case.models:  # the late copy of a request to enter a free queue brings an entry back, until its lease is over
+        counted.append(case.applied(engine, key))
+    if fault is Fault.REPEATED:
+        is_right = {(said.partition(":")[0], count) for count in counted} == {case.repeated}
+    elif case.may_be_unknown and fault is Fault.DUPLICATED:
+        is_right = said == "applied" and counted == [1, 2]  # what checks nothing cannot know its second copy
+    else:
+        may_be_unknown = case.may_be_unknown and fault is not Fault.THROTTLED
+        is_right = counted[0] == counted[-1] == 1 if said == "applied" else said == "unknown" and may_be_unknown
+    return proxy.injected[fault] > before, "" if is_right else f"{said}, applied {counted} times"
+
+
+def test_botocores_own_attempts(engine: Engine, proxy: Proxy) -> None:
+    """Nothing is answered, four attempts of botocore, all of it once more by us: unknown, and applied once."""
+    Plain("a").save()
+    with Plain.locked("a", heartbeat=False) as lock:
+        proxy.plan = nth(0, Fault.LOST_RESPONSE, times=100)
+        before = proxy.total
+        with pytest.raises(OutcomeUnknown):
+            lock.item.update([Plain.value.add(1)])
+        assert proxy.total - before == 2 * 4
+        assert value_of(engine, Plain, "a") == 1
+        proxy.plan = nothing
+        with pytest.raises(StaleVersion, match="update of which nothing is known"):
+            lock.item.save()  # it would be 0 again
+        lock.item.refresh()
+        lock.item.value += 1
+        lock.item.save()
+    assert value_of(engine, Plain, "a") == 2
+    assert Plain.lock_state("a").entries == ()
+
+
+def test_a_transaction_in_doubt(engine: Engine, proxy: Proxy) -> None:
+    """The same for an update that is part of a transaction."""
+    Plain("a").save()
+    with Plain.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        proxy.plan = nth(0, Fault.LOST_RESPONSE, times=100)
+        with (
+            pytest.raises(OutcomeUnknown),
+            TransactWrite(connection=Plain._get_connection().connection) as transaction,
+        ):
+            transaction.update(item, [Plain.value.add(1)])
+        proxy.plan = nothing
+        assert value_of(engine, Plain, "a") == 1
+        with pytest.raises(StaleVersion, match="update of which nothing is known"):
+            item.save()
+        item.refresh()
+        item.save()
+    assert value_of(engine, Plain, "a") == 1
+
+
+def test_the_read_after_an_update_beside(engine: Engine, proxy: Proxy) -> None:
+    """A transaction returns no item: it is read, and again when all attempts of botocore went wrong."""
+    Beside("a").save()
+    with Beside.locked("a", heartbeat=False) as lock:
+        assert lock.item.value == 0
+        proxy.plan = nth(1, Fault.UNAVAILABLE_BEFORE, times=4)
+        lock.item.update([Beside.value.add(1)])
+        assert proxy.injected[Fault.UNAVAILABLE_BEFORE] == 4
+        assert lock.item.value == value_of(engine, Beside, "a") == 1
+
+
+def test_no_read_after_an_update_beside(engine: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    """It is given up after a while; what was written stays written, and the old copy cannot be saved over it."""
+    Beside("a").save()
+    with Beside.locked("a", heartbeat=False) as lock:
+        proxy.plan = nth(2, Fault.UNAVAILABLE_BEFORE, times=1000)
+        lock.item.update([Beside.value.add(1)])
+        proxy.plan = nothing
+        assert proxy.injected[Fault.UNAVAILABLE_BEFORE] == 4 * 4
+        assert "could not be read afterwards" in caplog.text
+        with pytest.raises(StaleVersion, match="does not have the result"):
+            lock.item.save()
+        lock.item.refresh()
+        assert lock.item.value == value_of(engine, Beside, "a") == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.STALLED_REQUEST, Fault.RESET_BEFORE, Fault.THROTTLED])
+def test_nobody_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> None:
+    """A lock that nobody answers for is not taken, in a bounded number of requests; then it can be taken."""
+    Plain("a").save()
+    proxy.plan = nth(0, fault, times=1000)
+    with pytest.raises(LockTimeout, match="no answer"):
+        Plain.lock("a", wait=0).acquire()
+    assert proxy.injected[fault] <= 2 * 4  # to enter, and to leave in case one of those arrived
+    proxy.plan = nothing
+    with Plain.edit("a", wait=0) as item:
+        item.value += 1
+    assert value_of(engine, Plain, "a") == 1
+
+
+def test_a_late_request_to_enter(engine: Engine, proxy: Proxy) -> None:
+    """It arrives after we have left and brings our entry back: gone after a lease, and nobody else had it."""
+    Plain("a").save()
+    with Plain.locked("a"):
+        pass
+    proxy.plan = nth(0, Fault.LATE)
+    with Plain.edit("a") as item:
+        item.value += 1
+    assert proxy.release() == [200]
+    [ghost] = Plain.lock_state("a").entries
+    with Plain.locked("a", wait=10 * Plain.lock_settings().lease) as lock:
+        assert lock.ticket > ghost.ticket
+        assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
+    assert Plain.lock_state("a").entries == ()
+    assert value_of(engine, Plain, "a") == 1
+
+
+def test_late_copies_of_guarded_writes(engine: Engine, proxy: Proxy) -> None:
+    """Each write of a holder is late and overtaken by the next one, or by another holder: none lands on top."""
+    Plain("a").save()
+    for _ in range(5):
+        with Plain.locked("a") as lock:
+            for _ in range(2):
+                proxy.plan = nth(0, Fault.LATE)
+                lock.item.update([Plain.value.add(1)])
+            assert proxy.release() == [400, 400]
+            proxy.plan = nth(0, Fault.LATE)
+            lock.item.update([Plain.value.add(1)])
+        with Plain.edit("a") as item:
+            item.value += 100
+        assert proxy.release() == [400]
+    assert value_of(engine, Plain, "a") == 5 * 103
+
+
+# Many at once
+
+THREADS, ROUNDS = 6, 12
+RATE = 0.2
+#: A copy that is late comes after so many other requests.
+LATE_AFTER = 2
+
+
+def by_edit(model: Any, done: Callable[[int, int], None]) -> None:
+    edit = model.edit("a")
+    with edit as item:
+        item.value += 1
+    done(edit.lock.ticket, int(item.value))
+
+
+def by_save(model: Any, done: Callable[[int, int], None]) -> None:
+    with model.locked("a") as lock:
+        lock.item.value += 1
+        lock.item.save()
+        done(lock.ticket, int(lock.item.value))
+
+
+def by_update(model: Any, done: Callable[[int, int], None]) -> None:
+    with model.locked("a") as lock:
+        lock.item.update([model.value.add(1)])
+        done(lock.ticket, int(lock.item.value))
+
+
+class Crowd:
+    """Threads that increment an item of each model under its lock, and what they were told."""
+
+    models = (Plain, Versioned, Beside)
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.said: dict[Any, Counter[str]] = {model: Counter() for model in self.models}
+        self.acknowledged: dict[Any, list[tuple[int, int]]] = {model: [] for model in self.models}
+        self.refusals: list[str] = []
+        self.errors: list[BaseException] = []
+        self._mutex = threading.Lock()
+
+    def run(self) -> None:
+        """Let all of them work, and wait for them."""
+        threads = [threading.Thread(target=self._thread, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def _thread(self, number: int) -> None:
+        chooser = random.Random(f"{self.seed}-{number}")
+        try:
+            for _ in range(ROUNDS):
+                self._increment(chooser.choice(self.models), chooser.choice([by_edit, by_save, by_update]))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the test
+            self.errors.append(error)
+
+    def _increment(self, model: Any, way: Callable[[Any, Callable[[int, int], None]], None]) -> None:
+        done: list[tuple[int, int]] = []
+        said = say(lambda: way(model, lambda *facts: done.append(facts)))
+        with self._mutex:
+            self.acknowledged[model] += done
+            self.refusals += [f"{model.__name__} {way.__name__} {said}"] if said.startswith("refused") else []
+            # What is applied stays applied, whatever the release says of the lock.
+            self.said[model]["applied" if done else said.partition(":")[0]] += 1
+
+    def check(self, engine: Engine, model: Any) -> None:
+        """No update lost, none made up, and all in the order of their tickets."""
+        said, final = self.said[model], value_of(engine, model, "a")
+        story = (model.__name__, said, final, self.refusals)
+        assert said["applied"] <= final <= said["applied"] + said["unknown"], story
+        served = sorted(self.acknowledged[model])
+        values = [value for _, value in served]
+        assert values == sorted(set(values))
+        tickets = [ticket for ticket, _ in served]
+        assert tickets == sorted(set(tickets))
+
+
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    [pytest.param(0, SOUND, id="0"), pytest.param(1, list(Fault), id="1-with-cut-answers")],
+)
+def test_storm(
+    engine: Engine, proxy: Proxy, seed: int, kinds: list[Fault], record_property: Callable[[str, object], None]
+) -> None:
+    """Faults of all kinds at random: acknowledged <= applied <= acknowledged + unknown, and then calm."""
+    crowd = Crowd(seed)
+    for model in crowd.models:
+        model("a").save()
+    proxy.plan, proxy.late_after = Storm(seed, RATE, kinds), LATE_AFTER
+    crowd.run()
+    proxy.plan = nothing
+    proxy.release()
+
+    record_property("injected", {fault.name: count for fault, count in proxy.injected.items()})
+    record_property("said", {model.__name__: dict(said) for model, said in crowd.said.items()})
+    print(f"\n{Storm(seed, RATE)}: {proxy.total} requests, {dict(proxy.injected)}, {crowd.said}")  # noqa: T201
+    for model in crowd.models:
+        crowd.check(engine, model)
+        _assert_calm(model)
+    assert sum(said["applied"] for said in crowd.said.values()) > THREADS * ROUNDS / 2
+    assert proxy.injected.total() > 0.1 * proxy.total
+
+
+def _assert_calm(model: Any) -> None:
+    """Whatever was left in the queue dies with its lease, and the queue is empty then."""
+    lease = model.lock_settings().lease
+    left = model.lock_state("a").entries
+    now_ms = time.time() * 1000
+    assert all(entry.until_ms <= now_ms + lease * 1000 for entry in left)
+    with model.locked("a", wait=10 * lease) as lock:
+        assert [entry.ticket for entry in model.lock_state("a").entries] == [lock.ticket]
+    assert model.lock_state("a").entries == ()

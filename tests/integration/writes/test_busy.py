@@ -1,0 +1,474 @@
+"""Requests that get no answer, or that DynamoDB refuses for now: sent again for a while, and given up truthfully."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import (
+    DeleteError,
+    GetError,
+    PutError,
+    PynamoDBException,
+    TransactWriteError,
+    UpdateError,
+)
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    Conflict,
+    LockableModel,
+    LockLost,
+    OutcomeUnknown,
+    TransactionConflict,
+    TransactWrite,
+    VersionAttribute,
+)
+from pynamo_locking._io import runtime
+from tests.support.faults import _tapped
+from tests.support.models import Locks
+from tests.support.versioned_models import (
+    LOCKABLE,
+    VERSIONED,
+    Settings,
+    connection_of,
+    document,
+    saved,
+)
+
+# Answers that are made up here
+
+URL = "http://dynamodb.invalid"
+
+
+@contextmanager
+def answered(operations, *answers, always=False):
+    """Give these answers to the next requests instead of the engine; a None lets one through.
+
+    Args:
+        operations: names of the requests that are hit.
+        answers: classes of exceptions for no answer at all, or DynamoDB's codes, alone or with reasons.
+        always: whether to begin again after the last.
+    """
+    left = itertools.cycle(answers) if always else iter(answers)
+    bodies = []
+
+    def tap(endpoint, request, operation, forward):
+        if operation not in operations:
+            return forward()
+        bodies.append(json.loads(request.body))
+        answer = next(left, None)
+        if answer is None:
+            return forward()
+        if isinstance(answer, type):
+            return None, answer(endpoint_url=URL)
+        return refused_by_dynamodb(answer), None
+
+    with _tapped(tap):
+        yield bodies
+
+
+def refused_by_dynamodb(answer):
+    """Return a response with that code, and the reasons of a cancelled transaction."""
+    code, *reasons = answer if isinstance(answer, tuple) else (answer,)
+    parsed = {
+        "Error": {"Code": code, "Message": "made up"},
+        "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}},
+    }
+    if reasons:
+        parsed["CancellationReasons"] = [{"Code": reason or "None"} for reason in reasons]
+    return SimpleNamespace(status_code=400, headers={}, content=b""), parsed
+
+
+NO_ANSWER = {
+    "ReadTimeoutError": ReadTimeoutError,
+    "ConnectionClosedError": ConnectionClosedError,
+}
+WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
+READS = ("GetItem", "TransactGetItems")
+
+
+class Recording(runtime.Runtime):
+    """The real world, where pauses take no time and are written down."""
+
+    def __init__(self, jitter):
+        super().__init__()
+        self.fixed = jitter
+        self.pauses = []
+
+    def jitter(self):
+        return self.fixed
+
+    def sleep(self, seconds):
+        self.pauses.append(seconds)
+
+
+@contextmanager
+def recording(jitter=1.0):
+    """Run the block with that jitter and without waiting."""
+    real, world = runtime.current, Recording(jitter)
+    runtime.install(world)
+    try:
+        yield world
+    finally:
+        runtime.install(real)
+
+
+def transaction_of(kind, model, add, **options):
+    """Run a transaction with one action."""
+    with kind(connection=connection_of(model), **options) as transaction:
+        add(transaction)
+
+
+def requests_of(model, kind):
+    """Return every kind of request to an item that exists, by name."""
+    item = model.get("a")
+    set_body = [model.body.set("mine")]
+    return {
+        "save": item.save,
+        "save unchecked": lambda: item.save(add_version_condition=False),
+        "update": lambda: item.update(set_body[:]),
+        "update unchecked": lambda: item.update([model.total.add(1)], add_version_condition=False),
+        "delete": item.delete,
+        "transaction": lambda: transaction_of(kind, model, lambda t: t.update(item, set_body[:])),
+        "get": lambda: model.get("a"),
+        "refresh": item.refresh,
+    }
+
+
+NAMES = ["save", "save unchecked", "update", "update unchecked", "delete", "transaction", "get", "refresh"]
+
+
+@pytest.mark.parametrize("no_answer", NO_ANSWER.values(), ids=NO_ANSWER.keys())
+@pytest.mark.parametrize("name", NAMES)
+def test_stock_code_of_an_error_without_answer_crashes(stock, name, no_answer):
+    """PynamoDB asks an exception without a response for the response's code."""
+    saved(stock)
+    act = requests_of(stock, StockTransactWrite)[name]
+    with answered((*WRITES, *READS), no_answer, always=True), pytest.raises(PynamoDBException) as failed:
+        act()
+    with pytest.raises(AttributeError):
+        failed.value.cause_response_code  # noqa: B018
+
+
+@pytest.mark.parametrize("no_answer", NO_ANSWER.values(), ids=NO_ANSWER.keys())
+@pytest.mark.parametrize("name", NAMES)
+def test_ours_code_of_an_error_without_answer_is_none(ours, name, no_answer):
+    """PynamoDB's error as before, and its code and message can be asked for."""
+    saved(ours)
+    act = requests_of(ours, TransactWrite)[name]
+    with (
+        recording(),
+        answered((*WRITES, *READS), no_answer, always=True),
+        pytest.raises(PynamoDBException) as failed,
+    ):
+        act()
+    assert failed.value.cause_response_code is None
+    assert failed.value.cause_response_message is None
+    if name in ("get", "refresh"):
+        assert isinstance(failed.value, GetError)
+    else:
+        assert isinstance(failed.value, OutcomeUnknown)
+    assert ours.get("a").version == 1
+
+
+def test_ours_code_of_a_stock_model_in_our_transaction(stock):
+    """PynamoDB's models have it too, where our transaction sends them."""
+    item = saved(stock)
+    with (
+        recording(),
+        answered(WRITES, NO_ANSWER["ReadTimeoutError"], always=True),
+        pytest.raises(TransactWriteError) as failed,
+    ):
+        transaction_of(TransactWrite, stock, lambda t: t.save(item))
+    assert failed.value.cause_response_code is None
+
+
+# Refused for now
+
+CONFLICT = "TransactionConflictException"
+#: A write of another Region was in the way, in a global table with strong consistency.
+REPLICATED = "ReplicatedWriteConflictException"
+#: These are repeated by botocore, and by us only where botocore must not.
+THROTTLED = ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
+CANCELLED = "TransactionCanceledException"
+BUSY_TRANSACTIONS = [
+    (CANCELLED, "TransactionConflict"),
+    (CANCELLED, "ThrottlingError"),
+    (CANCELLED, "ProvisionedThroughputExceeded"),
+]
+THROTTLED_TRANSACTIONS = ["TransactionInProgressException", "ThrottlingException"]
+#: The longest pauses between nine attempts.
+LONGEST = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+
+
+class Machine(LockableModel):
+    """The lock in a row of its own."""
+
+    class Meta(Settings):
+        table_name = "machines"
+        lock_table = Locks
+
+    pk = UnicodeAttribute(hash_key=True)
+    body = UnicodeAttribute(null=True)
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+@pytest.fixture(params=["versioned", "lockable", "locked inside", "locked in a row"])
+def place(request, engine):
+    """A model with an item, outside of its lock or inside, and the request that a write of it is."""
+    with ExitStack() as stack:
+        if request.param == "locked in a row":
+            model, _ = engine.bind(Machine, Locks)
+            operations = ("TransactWriteItems",)
+        else:
+            model = engine.bind(document(VERSIONED if request.param == "versioned" else LOCKABLE))
+            operations = ("PutItem", "UpdateItem", "DeleteItem")
+        saved(model)
+        if request.param.startswith("locked"):
+            stack.enter_context(model.locked("a", heartbeat=False))
+        yield SimpleNamespace(model=model, operations=operations, is_transaction=model is Machine)
+
+
+SINGLE = ["save", "save unchecked", "update", "update unchecked", "delete"]
+ERRORS = {"s": PutError, "u": UpdateError, "d": DeleteError}
+
+
+def busy(place, number):
+    """Return one of the refusals that this write can meet."""
+    if place.is_transaction:
+        return (*BUSY_TRANSACTIONS[number % len(BUSY_TRANSACTIONS)], None)
+    return (CONFLICT, REPLICATED)[number % 2]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_busy_writes_are_sent_again(place, name):
+    """Refused eight times for now, with each of the reasons in turn: applied once, by the ninth."""
+    item = place.model.get("a")
+    act = requests_of(place.model, TransactWrite)[name]
+    answers = [busy(place, number) for number in range(8)]
+    with recording() as world, answered(place.operations, *answers) as sent:
+        act()
+    assert len(sent) == 9
+    assert world.pauses == LONGEST
+    if name == "delete":
+        with pytest.raises(place.model.DoesNotExist):
+            item.refresh(consistent_read=True)
+    else:
+        item.refresh(consistent_read=True)
+        assert (item.version, item.total) == (2, 1 if name == "update unchecked" else 0)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_busy_writes_are_given_up_after_nine(place, name):
+    """The error is PynamoDB's, says what DynamoDB said, and nothing has changed, also locally."""
+    item = place.model.get("a")
+    for number in range(3):
+        act = requests_of(place.model, TransactWrite)[name]
+        with (
+            recording() as world,
+            answered(place.operations, busy(place, number), always=True) as sent,
+            pytest.raises(ERRORS[name[0]]) as refused,
+        ):
+            act()
+        assert (len(sent), world.pauses) == (9, LONGEST)
+        assert not isinstance(refused.value, OutcomeUnknown)
+        code = busy(place, number)[0] if place.is_transaction else busy(place, number)
+        assert refused.value.cause_response_code == code
+        if code in (CONFLICT, REPLICATED):
+            assert isinstance(refused.value, TransactionConflict)
+    item.refresh(consistent_read=True)
+    assert (item.version, item.body, item.total) == (1, None, 0)
+    item.save()
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED, *THROTTLED])
+def test_requests_of_a_lock_are_sent_again(engine, code):
+    """botocore sends them once: each is refused for now, and then does what it is for."""
+    model = engine.bind(document(LOCKABLE))
+    saved(model)
+    with model.locked("a", heartbeat=False):
+        pass  # the first one of all also makes the document
+
+    def refused(act):
+        with recording(), answered(["UpdateItem"], code) as sent:
+            result = act()
+        assert len(sent) == 2
+        return result
+
+    lock = model.lock("a", heartbeat=False)
+    refused(lock.acquire)
+    with answered(["UpdateItem"], code), pytest.raises(OutcomeUnknown):
+        lock.renew()  # by hand it is one request, and the caller does it again
+    lock.renew()
+    refused(lock.release)
+    assert model.lock_state("a").entries == ()
+
+    broken = model.lock("a", heartbeat=False)
+    broken.acquire()
+    refused(lambda: model.break_lock("a", ticket=broken.ticket))
+    assert model.lock_state("a").entries == ()
+    with pytest.raises(LockLost):
+        broken.release()
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_modify_reads_again_after_a_conflict_that_stays(ours, code):
+    """Nine attempts of the save are one of `modify`."""
+    saved(ours)
+    with recording(), answered(WRITES, *[code] * 9) as sent:
+        changed = ours.modify("a", change=lambda item: setattr(item, "body", "changed"))
+    assert len(sent) == 10
+    assert (changed.version, ours.get("a").body) == (2, "changed")
+
+
+def test_pauses_are_full_jitter(ours):
+    """Each is anything between nothing and its longest."""
+    item = saved(ours)
+    for jitter in (0.0, 0.25, 1.0):
+        with (
+            recording(jitter) as world,
+            answered(WRITES, CONFLICT, always=True),
+            pytest.raises(TransactionConflict),
+        ):
+            item.save()
+        assert world.pauses == pytest.approx([jitter * pause for pause in LONGEST])
+
+
+def test_botocores_own_attempts_are_not_multiplied_by_conflicts(engine):
+    """With PynamoDB's default of three retries in botocore a conflict is still sent nine times in all."""
+    model = document(VERSIONED)
+    model.Meta.max_retry_attempts = 3
+    engine.bind(model)
+    item = saved(model)
+    with recording(), answered(WRITES, CONFLICT, always=True) as sent, pytest.raises(TransactionConflict):
+        item.save()
+    assert len(sent) == 9
+
+
+def test_stock_gives_up_at_once(stock):
+    """PynamoDB sends a write that met a transaction once."""
+    item = saved(stock)
+    with answered(WRITES, CONFLICT, always=True) as sent, pytest.raises(PutError):
+        item.save()
+    with (
+        answered(WRITES, BUSY_TRANSACTIONS[0], always=True) as sent_transactions,
+        pytest.raises(TransactWriteError),
+    ):
+        transaction_of(StockTransactWrite, stock, lambda t: t.save(item))
+    assert (len(sent), len(sent_transactions)) == (1, 1)
+
+
+def new_token():
+    """Return a token of the caller's own; engines remember those of other tests."""
+    return str(uuid4())
+
+
+def tokens(bodies):
+    """Return the tokens of some transactions."""
+    return [body["ClientRequestToken"] for body in bodies]
+
+
+@pytest.mark.parametrize("is_callers", [False, True], ids=["own-token", "callers-token"])
+@pytest.mark.parametrize("answer", BUSY_TRANSACTIONS, ids=str)
+def test_busy_transactions_are_sent_again(everybody, answer, is_callers):
+    """Eight times refused for now, with the caller's token each time if there is one, and applied once."""
+    item = saved(everybody)
+    options = {"client_request_token": new_token()} if is_callers else {}
+    with recording() as world, answered(WRITES, *[answer] * 8) as sent:
+        transaction_of(TransactWrite, everybody, lambda t: t.update(item, [everybody.total.add(1)]), **options)
+    assert (len(sent), world.pauses) == (9, LONGEST)
+    assert len(set(tokens(sent))) == (1 if is_callers else 9)
+    if is_callers:
+        assert tokens(sent)[0] == options["client_request_token"]
+    found = everybody.get("a")
+    assert (found.total, found.version) == (1, 2)
+
+
+@pytest.mark.parametrize("is_callers", [False, True], ids=["own-token", "callers-token"])
+def test_busy_transactions_are_given_up_after_nine(ours, is_callers):
+    """The reasons have the caller's order, and nothing has changed, also locally."""
+    first, second = saved(ours), saved(ours, "b")
+    options = {"client_request_token": new_token()} if is_callers else {}
+    for code, why in BUSY_TRANSACTIONS:
+        with (
+            recording() as world,
+            answered(WRITES, (code, None, why), always=True) as sent,  # deletes are sent before updates
+            pytest.raises(TransactWriteError) as refused,
+            TransactWrite(connection=connection_of(ours), **options) as transaction,
+        ):
+            transaction.update(first, [ours.total.add(1)])
+            transaction.delete(second)
+        assert (len(sent), world.pauses) == (9, LONGEST)
+        assert isinstance(refused.value, TransactionConflict)
+        assert refused.value.reasons == (why, None)
+        assert [reason and reason.code for reason in refused.value.cancellation_reasons] == [why, None]
+        assert refused.value.cause_response_code == CANCELLED
+    assert (first.version, ours.get("a").version, ours.get("b").version) == (1, 1, 1)
+    first.save()
+
+
+def test_token_stays_the_same_while_an_earlier_copy_may_have_been_applied(ours):
+    """After a lost answer the same token goes on, so that DynamoDB can tell the copies apart."""
+    item = saved(ours)
+    answers = (NO_ANSWER["ReadTimeoutError"], BUSY_TRANSACTIONS[0], BUSY_TRANSACTIONS[0])
+    with recording(), answered(WRITES, *answers) as sent:
+        transaction_of(TransactWrite, ours, lambda t: t.save(item))
+    assert len(sent) == 4
+    assert len(set(tokens(sent))) == 1
+    assert ours.get("a").version == 2
+
+
+def test_failed_conditions_are_not_sent_again(ours):
+    """A conflict beside a failed condition is no reason to wait."""
+    item, other = saved(ours), saved(ours, "b")
+    with (
+        recording() as world,
+        answered(WRITES, (CANCELLED, "TransactionConflict", "ConditionalCheckFailed"), always=True) as sent,
+        pytest.raises(Conflict),
+        TransactWrite(connection=connection_of(ours)) as transaction,
+    ):
+        transaction.save(item)
+        transaction.save(other)
+    assert (len(sent), world.pauses) == (1, [])
+
+
+@pytest.mark.parametrize("code", THROTTLED)
+def test_throttled_writes_are_left_to_botocore(ours, code):
+    """They end in PynamoDB's error, and nothing has changed; one that botocore must not repeat is repeated by us."""
+    for name in ("save", "update", "delete"):
+        item = ours.get("a") if name != "save" else saved(ours)
+        act = requests_of(ours, TransactWrite)[name]
+        with (
+            recording(),
+            answered(WRITES, code, always=True) as sent,
+            pytest.raises(ERRORS[name[0]]) as refused,
+        ):
+            act()
+        assert len(sent) == 1
+        assert not isinstance(refused.value, OutcomeUnknown)
+        assert refused.value.cause_response_code == code
+        assert (item.version, ours.get("a").version) == (1, 1)
+    act = requests_of(ours, TransactWrite)["update unchecked"]
+    with recording() as world, answered(WRITES, *[code] * 8) as sent:
+        act()
+    assert (len(sent), world.pauses) == (9, LONGEST)
+    assert (ours.get("a").total, ours.get("a").version) == (1, 2)
+
+
+@pytest.mark.parametrize("code", THROTTLED_TRANSACTIONS)
+def test_throttled_transactions_are_left_to_botocore(ours, code):
+    """They end in PynamoDB's error, and nothing has changed."""
+    item = saved(ours)
+    with answered(WRITES, code, always=True) as sent, pytest.raises(TransactWriteError) as refused:
+        transaction_of(TransactWrite, ours, lambda t: t.save(item))
+    assert (len(sent), refused.value.cause_response_code) == (1, code)
+    assert not isinstance(refused.value, OutcomeUnknown)
+    assert (item.version, ours.get("a").version) == (1, 1)

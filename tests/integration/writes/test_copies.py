@@ -1,0 +1,69 @@
+"""Copies of a locked item: which of them are saved, and what is said of the others."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemLocked,
+    LockLost,
+)
+from tests.support.models import Account, Device
+from tests.support.parties import in_thread
+
+
+def test_items_of_a_lock_can_be_copied_and_pickled(account):
+    """A copy writes under the same lock; what is unpickled is outside of it."""
+    with account.locked("a") as lock:
+        copied = copy.deepcopy(lock.item)
+        unpickled = pickle.loads(pickle.dumps(lock.item))
+        copied.balance = 3
+        copied.save()
+        assert account.lock_state("a").holders[0].writes == 1
+        assert unpickled.balance == 100
+        with pytest.raises(ItemLocked):
+            in_thread(unpickled.save)
+
+
+def test_a_copy_from_an_earlier_lock_is_not_saved(account, device):
+    """It could undo what others wrote in between; an update of it is fine, and so is a fresh read."""
+    for model, key, action in ((account, "a", Account.balance.add(1)), (device, "d", Device.total.add(1))):
+        with model.locked(key) as lock:
+            stale = lock.item
+        with model.locked(key):
+            with pytest.raises(ConfigurationError, match="earlier lock"):
+                stale.save()
+            stale.update([action])
+            stale.refresh()
+            stale.save()
+
+
+def test_a_copy_that_was_read_after_the_loss_says_so_in_a_stock_transaction(account):
+    """The simulator's finding: it was told that its copy was too old, and not that the lock was lost."""
+    lock = account.lock("a").acquire()
+    account.break_lock("a", ticket=lock.ticket)
+    copied = account.get("a", consistent_read=True)
+    connection = account._get_connection().connection
+    with pytest.raises(LockLost, match="no longer in the queue"), StockTransactWrite(connection=connection) as write:
+        write.save(copied)
+    assert lock.lost.is_set()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_copy_from_before_the_lock_is_still_refused_as_such(account):
+    """It does not show our entry because it is older: no loss, and the way out is named."""
+    old = account.get("a", consistent_read=True)
+    connection = account._get_connection().connection
+    with (
+        account.locked("a") as lock,
+        pytest.raises(ConfigurationError, match="loaded before the lock was taken"),
+        StockTransactWrite(connection=connection) as write,
+    ):
+        write.save(old)
+    assert not lock.lost.is_set()

@@ -1,0 +1,319 @@
+"""A write under a lock is in doubt, and then something else happens: what is said of the write, and of the lock.
+
+Each of these tests fails by a mistake of one line that no other test of the real engines had found.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pynamodb.transactions
+import pytest
+from botocore.exceptions import ConnectionClosedError
+
+from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknown, TransactWrite
+from pynamo_locking._io import requests
+from tests.support import faults
+from tests.support.faults import lost_responses
+from tests.support.models import Account, Device, Locks
+from tests.support.parties import in_thread
+
+#: So often a request goes out before its outcome is unknown: botocore's attempts, twice.
+ALL_ATTEMPTS = 8
+
+
+@pytest.fixture
+def account(engine):
+    """An account with 100 in it, and a lock document."""
+    engine.bind(Account, Locks, Device)
+    Account("a", balance=100).save()
+    Device("d", total=100).save()
+    for lock in (Account.lock("a"), Device.lock("d")):
+        with lock:
+            pass
+    return Account
+
+
+@contextmanager
+def unanswered(operation, *, then, where=lambda body: True, attempts=4, is_applied=True):
+    """All attempts that botocore makes of a request stay unanswered; then something happens, and the next one comes."""
+    sent = []
+
+    def tap(endpoint, request, name, forward):
+        if name != operation or not where(faults._body(request)):
+            return forward()
+        sent.append(name)
+        if len(sent) > attempts:
+            if len(sent) == attempts + 1:
+                then()
+            return forward()
+        if is_applied:
+            forward()
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with faults._tapped(tap):
+        yield sent
+
+
+# Writing
+
+
+WRITES = {
+    "save": lambda item: item.save(),
+    "update": lambda item: item.update([type(item).note.set("written")]),
+    "delete": lambda item: item.delete(),
+}
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize("way", ["save", "update"])
+def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lost(account, way, is_applied):
+    """Nobody hears of botocore's attempts, the lock is broken, and ours is refused: nobody knows, and it says so."""
+    broken = []
+    lock = account.lock("a", heartbeat=False).acquire()
+    item = lock.item
+    item.note = "written"
+    with (
+        unanswered(
+            "UpdateItem",
+            then=lambda: broken.append(account.break_lock("a", ticket=lock.ticket)),
+            where=lambda body: "#e0" not in body["UpdateExpression"],
+            is_applied=is_applied,
+        ) as sent,
+        pytest.raises(OutcomeUnknown),
+    ):
+        WRITES[way](item)
+    assert (len(sent), broken) == (5, [True])
+    assert (account.get("a").note == "written") is is_applied
+    assert lock.lost.is_set()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
+    """The transaction has a token, by which its own copy is known for a while: it is never told as refused."""
+    lock = Device.lock("d", heartbeat=False).acquire()
+    lock.item.state = "written"
+    with unanswered(
+        "TransactWriteItems", then=lambda: Device.break_lock("d", ticket=lock.ticket), is_applied=is_applied
+    ) as sent:
+        try:
+            lock.item.save()
+        except OutcomeUnknown:
+            assert lock.lost.is_set()
+        else:
+            assert is_applied
+    assert len(sent) == 5
+    assert (Device.get("d").state == "written") is is_applied
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize("way", [*WRITES, "edit"])
+def test_a_deletion_by_others_is_noted_by_the_write_that_is_refused(engine, account, way):
+    """No document is left to tell of it, and this write, which was refused, has not removed our entry."""
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    lock = edit.lock if way == "edit" else edit
+    given = edit.__enter__()
+    key = account._get_connection().connection.get_identifier_map(account.Meta.table_name, "a")
+    engine.client().delete_item(TableName=account.Meta.table_name, **key)
+    with pytest.raises(LockLost):
+        edit.__exit__(None, None, None) if way == "edit" else WRITES[way](given.item)
+    assert (lock.lost.is_set(), lock._own.possession.reason) == (True, "deleted")
+    if way != "edit":
+        with pytest.raises(LockLost):
+            lock.release()
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 4], ids=["sent once", "repeated by botocore", "sent again by us"])
+@pytest.mark.parametrize("way", [*WRITES, "edit"])
+def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
+    """Whatever the write was, `lost` is set, and the caller called back, before any heartbeat.
+
+    But for a delete in doubt, which may have taken our entry with it.
+    """
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    lock = edit.lock if way == "edit" else edit
+    operation = "DeleteItem" if way == "delete" else "UpdateItem"
+
+    def break_it():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(faults, "_taps", [()])
+            assert account.break_lock("a", ticket=lock.ticket)
+
+    def write(given):
+        with unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
+            if way == "edit":
+                edit.__exit__(None, None, None)
+            else:
+                WRITES[way](given.item)
+
+    given = edit.__enter__()
+    with pytest.raises((LockLost, OutcomeUnknown)) as caught:
+        write(given)
+    is_known = attempts == 0 or way == "edit"
+    assert isinstance(caught.value, LockLost) is is_known
+    assert lock.lost.is_set() is (is_known or way != "delete")
+    if way != "edit":
+        with pytest.raises(LockLost):
+            lock.release()
+        assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+
+
+# Deleting
+
+
+@contextmanager
+def late(operation):
+    """Keep the first request of this operation, and lose all the others; it arrives when `land` is called."""
+    kept = []
+
+    def tap(endpoint, request, sent, forward):
+        if sent != operation:
+            return forward()
+        kept.append(forward)
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with faults._tapped(tap):
+        yield kept
+
+
+def test_a_delete_in_doubt_stays_so_when_the_next_one_is_refused(account):
+    """The first delete is on its way, the second one is refused, then the first one arrives: that is no loss."""
+    with account.locked("a", heartbeat=False) as lock:
+        with late("DeleteItem") as kept, pytest.raises(OutcomeUnknown):
+            lock.item.delete()
+        assert len(kept) == ALL_ATTEMPTS
+        with pytest.raises(Conflict):
+            lock.item.delete(account.balance == 999)
+        kept[0]()
+        with pytest.raises(account.DoesNotExist):
+            account.get("a")
+        with pytest.raises(LockLost):  # the entry is gone, so nothing can be renewed
+            lock.renew()
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
+@pytest.mark.parametrize("way", ["save", "delete", "downgrade", "transaction"])
+def test_a_delete_in_doubt_and_a_write_that_finds_it_done_is_no_loss(account, way):
+    """The next request of the holder is refused, since its own delete has taken the entry away."""
+
+    def write(lock, item):
+        if way == "transaction":
+            with TransactWrite(connection=account._get_connection().connection) as transaction:
+                transaction.update(item, actions=[account.balance.set(1)])
+        elif way == "downgrade":
+            lock.downgrade()
+        else:
+            getattr(item, way)()
+
+    with account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+            item.delete()
+        with pytest.raises(LockLost):
+            write(lock, item)
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
+@pytest.mark.parametrize("way", ["release", "renew"])
+def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
+    """The document remembers who was thrown out, whatever else may have removed the entry."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    with late("DeleteItem"), pytest.raises(OutcomeUnknown):
+        lock.item.delete()
+    account.break_lock("a", ticket=lock.ticket)
+    with pytest.raises(LockLost) as caught:
+        getattr(lock, way)()
+    assert caught.value.reason == "evicted"
+    assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
+    """The release was applied and its answer lost; then the item is deleted, and the document forgets with it."""
+
+    def delete():
+        account.get("a").delete()
+        if is_made_anew:
+            account("a").save()
+            with account.locked("a"):
+                pass
+
+    releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
+    with (
+        unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
+        account.locked("a", heartbeat=False) as lock,
+    ):
+        pass
+    assert len(sent) >= 2
+    assert not lock.lost.is_set()
+
+
+def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, monkeypatch):
+    """A thread that writes under the lock comes too late: after the release, of which nobody has heard yet."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    item, original, refused = lock.item, requests.release, []
+
+    def save():
+        with pytest.raises(LockLost) as caught:
+            item.save()
+        refused.append(caught.value.reason)
+
+    def release(*arguments, **options):
+        image = original(*arguments, **options)
+        in_thread(save)
+        return image
+
+    monkeypatch.setattr(requests, "release", release)
+    lock.release()
+    assert refused == ["deleted"]
+    assert not lock.lost.is_set()
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_anew):
+    """Nobody hears of the transaction, the item is gone, perhaps another one is in its place: the entry was ours."""
+
+    def make_anew():
+        account("a").save()
+        with account.locked("a"):
+            pass
+
+    with account.locked("a", heartbeat=False) as lock:
+        item = lock.item
+        with (
+            lost_responses("TransactWriteItems", times=ALL_ATTEMPTS * 2),
+            pytest.raises(OutcomeUnknown),
+            TransactWrite(connection=account._get_connection().connection) as transaction,
+        ):
+            transaction.delete(item)
+        if is_made_anew:
+            in_thread(make_anew)
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert not lock.lost.is_set()
+    assert not lock.lost.is_set()
+
+
+def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
+    """After a delete of which nobody knows, a copy without our entry is refused, and that is no loss."""
+    with account.locked("a", heartbeat=False) as lock:
+        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+            lock.item.delete()
+        in_thread(lambda: account("a").save())
+        in_thread(lambda: account.lock("a").acquire().release())
+        copy = in_thread(lambda: account.get("a"))
+        with pytest.raises((LockLost, ConfigurationError)), _stock(account) as transaction:
+            transaction.save(copy)
+        assert not lock.lost.is_set()
+
+
+def _stock(model):
+    """PynamoDB's own TransactWrite."""
+    return pynamodb.transactions.TransactWrite(connection=model._get_connection().connection)

@@ -1,0 +1,530 @@
+"""Answers that get lost after DynamoDB applied the write: every operation knows its own earlier copy."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import botocore.endpoint
+import pytest
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
+
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    OutcomeUnknown,
+    TransactWrite,
+    VersionAttribute,
+)
+from pynamo_locking._io import requests, runtime
+from tests.support import faults
+from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
+from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock
+
+TIMES = 5
+
+
+class Page(LockableModel):
+    """The lock in the item, and a version with a write id."""
+
+    class Meta:
+        table_name = "pages"
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses_between_attempts():
+    """Back-off without the waiting: the order of events stays what it is."""
+
+    class Hasty(runtime.Runtime):
+        def jitter(self):
+            return 0.0
+
+    real = runtime.current
+    runtime.install(Hasty())
+    yield
+    runtime.install(real)
+
+
+def saying(text):
+    """Select the requests whose update expression contains a text."""
+    return lambda body: text in body.get("UpdateExpression", "")
+
+
+def saves(body):
+    """Select the requests by which items are written: their names are PynamoDB's placeholders."""
+    return body.get("UpdateExpression", "")[:6][5:].isdigit()
+
+
+ENTER = saying("#n = #l.#n + :one")
+RENEW = saying("#b = :beat")
+RELEASE = saying("REMOVE #l.#q.#me, #l.#t.#me")
+EVICT = saying("#e0")
+
+
+def test_entering(account):
+    """A lost answer to the enter request: one entry, held at once, and gone after the block."""
+    for _ in range(TIMES):
+        with lost_responses("UpdateItem", where=ENTER) as faults, account.locked("a", wait=0) as lock:
+            assert faults.hits == 1
+            assert [entry.ticket for entry in account.lock_state("a").entries] == [lock.ticket]
+            lock.item.save()
+        assert account.lock_state("a").entries == ()
+
+
+def test_entering_takes_one_ticket_however_often_it_is_sent(account):
+    """A second copy of the enter request neither moves us back nor uses up a ticket."""
+    before = account.lock_state("a").next_ticket
+    for n in range(TIMES):
+        with lost_responses("UpdateItem", times=2, where=ENTER), account.locked("a", wait=60) as lock:
+            assert lock.ticket == before + n
+        assert account.lock_state("a").next_ticket == before + n + 1
+
+
+def test_entering_with_no_document_yet(engine):
+    """The same for the request that makes the document, of an item and of a name."""
+    engine.bind(Account, Locks)
+    for n in range(TIMES):
+        Account(str(n)).save()
+        for lock in (Account.lock(str(n), wait=0), Locks.lock(str(n), wait=0)):
+            with lost_responses("UpdateItem", where=saying("#l = :map")) as faults, lock:
+                assert faults.hits == 1
+                assert len(type(lock.item).lock_state(str(n)).entries) == 1
+                assert lock.is_held
+
+
+def test_entering_when_no_answer_ever_comes(account):
+    """The lock is not taken, the error says so, and nothing is left in the queue."""
+    with lost_responses("UpdateItem", times=100, where=ENTER), pytest.raises(LockTimeout, match="no answer"):
+        account.locked("a", wait=0).acquire()
+    assert account.lock_state("a").entries == ()
+    with lost_requests("UpdateItem", times=10**6, where=ENTER), pytest.raises(LockTimeout):
+        account.locked("a", wait=0.05).acquire()
+    assert account.lock_state("a").entries == ()
+
+
+def test_renewing(account):
+    """A lost answer to a renewal is no loss; the next one goes on."""
+    with account.locked("a", heartbeat=False) as lock:
+        for _ in range(TIMES):
+            with lost_responses("UpdateItem", where=RENEW), pytest.raises(OutcomeUnknown):
+                lock.renew()
+            lock.renew()
+            assert not lock.lost.is_set()
+
+
+def test_renewing_by_heartbeat(account):
+    """The heartbeat goes on through lost answers and lost requests."""
+    settings = LockSettings(request_timeout=0.5)
+    with (
+        lost_responses("UpdateItem", times=3, where=RENEW) as lost,
+        lost_requests("UpdateItem", times=3, where=RENEW) as never_sent,
+        account.locked("a", lease=3, settings=settings) as lock,
+    ):
+        while account.lock_state("a").holders[0].beat < 8:
+            assert not lock.lost.is_set()
+        assert (lost.hits, never_sent.hits) == (3, 3)
+
+
+def test_a_repeated_renewal_recognises_itself(account):
+    """A copy of the same renewal that comes second is refused, and that is no loss."""
+    with account.locked("a", heartbeat=False) as lock:
+        own = lock._own
+        own.renew()
+        own.last_beat -= 1  # as if botocore had sent it twice
+        own.renew()
+        assert not lock.lost.is_set()
+        assert account.lock_state("a").holders[0].beat == own.last_beat == 1
+
+
+def test_a_late_copy_of_a_renewal_changes_nothing(account):
+    """It can neither take a newer beat back, nor prolong an entry of the same id under another ticket."""
+    with account.locked("a", heartbeat=False) as lock:
+        entry, row = lock._own.entry, lock._own.row
+        lock.renew()
+        lock.renew()
+        newest = account.lock_state("a").holders[0]
+        with pytest.raises(requests.Refused):
+            requests.renew(row, entry, 1, want_image=False)
+        assert account.lock_state("a").holders[0].until_ms == newest.until_ms
+        assert account.lock_state("a").holders[0].beat == 2
+        with pytest.raises(requests.Refused):
+            requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
+
+
+def test_releasing(account):
+    """A lost answer to the release: it is sent again, finds itself done, and no loss is reported."""
+    for _ in range(TIMES):
+        with lost_responses("UpdateItem", times=2, where=RELEASE) as faults, account.locked("a") as lock:
+            pass
+        assert faults.hits == 2
+        assert not lock.lost.is_set()
+        assert account.lock_state("a").entries == ()
+
+
+def test_releasing_when_no_answer_ever_comes(account):
+    """Giving up on a release is no error for the caller: the lease ends by itself."""
+    with lost_requests("UpdateItem", times=100, where=RELEASE), account.locked("a"):
+        pass
+    assert len(account.lock_state("a").entries) == 1
+
+
+def test_releasing_a_lock_that_was_evicted(account):
+    """A release that is repeated still knows an eviction from its own doing."""
+    with (
+        pytest.raises(LockLost),
+        lost_requests("UpdateItem", where=RELEASE) as faults,
+        account.locked("a", heartbeat=False) as lock,
+    ):
+        account.break_lock("a", ticket=lock.ticket)
+    assert faults.hits == 1
+
+
+def test_evicting(account):
+    """A lost answer to an eviction: looking again shows that it worked."""
+    for _ in range(TIMES):
+        with shifted_clock() as clock:
+            account.lock("a", lease=6, heartbeat=False).acquire()._own.end()
+            clock.shift += 17
+            with lost_responses("UpdateItem", where=EVICT) as faults, account.locked("a", wait=10) as lock:
+                assert faults.hits == 1
+                assert len(account.lock_state("a").entries) == 1
+                assert lock.is_held
+                assert account.lock_state("a").holders[0].ticket == lock.ticket
+
+
+def test_looking(account):
+    """A waiter whose looks get lost looks again."""
+    holder = held_elsewhere(account.lock("a"))
+    got = []
+    with holder, lost_responses("GetItem", times=3) as faults:
+        waiter = account.lock("a", wait=60)
+        thread = threading.Thread(target=lambda: got.append(waiter.acquire()))
+        thread.start()
+        while faults.hits < 3:
+            pass
+    thread.join()
+    assert got == [waiter]
+    waiter.release()
+
+
+GUARDED = {
+    "save": lambda item: item.save(),
+    "update": lambda item: item.update([Account.balance.add(1)]),
+}
+
+
+@pytest.mark.parametrize("write", GUARDED)
+@pytest.mark.parametrize("times", [1, 4], ids=["botocore-repeats", "all-attempts-of-botocore-lost"])
+def test_guarded_writes(account, write, times):
+    """A lost answer inside the lock is a success, applied exactly once."""
+    with account.locked("a") as lock:
+        for n in range(TIMES):
+            lock.item.balance += write == "save"
+            with lost_responses("UpdateItem", times=times, where=saying("SET ")) as faults:
+                GUARDED[write](lock.item)
+            assert faults.hits == times
+            assert account.get("a").balance == lock.item.balance == 101 + n
+            assert account.lock_state("a").holders[0].writes == n + 1
+
+
+def test_guarded_deletes(account):
+    """A lost answer to a delete is a success and no loss of the lock."""
+    with account.locked("a") as lock, lost_responses("DeleteItem"):
+        lock.item.delete()
+    assert not lock.lost.is_set()
+    with pytest.raises(account.DoesNotExist):
+        account.get("a")
+
+
+def test_versioned_writes_inside_the_lock(engine):
+    """The version moves once, here and in the table."""
+    engine.bind(Document)
+    Document("f", 1).save()
+    with Document.locked("f", 1) as lock:
+        for n in range(TIMES):
+            with lost_responses("UpdateItem"):
+                lock.item.save()
+            assert lock.item.version == Document.get("f", 1).version == n + 2
+
+
+def test_save_and_release(account):
+    """A lost answer to the last request of an edit: saved once, released, no loss reported."""
+    for n in range(TIMES):
+        with lost_responses("UpdateItem", where=saves) as faults, account.edit("a") as item:
+            item.balance += 1
+        assert faults.hits == 1
+        assert account.get("a").balance == 101 + n
+        assert account.lock_state("a").entries == ()
+
+
+def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
+    """Even if a successor was served before the request was repeated, the document knows that ours came first."""
+
+    def successor():
+        with account.edit("a") as item:
+            item.balance += 1
+
+    with (
+        before_the_repetition(lambda: in_thread(successor)) as calls,
+        lost_responses("UpdateItem", where=saves),
+        account.edit("a") as item,
+    ):
+        item.balance += 1
+    assert calls
+    assert account.get("a").balance == 102
+
+
+@contextmanager
+def before_the_repetition(call):
+    """Run a call once, when botocore is about to send a request for the second time."""
+    calls = []
+
+    class Time:
+        @staticmethod
+        def sleep(_seconds):
+            if not calls:
+                calls.append(call)
+                call()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.endpoint, "time", Time)
+        yield calls
+
+
+def test_save_and_release_of_an_evicted_holder(account):
+    """A save-and-release whose first copy never arrived, and that was evicted meanwhile, is a loss."""
+    edit = account.edit("a", heartbeat=False)
+    with pytest.raises(LockLost), lost_requests("UpdateItem", where=saves) as faults, edit as item:
+        item.balance = -1
+        account.break_lock("a", ticket=edit.lock.ticket)
+    assert faults.hits == 1
+    assert account.get("a").balance == 100
+    assert edit.lock.lost.is_set()
+
+
+def nobody(_edit):
+    """Nobody comes between the two copies."""
+
+
+def next_holder(edit):
+    """The next one holds the lock, writes, and has gone."""
+
+    def append():
+        with edit() as item:
+            item.note = "next"
+
+    in_thread(append)
+
+
+BETWEEN = pytest.mark.parametrize("between", [nobody, next_holder])
+
+
+@BETWEEN
+def test_releasing_twice_without_knowing_it(account, between):
+    """Something on the way repeats the release and passes the second answer on: our own doing, and no loss."""
+    come = partial(between, partial(account.edit, "a"))
+    with doubled("UpdateItem", between=come, where=RELEASE) as faults, account.locked("a") as lock:
+        pass
+    assert faults.hits == 1
+    assert not lock.lost.is_set()
+
+
+@BETWEEN
+@pytest.mark.parametrize("model", [Account, Page], ids=["plain", "versioned"])
+def test_save_and_release_twice_without_knowing_it(engine, model, between):
+    """The last request of an edit, repeated on the way: applied once, and said so."""
+    engine.bind(model)
+    model("a").save()
+    edit = model.edit("a")
+    come = partial(between, partial(model.edit, "a"))
+    with doubled("UpdateItem", between=come, where=saves) as faults, edit as item:
+        item.balance += 1
+    assert faults.hits == 1
+    assert not edit.lock.lost.is_set()
+    stored = model.get("a")
+    assert stored.balance == item.balance == 1
+    if model is Page:
+        assert (item.version, stored.version) == (2, 2 + (between is next_holder))
+
+
+@pytest.mark.parametrize("sent", [1, 2], ids=["once", "twice"])
+@pytest.mark.parametrize("way", ["release", "edit"])
+def test_a_broken_lock_is_lost_however_often_the_request_is_sent(account, way, sent):
+    """The document remembers that it was broken: neither the last write nor the release passes for applied."""
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    where = RELEASE if way == "release" else saves
+    with pytest.raises(LockLost) as caught, doubled("UpdateItem", times=sent - 1, where=where) as faults, edit as given:
+        lock = edit.lock if way == "edit" else edit
+        account.break_lock("a", ticket=lock.ticket)
+        if way == "edit":
+            given.balance = -1
+    assert (caught.value.reason, faults.hits) == ("evicted", sent - 1)
+    assert lock.lost.is_set()
+    assert account.get("a").balance == 100
+
+
+@pytest.mark.parametrize("way", ["release", "edit", "renew"])
+@pytest.mark.parametrize("hours", [-1, 1], ids=["behind", "ahead"])
+def test_a_document_that_was_made_anew_knows_nothing(account, way, hours):
+    """Its tickets prove nothing about those of the old one, wherever the wall clock was that they come from."""
+
+    def break_and_make_anew():
+        Account.break_lock("a", ticket=lock.ticket)
+        Account.get("a").delete()
+        Account("a", balance=7).save()
+        clock.shift += hours * 3600
+        with Account.locked("a", wait=0):
+            pass
+        clock.shift -= hours * 3600
+
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    lock = edit.lock if way == "edit" else edit
+    with shifted_clock() as clock, pytest.raises(LockLost) as caught, edit as given:
+        in_thread(break_and_make_anew)
+        if way == "edit":
+            given.balance = -1
+        elif way == "renew":
+            lock.renew()
+    assert caught.value.reason == "deleted"
+    assert lock.lost.is_set()
+    assert account.get("a").balance == 7
+
+
+def test_save_and_release_without_any_answer(account):
+    """If every attempt stays without an answer, the outcome is unknown, and says so."""
+    edit = account.edit("a")
+    with pytest.raises(OutcomeUnknown) as caught, lost_responses("UpdateItem", times=100, where=saves), edit as item:
+        item.balance = 7
+    assert not edit.lock.lost.is_set()
+    assert isinstance(caught.value, PutError)
+    assert caught.value.cause_response_code is None
+    assert account.get("a").balance == 7
+    assert account.lock_state("a").entries == ()
+
+
+def test_after_an_unknown_outcome_the_next_write_supersedes_it(account):
+    """Whichever way the unknown write went, the next one of the same holder is applied once."""
+    for losing in (lost_requests, lost_responses):
+        with account.locked("a") as lock:
+            before = account.get("a").balance
+            with pytest.raises(OutcomeUnknown) as caught, losing("UpdateItem", times=100, where=saves):
+                lock.item.update([account.balance.add(1)])
+            assert isinstance(caught.value, UpdateError)
+            landed = losing is lost_responses
+            assert account.get("a").balance == before + landed
+            lock.item.update([account.balance.add(10)])
+            assert lock.item.balance == before + landed + 10
+
+
+def test_outside_a_lost_answer_is_no_false_lock_error(account):
+    """A save from outside that is repeated succeeds: nobody was in the queue."""
+    item = account.get("a")
+    item.balance = 5
+    with lost_responses("UpdateItem"):
+        item.save()
+    assert account.get("a").balance == 5
+
+
+def test_locks_in_a_row_of_their_own(engine):
+    """The transaction's token, and the counter in the entry where an engine ignores it, make it once."""
+    engine.bind(Locks, Device)
+    Device("d").save()
+    with Device.locked("d") as lock:
+        for times in (1, 4):
+            with lost_responses("TransactWriteItems", times=times):
+                lock.item.total += 1
+                lock.item.save()
+        assert Device.get("d").total == 2
+        with lost_responses("TransactWriteItems"):
+            lock.item.update([Device.total.add(1)])
+        assert lock.item.total == 3
+        with pytest.raises(OutcomeUnknown), lost_responses("TransactWriteItems", times=100):
+            lock.item.save()
+    with lost_responses("TransactWriteItems") as faults, Device.edit("d") as device:
+        device.total += 1
+    assert faults.hits == 1
+    assert Device.get("d").total == 4
+    assert Device.lock_state("d").entries == ()
+
+
+def test_our_transaction(engine):
+    """A lost answer to a transaction of several items: applied once, versions right."""
+    engine.bind(Document, Account)
+    Document("f", 1).save()
+    Account("a").save()
+    connection = Account._get_connection().connection
+    with Document.locked("f", 1) as first, Account.locked("a") as second:
+        for times in (1, 4):
+            with (
+                lost_responses("TransactWriteItems", times=times),
+                TransactWrite(connection=connection) as transaction,
+            ):
+                transaction.save(first.item)
+                transaction.update(second.item, [Account.balance.add(1)])
+        assert first.item.version == Document.get("f", 1).version == 3
+        assert Account.get("a").balance == 2
+        with (
+            pytest.raises(OutcomeUnknown) as caught,
+            lost_responses("TransactWriteItems", times=100),
+            TransactWrite(connection=connection) as transaction,
+        ):
+            transaction.update(second.item, [Account.balance.add(1)])
+        assert isinstance(caught.value, TransactWriteError)
+        assert caught.value.write_id
+
+
+def test_breaking_and_looking_from_outside(account):
+    """The operator's requests are repeated as well."""
+    lock = account.lock("a", heartbeat=False).acquire()
+    with lost_responses("GetItem", times=2), lost_responses("UpdateItem", where=EVICT), count_requests() as counted:
+        broken = account.break_lock("a", ticket=lock.ticket)
+    assert account.lock_state("a").entries == ()
+    assert counted.by_operation["GetItem"] >= 3
+    assert broken in (True, False)  # the second copy finds the entry gone
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@contextmanager
+def _cut_off_after_the_first():
+    """Let one request through, lose its answer, and refuse all connections afterwards."""
+    applied = []
+
+    def tap(endpoint, request, operation, forward):
+        if not applied:
+            applied.append(forward())
+            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+        return None, EndpointConnectionError(endpoint_url=request.url)
+
+    with pytest.MonkeyPatch.context() as patch, faults._tapped(tap):
+        patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
+        yield
+
+
+def test_no_connection_after_a_lost_answer_is_no_refusal(account):
+    """botocore shows the last of its attempts; the first may have been applied."""
+    with account.locked("a") as lock:
+        lock.item.balance = 99
+        with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown):
+            lock.item.save()
+        assert account.get("a").balance == 99
+        connection = account._get_connection().connection
+        with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown), TransactWrite(connection=connection) as write:
+            write.update(lock.item, [account.balance.add(1)])
+        assert account.get("a").balance == 100
+        assert not lock.lost.is_set()

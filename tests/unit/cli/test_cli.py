@@ -1,0 +1,466 @@
+"""The command line without a table: help, settings, errors, output, and what needs no DynamoDB."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    ProfileNotFound,
+)
+from pynamodb.exceptions import ScanError
+
+import pynamo_locking.cli
+from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
+from pynamo_locking._io.requests import Unavailable
+from pynamo_locking.cli import app, lock_tables, main, output, settings
+from pynamo_locking.cli.problems import Exit, Problem, explain
+
+COMMANDS = [
+    *(["tables", name] for name in ("create", "check")),
+    *(["locks", name] for name in ("list", "show", "watch", "break")),
+    *(["tx", name] for name in ("list", "show", "recover", "sweep")),
+    ["run"],
+    ["version"],
+]
+VARIABLES = ("REGION", "PROFILE", "ENDPOINT", "TABLE", "TRANSACTION_TABLE", "LOG_FILE")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable is set, and there is no file in the working directory."""
+    for name in VARIABLES:
+        monkeypatch.delenv(f"PYNAMO_LOCKING_{name}", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+
+# Help and what needs no table
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_examples(command, capsys):
+    """Also ``--json``; and each example begins with the command that it is about."""
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+
+    assert "--json" in text
+    examples = text.partition("Examples")[2]
+    assert f"pynamo-locking {' '.join(command)}" in examples
+    assert "\x1b" not in text
+
+
+def test_help_without_docstrings():
+    """``python -OO`` drops them; the help is read from the source then."""
+    command = [sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help"]
+    helped = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "Take an entry out of a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
+
+
+@pytest.mark.parametrize("command", [[], ["locks"], ["tables"], ["tx"]])
+def test_without_a_command_there_is_help(command, capsys):
+    """It names the commands; the exit code is that of a mistake."""
+    assert main(command) == 2
+    captured = capsys.readouterr()
+
+    assert "Commands" in captured.out + captured.err
+    assert captured.err.endswith(f"Name a command. See {' '.join(['pynamo-locking', *command])} --help.\n")
+
+
+def test_version(capsys):
+    """Of this package and of what it stands on."""
+    assert main(["version", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {
+        "pynamo_locking": version("pynamo-locking"),
+        "pynamodb": version("pynamodb"),
+        "botocore": version("botocore"),
+        "python": platform.python_version(),
+    }
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_a_missing_extra_is_named(missing, monkeypatch, capsys):
+    """Rather than a traceback: what to install."""
+    for name in [name for name in sys.modules if name.startswith("pynamo_locking.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(pynamo_locking.cli, name.removeprefix("pynamo_locking.cli."), raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    assert main(["version"]) == 2
+    assert capsys.readouterr().err == (
+        f"pynamo-locking: the command line needs {missing}, which is not installed. "
+        f"Install what the extra `cli` brings: pip install typer rich\n"
+    )
+
+
+def test_another_missing_module_is_an_error(monkeypatch):
+    """What is not of the extra is not blamed on it."""
+
+    def fail(_name: str) -> None:
+        raise ModuleNotFoundError(name="boto3")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+
+    with pytest.raises(ModuleNotFoundError):
+        main(["version"])
+
+
+# Used wrongly
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lokcs"], "No such command 'lokcs'"),
+        (["locks", "break", "a"], "Missing option '--ticket'. See pynamo-locking locks break --help."),
+        (["locks", "break", "a", "--ticket", "x"], "Invalid value for '--ticket'"),
+        (["locks", "list"], "which table? Name it with --table, PYNAMO_LOCKING_TABLE, or table in [tool.pynamo-lock"),
+        (["tx", "list"], "which table of transactions? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE"),
+        (["tables", "check"], "which tables?"),
+        (["tx", "list", "--table", "t", "--state", "lost"], "pending, committed, finished, aborted, not 'lost'"),
+        (["locks", "list", "--model", "Order"], "'Order' names no model: write module:Class"),
+        (["locks", "list", "--model", "no_such.models:Order"], "there is no module 'no_such'"),
+        (["locks", "list", "--model", "json:Order"], "the module json has no 'Order'"),
+        (["locks", "list", "--model", "json:JSONDecoder"], "is not a model"),
+        (["locks", "list", "--model", "pynamo_locking:LockableModel"], "has no Meta.table_name"),
+        (["locks", "list", "--model", "tests.support.transaction_models:Transactions"], "cannot be locked"),
+        (["tx", "list", "--model", "tests.support.models:Locks"], "is no TransactionTable, and names none"),
+        (["locks", "list", "--table", "t", "--endpoint", "localhost:8000"], "is no URL"),
+        (["run", "--lock", "x", "--table", "t", "--lease", "1", "--", "true"], "too short"),
+        (["run", "--lock", "x", "--table", "t", "--grace", "31", "--", "true"], "half of the lease, 30 s, not 31 s"),
+        (["run", "--lock", "x", "--", "true"], "which table?"),
+        (["run", "--lock", "x", "--table", "t"], "Missing argument"),
+        (["locks", "list", "--table", "t", "--log-file", "/no/such/folder/log"], "cannot be written"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_used_wrongly(arguments, message, capsys):
+    """Exit code 2 and one sentence on stderr; with ``--json`` the same as a document. No request is made."""
+    words = 1 if arguments[0] in ("run", "lokcs") else 2
+    as_json = [*arguments[:words], "--json", *arguments[words:]]
+
+    assert main(arguments) == main(as_json) == 2
+    captured = capsys.readouterr()
+    first, second = captured.err.splitlines()
+
+    assert message in first
+    assert captured.out == ""
+    document = json.loads(second)["error"]
+    assert document == {"kind": "usage", "message": first.removeprefix("pynamo-locking: "), "exit_code": 2}
+
+
+def test_a_model_that_fails_to_import(tmp_path, capsys):
+    """Modules of the working directory are found; what their import raises is said."""
+    (tmp_path / "broken_models.py").write_text("raise RuntimeError('no database here')")
+    (tmp_path / "poor_models.py").write_text("import no_such_module")
+
+    assert main(["locks", "list", "--model", "broken_models:Order"]) == 2
+    assert "broken_models:Order cannot be imported: RuntimeError: no database here." in capsys.readouterr().err
+    assert main(["locks", "list", "--model", "poor_models:Order"]) == 2
+    assert "poor_models:Order cannot be imported: ModuleNotFoundError: No module named 'no" in capsys.readouterr().err
+    assert "" not in sys.path
+
+
+def test_a_program_that_does_not_exist(capsys):
+    """As in a shell; before anybody waits for a lock, so no table is needed."""
+    run = ["run", "--lock", "x", "--table", "t", "--"]
+
+    assert main([*run, "no-such-program"]) == 127
+    assert main([*run, os.devnull]) == 126
+    assert capsys.readouterr().err.splitlines() == [
+        "pynamo-locking: there is no program no-such-program.",
+        f"pynamo-locking: {os.devnull} cannot be executed.",
+    ]
+
+
+# Settings
+
+
+def write_file(folder: Path, text: str) -> None:
+    """Write a pyproject.toml."""
+    (folder / "pyproject.toml").write_text(f"[tool.other]\nkey = 1\n{text}", encoding="utf-8")
+
+
+FILE = """
+[tool.pynamo-locking]
+region = "from-file"
+table = "from-file"
+transaction-table = "from-file"
+log-file = "from-file"
+"""
+
+
+def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path, monkeypatch):
+    """Each setting for itself."""
+    write_file(tmp_path, FILE)
+    monkeypatch.setenv("PYNAMO_LOCKING_TABLE", "from-environment")
+    monkeypatch.setenv("PYNAMO_LOCKING_REGION", "from-environment")
+    monkeypatch.setenv("PYNAMO_LOCKING_LOG_FILE", "")
+
+    assert settings.load({"region": "from-option", "table": None}) == settings.Settings(
+        region="from-option",
+        table="from-environment",
+        transaction_table="from-file",
+        log_file="from-file",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[tool.pynamo-locking]"])
+def test_a_file_without_settings(text, tmp_path):
+    """Is no error; nor is a broken file that is none of ours."""
+    write_file(tmp_path, text)
+
+    assert settings.load({}) == settings.Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[tool.pynamo-locking]\nregoin = "x"', "has 'regoin' in [tool.pynamo-locking], which nobody knows"),
+        ("[tool.pynamo-locking]\ntable = 1", "table in [tool.pynamo-locking] must be a string"),
+        ("[tool.pynamo-locking]\ntable = ", "cannot be read"),
+    ],
+)
+def test_a_file_with_a_mistake(text, message, tmp_path):
+    """Says which, rather than to go on with another table."""
+    write_file(tmp_path, text)
+
+    with pytest.raises(Problem, match=r"pyproject\.toml") as caught:
+        settings.load({})
+    assert message in str(caught.value)
+
+
+def test_a_python_without_toml(tmp_path, monkeypatch):
+    """Says what to do, but only if there is something to read."""
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    write_file(tmp_path, "")
+    assert settings.load({}) == settings.Settings()
+
+    write_file(tmp_path, FILE)
+    with pytest.raises(Problem, match="pip install tomli"):
+        settings.load({})
+
+
+def test_a_profile_replaces_keys_of_the_environment_for_a_while(monkeypatch):
+    """As with the AWS command line; afterwards all is as it was."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    before = dict(os.environ)
+
+    with settings.profile_in_use("prod"):
+        assert os.environ["AWS_PROFILE"] == "prod"
+        assert "AWS_ACCESS_KEY_ID" not in os.environ
+    assert dict(os.environ) == before
+    with settings.profile_in_use(None):
+        assert dict(os.environ) == before
+
+
+# Errors
+
+
+def refusal(code: str) -> ClientError:
+    """What DynamoDB says."""
+    return ClientError({"Error": {"Code": code, "Message": "it said no"}}, "Scan")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "exit_code"),
+    [
+        (NoCredentialsError(), "no_credentials", 77),
+        (ScanError("failed", cause=NoCredentialsError()), "no_credentials", 77),
+        (ProfileNotFound(profile="x"), "no_credentials", 77),
+        (NoRegionError(), "usage", 2),
+        (refusal("AccessDeniedException"), "access_denied", 77),
+        (LockingError("no", cause=refusal("ExpiredTokenException")), "bad_credentials", 77),
+        (ConfigurationError("no table x", cause=refusal("ResourceNotFoundException")), "table_missing", 78),
+        (Unavailable(EndpointConnectionError(endpoint_url="http://x")), "unreachable", 69),
+        (ConfigurationError("a mistake"), "configuration", 78),
+        (OutcomeUnknown("no answer"), "outcome_unknown", 69),
+        (LockingError("something"), "failed", 69),
+        (refusal("ValidationException"), "failed", 69),
+    ],
+    ids=repr,
+)
+def test_errors_are_explained(error, kind, exit_code):
+    """By what is behind them."""
+    problem = explain(error)
+
+    assert (problem.kind, problem.exit_code) == (kind, exit_code)
+    assert problem.document()["error"].keys() == {"kind", "message", "exit_code"}
+
+
+def test_a_missing_region_and_missing_credentials(monkeypatch, tmp_path, capsys):
+    """End to end, with botocore's own search for them, which finds nothing."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    arguments = ["locks", "list", "--table", "locks", "--json"]
+
+    assert main(arguments) == 2
+    assert main([*arguments, "--region", "eu-west-1"]) == 77
+    assert main([*arguments, "--region", "eu-west-1", "--profile", "nobody"]) == 77
+    errors = [json.loads(line)["error"] for line in capsys.readouterr().err.splitlines()]
+
+    assert [each["kind"] for each in errors] == ["usage", "no_credentials", "no_credentials"]
+    assert "--region" in errors[0]["message"]
+    assert "--profile" in errors[1]["message"]
+    assert "nobody" in errors[2]["message"]
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    """What nobody expected is not made short."""
+    monkeypatch.setattr("pynamo_locking.cli.app.importlib.metadata.version", lambda _: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        main(["version"])
+
+
+@pytest.mark.parametrize("module", ["pynamo_locking", "pynamo_locking.cli"])
+def test_the_version_by_either_name(module):
+    """`python -m pynamo_locking` is the command line, and has the option that programs have."""
+    command = [sys.executable, "-m", module, "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    expected = f"pynamo-locking {importlib.metadata.version('pynamo-locking')}\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+
+
+def test_the_package_as_a_program_without_the_extra():
+    """Says what to install, as the command does."""
+    code = "import runpy, sys; sys.modules['typer'] = None; runpy.run_module('pynamo_locking', run_name='__main__')"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("pynamo-locking: the command line needs typer, which is not installed.")
+
+
+def test_a_command_is_still_needed(capsys):
+    """The option of the program changes nothing about a program without a command."""
+    assert main([]) == 2
+    assert "Name a command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nobody_reads_on(options):
+    """As with ``| head``: the exit code of a program that SIGPIPE has killed, and no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pynamo_locking.cli", "version", *options]
+    with os.fdopen(writer, "w") as stdout:
+        result = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+# Output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (59.94, "59.9 s"),
+        (60, "1 min"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (90_061, "1 d 1 h"),
+        (-5, "-5.0 s"),
+    ],
+)
+def test_durations_for_people(seconds, text):
+    """The two largest units."""
+    assert output.duration(seconds) == text
+
+
+def test_what_a_terminal_obeys_is_made_visible():
+    """An owner's label comes from whoever can write to the table."""
+    assert output.plain("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\x0a\\u202e"
+    assert output.plain("naïve [red]") == "naïve [red]"
+
+
+def test_what_a_terminal_obeys_in_errors_and_logs(capsys):
+    """Both may name owners; no line of theirs looks like one of ours."""
+    hostile = Problem("failed", "held by \x1b[2J\nWARNING", 69)
+    app._tell(hostile, as_json=False)
+    with output.logging_to(None, as_json=False):
+        output.logger.warning("held by \x1b[2J\nWARNING nobody")
+
+    assert capsys.readouterr().err == (
+        "pynamo-locking: held by \\x1b[2J\n    WARNING\nWARNING held by \\x1b[2J\n    WARNING nobody\n"
+    )
+
+
+def test_no_colours_in_a_pipe(monkeypatch, capsys):
+    """Whatever the environment says of colours."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    output.console().print("text", style="bold red")
+
+    assert capsys.readouterr().out == "text\n"
+
+
+def test_the_log(tmp_path, capsys):
+    """Warnings go to stderr, as JSON if all is, and into the file with time and process; then the handlers are gone."""
+    file, before = tmp_path / "log", list(output.logger.handlers)
+    with output.logging_to(str(file), as_json=True):
+        output.logger.warning("ticket %d", 1)
+        output.logger.info("not this")
+
+    assert json.loads(capsys.readouterr().err) == {"log": {"level": "warning", "message": "ticket 1"}}
+    assert file.read_text().rstrip().endswith(f" {os.getpid()} WARNING ticket 1")
+    assert logging.getLogger("pynamo_locking").handlers == before
+
+
+# The reference
+
+
+REFERENCE = Path(__file__).parents[3] / "docs/reference/command-line.md"
+SOURCE = Path(pynamo_locking.cli.__file__).parent
+
+
+def test_the_reference_is_complete():
+    """Every command, setting, exit code and kind of error stands in it."""
+    text = REFERENCE.read_text(encoding="utf-8")
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("*.py")))
+    kinds = {*re.findall(r'Problem\(\s*"(\w+)"', code), *re.findall(r'"\w+": "(\w+)",\n', code)} - {"pynamodb"}
+    wanted = [
+        *(f"`{' '.join(command)}" for command in COMMANDS),
+        *(f"`PYNAMO_LOCKING_{name}`" for name in (*VARIABLES, "NAME", "TICKET")),
+        *(f"`{name.replace('_', '-')}`" for name in settings.NAMES),
+        *(f"`{kind}`" for kind in kinds),
+        *(f"| {number.value} |" for number in Exit if number < Exit.NOT_EXECUTABLE),
+    ]
+
+    assert len(kinds) > 15
+    assert [each for each in wanted if each not in text] == []
+    assert set(VARIABLES) == {name.upper() for name in settings.NAMES}
+
+
+def test_a_lease_that_is_over_stands_out() -> None:
+    """Whoever watches at night sees the dead holder first, and a word tells it where there are no colours."""
+    entry = {"ticket": 1, "owner": "o", "mode": "exclusive", "permits": 1, "range_lower": None, "range_upper": None}
+    times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
+    holder, waiter = ({**entry, **each} for each in times)
+    lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
+    alive, dead = (row[-1] for row in lock_tables.lines([lock], {}))
+    assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]

@@ -1,0 +1,156 @@
+"""Which path a commit takes: everything once, within the limits, at the least cost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
+from pynamo_locking._core.paths import (
+    ROW_BYTES,
+    CannotBeStaged,
+    CommitPath,
+    MemberFacts,
+    Plan,
+    choose,
+    keys_in_rows,
+)
+from tests.unit.helpers import steady
+
+
+def writes(count: int, **facts: object) -> list[MemberFacts]:
+    return [
+        MemberFacts(is_write=True, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)
+    ]  # type: ignore[arg-type]
+
+
+def reads(count: int, **facts: object) -> list[MemberFacts]:
+    return [
+        MemberFacts(is_write=False, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)
+    ]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("members", "extra", "path"),
+    [
+        ([], 0, CommitPath.NOTHING),
+        ([], 1, CommitPath.NATIVE),
+        (reads(1), 0, CommitPath.READ),
+        (reads(500), 0, CommitPath.READ),
+        (writes(1), 0, CommitPath.SINGLE),
+        (writes(1), 1, CommitPath.NATIVE),
+        (writes(1) + reads(1), 0, CommitPath.NATIVE),
+        (writes(MOST_ACTIONS), 0, CommitPath.NATIVE),
+        (writes(MOST_ACTIONS), 1, CommitPath.LONG),
+        (writes(MOST_ACTIONS + 1), 0, CommitPath.LONG),
+        (writes(50) + reads(50), 0, CommitPath.NATIVE),
+        (writes(50) + reads(51), 0, CommitPath.LONG),
+        (writes(12, size=390_000), 0, CommitPath.LONG),
+    ],
+)
+def test_path(members: list[MemberFacts], extra: int, path: CommitPath) -> None:
+    """The cheapest path that can hold it is taken."""
+    assert choose(members, extra=extra).path is path
+
+
+MEMBERS = st.lists(
+    st.builds(
+        MemberFacts,
+        is_write=st.booleans(),
+        is_absent=st.booleans(),
+        can_be_marked=st.just(True),
+        wants_direct=st.booleans(),
+        size=st.integers(0, 400_000),
+        before_size=st.integers(0, 400_000),
+        key_size=st.integers(1, 2_000),
+    ),
+    max_size=260,
+)
+
+
+@steady
+@given(MEMBERS, st.integers(0, 3))
+def test_every_plan_does_everything_once_within_the_limits(members: list[MemberFacts], extra: int) -> None:
+    """Each write is direct or staged, each read checked or validated, and the decision fits into one transaction."""
+    plan = choose(members, extra=extra)
+    if plan.path is CommitPath.NOTHING:
+        assert members == []
+        return
+    written = sorted((*plan.direct, *plan.staged))
+    read = sorted((*plan.checked, *plan.validated))
+    assert written == [i for i, member in enumerate(members) if member.is_write]
+    assert read == [i for i, member in enumerate(members) if not member.is_write]
+    if plan.path is CommitPath.LONG:
+        assert 1 + extra + len(plan.direct) + len(plan.checked) <= MOST_ACTIONS
+        assert sum(members[i].size for i in plan.direct) <= MOST_BYTES
+        assert set(plan.marked) >= set(plan.staged)
+        # Reads that are validated before the decision need every written item to be marked first.
+        assert not plan.validated or set(plan.marked) == set(written)
+        assert plan.requests == 1 + plan.rows + len(plan.marked) + -(-len(plan.validated) // MOST_ACTIONS) + 1 + (
+            len(plan.staged) + 1 if plan.staged else 0
+        )
+    elif plan.path is CommitPath.NATIVE:
+        assert len(members) + extra <= MOST_ACTIONS
+        assert plan.staged == plan.validated == ()
+        assert plan.requests == 1
+
+
+def test_what_cannot_be_marked_is_direct() -> None:
+    """Items without a place for a mark come first into the decision, then new ones, then large ones."""
+    plan = choose([*writes(60), *writes(99, can_be_marked=False)])
+    assert plan.direct == tuple(range(60, 159))
+    plan = choose([*writes(60), *writes(60, is_absent=True), *writes(60, size=5000)])
+    assert set(plan.direct) == {*range(60, 120), *range(120, 159)}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        writes(100, can_be_marked=False) + writes(1),
+        writes(99, can_be_marked=False, size=50_000) + writes(2),
+        writes(40, can_be_marked=False) + reads(60) + writes(60),
+    ],
+    ids=["too many", "too large", "beside too many reads"],
+)
+def test_what_cannot_be_staged_is_refused(members: list[MemberFacts]) -> None:
+    """A transaction in which an item must be staged that cannot be is refused."""
+    with pytest.raises(CannotBeStaged):
+        choose(members)
+
+
+def test_reads_inside_or_outside() -> None:
+    """Few reads are checked by the decision; many are validated before it, and then every written item is marked."""
+    inside, outside = choose(writes(80) + reads(49)), choose(writes(80) + reads(50))
+    assert (len(inside.checked), len(inside.validated)) == (49, 0)
+    assert (len(outside.checked), len(outside.validated)) == (0, 50)
+    assert outside.marked == tuple(range(80))
+    assert outside.staged == ()
+    beside = choose(writes(39, can_be_marked=False) + reads(60) + writes(60))
+    assert (len(beside.checked), len(beside.validated)) == (60, 0)
+
+
+def test_costs_of_a_long_plan() -> None:
+    """250 updates of small items: 99 are written by the decision, 151 staged, each marked and finished."""
+    plan = choose(writes(250))
+    assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
+    keys = -(-151 * 50 // 1024)
+    assert plan.write_units == 1 + keys + 151 + 2 * (1 + 99) + 151 + 1
+    assert Plan(CommitPath.NOTHING).marked == ()
+
+
+@steady
+@given(st.lists(st.integers(1, ROW_BYTES), max_size=60))
+def test_keys_in_rows(sizes: list[int]) -> None:
+    """Every key is in one row, in its order, and no row is larger than allowed."""
+    rows = keys_in_rows(sizes)
+    assert [i for row in rows for i in row] == list(range(len(sizes)))
+    assert all(sum(sizes[i] for i in row) <= ROW_BYTES for row in rows)
+    assert all(len(row) > 0 for row in rows)
+
+
+def test_a_key_larger_than_a_row_has_one_of_its_own() -> None:
+    """A size beyond the limit is not split, and does not make an empty row."""
+    assert keys_in_rows([ROW_BYTES + 1]) == [range(1)]
+    assert keys_in_rows([1, ROW_BYTES + 1, 1]) == [range(1), range(1, 2), range(2, 3)]
+    assert keys_in_rows([]) == []
