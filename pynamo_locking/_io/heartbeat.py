@@ -11,15 +11,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pynamo_locking._core.lease import next_renewal, retry_delay
 from pynamo_locking._io import runtime
 from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.telling import Held
 from pynamo_locking.exceptions import LockLost
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._io.outages import Outage
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -33,22 +34,30 @@ _IDLE_S: Final = 5.0
 _SWEEP_AT: Final = 64
 
 
+class Renewable(Held, Protocol):
+    """What the heart knows of a held entry."""
+
+    outage: Outage
+
+    def renew(self) -> None: ...
+
+
 class Heart:
     """The set of entries to renew, and the threads that do it."""
 
     def __init__(self) -> None:
         self._condition = runtime.current.condition()
-        self._due: list[tuple[float, int, OwnEntry]] = []
+        self._due: list[tuple[float, int, Renewable]] = []
         self._order = itertools.count()
         self._threads = 0
         self._idle = 0
         self._released = 0
 
-    def add(self, own: OwnEntry) -> None:
+    def add(self, own: Renewable) -> None:
         """Renew an entry from now on, a third of its lease after its last renewal began."""
         self._push(own, next_renewal(own.deadline - own.entry.lease, own.entry.lease))
 
-    def remove(self, own: OwnEntry) -> None:  # noqa: ARG002 - the entry itself says that it has ended
+    def remove(self, own: Renewable) -> None:  # noqa: ARG002 - the entry itself says that it has ended
         """Note that an entry needs no more renewals; the heap is swept from time to time."""
         with self._condition:
             self._released += 1
@@ -57,7 +66,7 @@ class Heart:
                 heapq.heapify(self._due)
                 self._released = 0
 
-    def _push(self, own: OwnEntry, due: float) -> None:
+    def _push(self, own: Renewable, due: float) -> None:
         with self._condition:
             heapq.heappush(self._due, (due, next(self._order), own))
             if self._idle == 0:
@@ -93,7 +102,7 @@ class Heart:
                 if self._due and self._idle == 0:
                     self._start_thread()
 
-    def _next(self) -> OwnEntry | None:
+    def _next(self) -> Renewable | None:
         """Wait for the next entry that is due. None: this thread is not needed."""
         with self._condition:
             while True:
@@ -110,7 +119,7 @@ class Heart:
                     self._condition.notify()  # the one who stays may not know of the newest entry
                     return None
 
-    def _take(self) -> OwnEntry:
+    def _take(self) -> Renewable:
         """Take the first entry, and leave the watch to another thread: this one may be busy for long."""
         own = heapq.heappop(self._due)[2]
         if self._due and self._idle > 0:
@@ -119,7 +128,7 @@ class Heart:
             self._start_thread()
         return own
 
-    def _renew(self, own: OwnEntry) -> float | None:
+    def _renew(self, own: Renewable) -> float | None:
         """Renew once and return when to do it again; None when there is nothing left to renew."""
         if not own.possession.is_held:
             return None
@@ -138,7 +147,7 @@ class Heart:
             return next_renewal(started, lease)
         return self._soon(own)
 
-    def _soon(self, own: OwnEntry) -> float:
+    def _soon(self, own: Renewable) -> float:
         return runtime.current.monotonic() + retry_delay(own.entry.lease, runtime.current.jitter())
 
 
