@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -266,7 +265,7 @@ async def _leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseExcept
                 loops.leave_behind(leave, own)
         else:
             await loops.to_the_end(leave_once)
-    except (Exception, asyncio.CancelledError):
+    except (Exception, loops.Cancelled):
         raise
     except BaseException:  # an interrupt, perhaps before a thread has begun
         if left:

@@ -56,6 +56,9 @@ class Bug:
         """Have the bug in the library for a while."""
         with contextlib.ExitStack() as undo:
             for target, name, value in self.patches:
+                assert hasattr(target, name) or name == "token", (
+                    f"{target!r} has no {name!r}: the bug would not be there"
+                )
                 if name in vars(target):
                     undo.callback(setattr, target, name, vars(target)[name])
                 else:
