@@ -62,9 +62,10 @@ simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
 	$(BIN)/python -m tests.soak
 
-lint: $(VENV)/.lint ## ruff, mypy --strict, pyright
+lint: $(VENV)/.lint ## ruff, import-linter, mypy --strict, pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

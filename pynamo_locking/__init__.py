@@ -6,10 +6,17 @@ import typing as _typing
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
 from pynamo_locking._core.queue import Entry, LockState
-from pynamo_locking._io.recovery import SweepReport
-from pynamo_locking.attributes import LockAttribute, TTLAttribute, VersionAttribute
-from pynamo_locking.batches import GuardedBatch
-from pynamo_locking.contexts import locked_all
+from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.several import locked_all
+from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
+from pynamo_locking._models.batches import GuardedBatch
+from pynamo_locking._models.expiring import ExpiringMixin
+from pynamo_locking._models.lockable import LockableMixin, LockableModel
+from pynamo_locking._models.named_lock import NamedLock
+from pynamo_locking._models.transact_write import TransactWrite
+from pynamo_locking._models.versioned import VersionedMixin
+from pynamo_locking._transactions.recovery import SweepReport
+from pynamo_locking._transactions.transaction_table import TransactionTable, outcome, recover, sweep
 from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
@@ -26,20 +33,13 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
     TransactionConflict,
 )
-from pynamo_locking.expiring import ExpiringMixin
-from pynamo_locking.locks import Lock
-from pynamo_locking.models import LockableMixin, LockableModel
-from pynamo_locking.named import NamedLock
-from pynamo_locking.transact_write import TransactWrite
-from pynamo_locking.transaction_table import TransactionTable, outcome, recover, sweep
-from pynamo_locking.versioned import VersionedMixin
 
 if _typing.TYPE_CHECKING:
-    from pynamo_locking._core.paths import Plan
-    from pynamo_locking.aio import AsyncLock, alocked_all
-    from pynamo_locking.intervals import IntervalMixin
-    from pynamo_locking.running import current_transaction, transaction, transactional
-    from pynamo_locking.transactions import Transaction
+    from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._intervals.interval_mixin import IntervalMixin
+    from pynamo_locking._locks.async_lock import AsyncLock, alocked_all
+    from pynamo_locking._transactions.running import current_transaction, transaction, transactional
+    from pynamo_locking._transactions.transaction import Transaction
 
 __all__ = [
     "AsyncLock",
@@ -90,11 +90,11 @@ __all__ = [
 #: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, locks for asyncio load asyncio,
 #: and most programs need neither.
 _LATER = {
-    **dict.fromkeys(("current_transaction", "transaction", "transactional"), "running"),
-    **dict.fromkeys(("AsyncLock", "alocked_all"), "aio"),
-    "Plan": "_core.paths",
-    "Transaction": "transactions",
-    "IntervalMixin": "intervals",
+    **dict.fromkeys(("current_transaction", "transaction", "transactional"), "_transactions.running"),
+    **dict.fromkeys(("AsyncLock", "alocked_all"), "_locks.async_lock"),
+    "Plan": "_core.commit_paths",
+    "Transaction": "_transactions.transaction",
+    "IntervalMixin": "_intervals.interval_mixin",
 }
 
 

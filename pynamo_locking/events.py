@@ -24,7 +24,7 @@ from pynamo_locking._core.events import (
     WriteInDoubt,
     WriteRefused,
 )
-from pynamo_locking._io.events import Subscription, subscribe
+from pynamo_locking._io.event_stream import Subscription, subscribe
 
 __all__ = [
     "Acquired",

@@ -30,44 +30,32 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.outcome import BatchResult
     from pynamo_locking._core.queue import LockState
 
+__all__ = [
+    "BatchError",
+    "ConfigurationError",
+    "Conflict",
+    "CorruptRow",
+    "ItemLocked",
+    "ItemNotFound",
+    "LockLost",
+    "LockTimeout",
+    "LockingError",
+    "OutcomeUnknown",
+    "OverlapError",
+    "StaleVersion",
+    "TransactionAborted",
+    "TransactionConflict",
+]
+
 _Error = TypeVar("_Error", bound="LockingError")
-
-
-class LockingError(Exception):
-    """Base class of everything this package raises.
-
-    Attributes:
-        cause: the exception of botocore or PynamoDB behind this one, or None.
-    """
-
-    cause: Exception | None
-
-    def __init__(self, message: str, *, cause: Exception | None = None) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-    @property
-    def cause_response_code(self) -> str | None:
-        """DynamoDB's error code, or None where there was no response at all.
-
-        PynamoDB's own property fails with an AttributeError on transport errors; this one does not.
-        """
-        return self._error_field("Code")
-
-    @property
-    def cause_response_message(self) -> str | None:
-        """DynamoDB's error message, or None where there was no response at all."""
-        return self._error_field("Message")
-
-    def _error_field(self, name: str) -> str | None:
-        response: dict[str, dict[str, str]] = getattr(self.cause, "response", None) or {}
-        return response.get("Error", {}).get(name)
 
 
 class Conflict(LockingError):
@@ -309,10 +297,6 @@ class CorruptRow(LockingError):
     key: dict[str, Any] | None = None
     field: str = ""
     found: str = ""
-
-
-class ConfigurationError(LockingError, ValueError):
-    """Arguments, settings, models or tables that cannot work. The message says what to change."""
 
 
 def as_model(model: type[Any], image: dict[str, Any]) -> Any:

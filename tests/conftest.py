@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking._io import leaving, own
+from pynamo_locking._locks import held_entry, removal
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
 from tests.engines.servers import Servers
 
@@ -49,9 +49,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _nothing_is_renewed_afterwards() -> Iterator[None]:
     """What a test leaves locked is not renewed during the next one, which may count or lose requests."""
     yield
-    for entry in tuple(own.held):
+    for entry in tuple(held_entry.held):
         entry.possession = entry.possession.over()
-    leaving._unfinished.clear()
+    removal._unfinished.clear()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from benchmarks.contenders import Place
 from benchmarks.locks.crew import process
 from benchmarks.locks.tables import markdown
 from pynamo_locking import NamedLock
-from pynamo_locking._io.own import OwnEntry
+from pynamo_locking._locks.held_entry import OwnEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

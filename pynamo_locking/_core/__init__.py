@@ -1,1 +1,1 @@
-"""Decides: pure functions and frozen dataclasses. No I/O, clock, thread or randomness."""
+"""Decides: pure functions and values, without clocks, threads or requests."""

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 EXCLUSIVE: Final = "exclusive"
+
+
 SHARED: Final = "shared"
+
 
 #: DynamoDB's type and the value in DynamoDB's form: ``("N", "12.5")``, ``("S", "a")``, ``("B", b"a")``.
 Bound = tuple[str, Any]

@@ -9,15 +9,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+
+
 CANCELLED: Final = "TransactionCanceledException"
+
+
 INVALID: Final = "ValidationException"
+
+
 NO_TABLE: Final = "ResourceNotFoundException"
+
+
 TABLE_EXISTS: Final = "ResourceInUseException"
+
 
 #: The condition of one action of a transaction was not met.
 ACTION_FAILED: Final = "ConditionalCheckFailed"
 
+
 HTTP_CLIENT_ERROR: Final = 400
+
+
 HTTP_SERVER_ERROR: Final = 500
 
 
@@ -35,6 +47,7 @@ class Answer(Enum):
 #: The request was not applied, and the same request may be applied later.
 PASSING: Final = frozenset({Answer.CONFLICT, Answer.BUSY, Answer.NOT_SENT})
 
+
 _BY_CODE: Final = {
     CONDITION_FAILED: Answer.REFUSED,
     "TransactionConflictException": Answer.CONFLICT,
@@ -48,6 +61,7 @@ _BY_CODE: Final = {
     "InternalFailure": Answer.UNANSWERED,
     "ServiceUnavailable": Answer.UNANSWERED,
 }
+
 
 #: Codes of single actions of a cancelled transaction, besides "None".
 _BY_REASON: Final = {

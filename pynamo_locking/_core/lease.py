@@ -7,23 +7,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Union
 
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import MOST_WAITERS
-from pynamo_locking.exceptions import ConfigurationError
 
 Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
+
 
 #: A waiter's clock may run this much faster than the holder's before an eviction could come early.
 #: Quartz is a thousand times better; virtual machines under load are the reason for the width.
 RATE_MARGIN: Final = 0.05
 
+
 #: Leases are stored in whole milliseconds, and one of none would be renewed without a pause.
 SHORTEST_LEASE_S: Final = 0.001
+
 
 #: The longest lease, unless the settings of a lock say otherwise.
 LONGEST_LEASE_S: Final = 24 * 3600.0
 
+
 #: A lease is renewed after this part of it, which leaves room for two missed renewals.
 RENEW_AFTER: Final = 1 / 3
+
 
 #: Idle lock rows are left to DynamoDB's TTL this long after the last lease in them has ended.
 IDLE_TTL_S: Final = 24 * 3600

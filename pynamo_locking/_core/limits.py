@@ -17,18 +17,31 @@ if TYPE_CHECKING:
 
 #: The largest values of key attributes, in bytes.
 LARGEST_KEYS: Final = {"hash": 2048, "range": 1024}
+
+
 #: The largest item, in bytes, names included.
 LARGEST_ITEM: Final = 400 * 1024
+
+
 #: The longest expression, in bytes: of an update of 315 attributes inside a lock, of 329 outside.
 LONGEST_EXPRESSION: Final = 4096
+
+
 #: Actions of a native transaction.
 MOST_ACTIONS: Final = 100
+
+
 #: What is put into a native transaction at most, in bytes: DynamoDB's 4 MB, less what names and expressions take.
 MOST_BYTES: Final = 3_800_000
+
+
 #: The largest entry in the queue of a lock, in bytes, with its ticket and the longest label; ends of a range add to it.
 LARGEST_ENTRY: Final = 512
+
+
 #: So many may wait for one lock, or hold it together: of the largest entries, they take half of an item.
 MOST_WAITERS: Final = LARGEST_ITEM // 2 // LARGEST_ENTRY
+
 
 _TYPE_NAMES: Final = {
     "S": "a string",

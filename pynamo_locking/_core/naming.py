@@ -7,19 +7,26 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import quote
 
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import LARGEST_KEYS
-from pynamo_locking.exceptions import ConfigurationError
 
 #: No name of `row_name` begins like this: it would write the sign as %23.
 GUARD_PREFIX: Final = "guard#"
 
+
 #: The longest label of an owner, in bytes of UTF-8. All labels of a queue are in one item.
 LONGEST_OWNER: Final = 256
 
+
 #: DynamoDB's limits for numbers: 38 digits, 1E-130 to 9.99...E+125.
 MAX_DIGITS: Final = 38
+
+
 MIN_EXPONENT: Final = -130
+
+
 MAX_EXPONENT: Final = 125
+
 
 #: The decimal context of the caller would round long numbers to 28 digits, and make two keys one.
 _EXACT: Final = Context(prec=10_000, traps=[])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: How many evicted holders a lock document remembers, one per slot. See `LockState.was_evicted`.
 EVICTION_SLOTS: Final = 8
 
+
 #: The most entries removed by one request; keeps the expression far below DynamoDB's 4 KB.
 EVICT_AT_ONCE: Final = 25
 

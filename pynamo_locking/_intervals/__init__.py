@@ -1,1 +1,1 @@
-"""How rows are kept from overlapping each other: above the transactions, which write them."""
+"""Rows that do not overlap."""

@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import limits
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._intervals.touching import Touched, guards_in, note_touched, touched_in
+from pynamo_locking._intervals.guard_row import Touched, guards_in, note_touched, touched_in
+from pynamo_locking._intervals.search import overlapping
 from pynamo_locking._intervals.unsure import Memory, forget_unsure, note_unsure, unsure_of
-from pynamo_locking._io import runtime, versions
-from pynamo_locking._io.expiry import is_expired
-from pynamo_locking._io.reading import Reader
-from pynamo_locking._io.spans import overlapping
-from pynamo_locking._io.together import settle
+from pynamo_locking._io import runtime
+from pynamo_locking._io.transactional_reads import settle
+from pynamo_locking._items import knowledge, versions
+from pynamo_locking._items.expiry import is_expired
+from pynamo_locking._models.isolation import Reader
+from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import (
-    ConfigurationError,
     Conflict,
     ItemLocked,
     OverlapError,
@@ -39,21 +41,22 @@ from pynamo_locking.exceptions import (
     also,
     as_model,
 )
-from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from pynamo_locking._intervals.axis import Axis
     from pynamo_locking._intervals.placing import Placing
-    from pynamo_locking._io.member import Member
-    from pynamo_locking._io.requests import Image
-    from pynamo_locking._io.spans import Axis
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._transactions.member import Member
 
 #: So many rows a guard names before they are settled: with more it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
 
+
 #: One page of so many rows nearly always shows that nothing is in the way.
 _PAGE: Final = 5
+
 
 #: So many rows in the way are told.
 _MOST_TOLD: Final = 20
@@ -223,7 +226,7 @@ class Disjoint:
         kept = [key for placing in self._placings for key in (placing.key, placing.leaves)]
         for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
             item = as_model(self._axis.model, image)
-            if self._axis.key_in(image) not in kept and versions.known(item).version is not None:
+            if self._axis.key_in(image) not in kept and knowledge.known(item).version is not None:
                 begun._members.of(item, is_write=True, replaces=False).delete(None, checks=True)
                 self._has_cleared = True
 
@@ -292,15 +295,15 @@ class Disjoint:
             return False
         stored = versions.known_of(model, image)
         ours = next((each for each in unsure_of(row) if each.write_id == stored.write_id), None)
-        if ours is None or stored == versions.known(row):
+        if ours is None or stored == knowledge.known(row):
             return False
         if ours.asked == placing.asked():
             fresh = model.from_raw_data(copy.deepcopy(image))
             row.attribute_values = fresh.attribute_values
-            versions.copy_knowledge(fresh, row)
+            knowledge.copy_knowledge(fresh, row)
             return True
         if ours.may_be_followed_by(placing.kind):
-            versions.set_known(row, stored)
+            knowledge.set_known(row, stored)
             placing.is_adopted = True
         return False
 

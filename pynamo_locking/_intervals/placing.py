@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import colliding
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._intervals.unsure import MOVE, SAVE, UPDATE, Unsure
-from pynamo_locking._io import expiry, rows, versions
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking._items import expiry, keys, knowledge, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.intervals import Span
-    from pynamo_locking._io.member import Member
-    from pynamo_locking._io.requests import Image
-    from pynamo_locking._io.spans import Axis
-    from pynamo_locking.guarded import GuardedMixin
-    from pynamo_locking.transactions import Transaction
+    from pynamo_locking._intervals.axis import Axis
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._models.writing import GuardedMixin
+    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._transactions.transaction import Transaction
 
 
 @dataclass
@@ -93,7 +93,7 @@ def _placing(
     hash_key = row._key_values()[0]
     edge = span.lower if axis.is_by_begin else span.upper
     assert edge is not None  # noqa: S101 - it has both
-    key = rows.key_of(type(row), hash_key, edge.value)
+    key = keys.key_of(type(row), hash_key, edge.value)
     [stored] = (value for name, value in key.items() if name != axis.key_name)
     guard = guard_name(axis.model.Meta.table_name, next(iter(stored.items())))
     return Placing(row, hash_key, guard, key, span, write, kind, asked)
@@ -123,7 +123,7 @@ def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *,
 
     span = whole(axis, *(getattr(row, name) for name in axis.names))
     placing = _placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
-    if not checks or versions.known(row).version is not None:
+    if not checks or knowledge.known(row).version is not None:
         placing.stored_at = placing.key
     return placing
 
@@ -163,7 +163,7 @@ def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
 
     span = whole(axis, begin, end)
     placing = _placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
-    placing.stored_at = rows.key_of(type(row), *row._key_values())
+    placing.stored_at = keys.key_of(type(row), *row._key_values())
     return placing
 
 
@@ -176,7 +176,7 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     expires = expiry.attribute_name(type(row))
     member.delete(None if expires is None else expiry.alive(expires), checks=True)
     tx._count_in_guard(member)
-    versions.set_known(row, Known())
+    knowledge.set_known(row, Known())
     lock = row._lock_attribute()
     for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
         row.attribute_values.pop(name, None)

@@ -1,1 +1,1 @@
-"""Acts: the only importers of time, threading, randomness and botocore; all condition text."""
+"""Acts: clocks, threads and requests. The only folder that imports time, threading, random, asyncio or botocore."""

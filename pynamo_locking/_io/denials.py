@@ -6,20 +6,21 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.error_codes import INVALID, NO_TABLE
-from pynamo_locking._io import records, transport
-from pynamo_locking.exceptions import ConfigurationError, LockingError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._io import answers, lock_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamodb.models import Model
 
-    from pynamo_locking._io.requests import Image, Row
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
 
 
 def final(row: Row, error: Exception) -> LockingError:
     """Return the error for a request about a lock that DynamoDB refuses however often it is sent."""
-    code, message = transport.code_of(error), transport.message_of(error)
+    code, message = answers.code_of(error), answers.message_of(error)
     if code == NO_TABLE:
         return ConfigurationError(
             f"cannot lock {row.label}: there is no table {row.table!r}. "
@@ -41,7 +42,7 @@ def final(row: Row, error: Exception) -> LockingError:
 
 def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> LockingError:
     """Return the error for a request to a table of transactions that DynamoDB refuses however often it is sent."""
-    code, message = transport.code_of(error), transport.message_of(error)
+    code, message = answers.code_of(error), answers.message_of(error)
     if code == NO_TABLE:
         return ConfigurationError(
             f"there is no table of transactions {table!r}: create it (its create_table()), or correct "
@@ -57,8 +58,8 @@ def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> Loc
 
 def _is_about_keys(error: Exception) -> bool:
     """Tell whether a request was refused since its table has other keys: each engine has words of its own for that."""
-    says = re.search(r"\bkeys?\b", transport.message_of(error), re.IGNORECASE)
-    return transport.code_of(error) == INVALID and says is not None
+    says = re.search(r"\bkeys?\b", answers.message_of(error), re.IGNORECASE)
+    return answers.code_of(error) == INVALID and says is not None
 
 
 def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:
@@ -68,14 +69,12 @@ def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Excepti
         f"{failure}: the table {table!r} does not have the keys that its model says, {keys}. Nothing was written. Name "
         f"another table in Meta.table_name, or correct the model (for a NamedLock: "
         f"`name = UnicodeAttribute(hash_key=True, attr_name=...)`): the keys of a table cannot be changed. "
-        f"DynamoDB said: {transport.message_of(error)}",
+        f"DynamoDB said: {answers.message_of(error)}",
         cause=error,
     )
 
 
 # Items of other programs
-
-
 def foreign(failure: str, table: str, found: str) -> ConfigurationError:
     """Return the error for an item that another program has stored where a row of ours would be.
 
@@ -99,7 +98,7 @@ def refuse_foreign(row: Row, image: Image) -> None:
             table whose rows all have it.
     """
     stored = image.get(row.attribute)
-    if (stored is None and row.may_create) or stored not in (None, records.EMPTY, records.NULL):
+    if (stored is None and row.may_create) or stored not in (None, lock_document.EMPTY, lock_document.NULL):
         what = "no attribute" if stored is None else "something that is no lock in its attribute"
         raise foreign(f"cannot lock {row.label}", row.table, f"{what} {row.attribute!r}")
 

@@ -13,19 +13,19 @@ from pynamo_locking.exceptions import CorruptRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pynamo_locking._core.queue import LockState
-    from pynamo_locking._io.requests import Row
-
 _T = TypeVar("_T")
+
 
 #: What reading a row raises that this library has not written.
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 
+
 #: What to do about a broken lock document.
-_ADVICE: Final = (
+ADVICE: Final = (
     "The lock cannot be used, nor what it guards be written, until that is mended. Remove that attribute of the item "
     "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make it anew."
 )
+
 
 #: So much of a stored value is shown.
 _SHOWN: Final = 80
@@ -65,18 +65,6 @@ def corrupt(what: str, flaw: str, *, table: str, key: Mapping[str, Any], advice:
     error.table, error.key = table, dict(key)
     error.field, _, error.found = flaw.partition(" is ")
     return error
-
-
-def trusted(row: Row, state: LockState) -> LockState:
-    """Return the lock document of a row, for those who act upon it.
-
-    Raises:
-        CorruptRow: it is broken.
-    """
-    if state.unreadable:
-        what = f"the lock in the attribute {row.attribute!r} of {row.label}"
-        raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=_ADVICE)
-    return state
 
 
 def flaw_in(parse: Callable[[Mapping[str, Any]], object], stored: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ what the request did has been undone; a task whose loop has gone leaves that to 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import logging
 import weakref
@@ -21,25 +20,24 @@ from pynamo_locking._io import runtime
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._io.own import OwnEntry
-    from pynamo_locking._io.pauses import Pause, Steps
-    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.pauses import Pause
+    from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
 
+
 T = TypeVar("T")
+
 
 #: Requests in flight at once. Below the 50 connections of the locks' own pool, of which the heartbeat needs some.
 MAX_THREADS: Final = 32
+
 
 #: A longer pause is cut: the clocks of loops overflow somewhere, and who wakes up too early looks again.
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
 Cancelled = asyncio.CancelledError
-
-#: The class of what `aclose` of an async generator returns; Python has no public name for it.
-_CLOSING: Final = "async_generator_athrow"
 
 
 class Crew:
@@ -97,9 +95,6 @@ class Crew:
 
 
 crew = Crew()
-
-#: Attempts that are not over. Kept here, or the collector would close them in the middle of a step, or of anything.
-_underway: set[Taking] = set()
 
 
 def start(work: Callable[[], object], *, is_urgent: bool = True) -> None:
@@ -206,110 +201,6 @@ async def spend(pause: Pause) -> Image | None:
 def _end(pause: asyncio.Future[None] | None) -> None:
     if pause is not None and not pause.done():
         pause.set_result(None)
-
-
-class Taking:
-    """An attempt to take a lock, made step by step in threads. One of them is at it at a time.
-
-    Args:
-        steps: the attempt.
-        hold: called with the entry once it is granted, and returns it; releases it if it raises.
-    """
-
-    def __init__(self, steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> None:
-        self._steps = steps
-        self._hold = hold
-        self._stepping = runtime.current.exclusive()
-        self._forks = runtime.forks
-        self._own: OwnEntry | None = None
-        self.is_over = False
-        _underway.add(self)
-
-    @property
-    def own(self) -> OwnEntry:
-        """Our entry, once `advance` has returned None."""
-        assert self._own is not None  # noqa: S101 - see above
-        return self._own
-
-    def advance(self, told: Image | None) -> Pause | None:
-        """Go on to the next pause; None: the lock is ours."""
-        with self._stepping:
-            if self.is_over:
-                return None
-            try:
-                return self._steps.send(told)
-            except StopIteration as done:
-                _underway.discard(self)
-                self._own = self._hold(done.value)
-                return None
-            except BaseException:
-                _underway.discard(self)
-                self.is_over = True
-                raise
-
-    def abandon(self) -> None:
-        """Leave nothing behind: after the step that is being made, if there is one."""
-        with self._stepping:
-            self.is_over = True
-            self._steps.close()
-            _underway.discard(self)
-            own, self._own = self._own, None
-            if own is None:
-                return
-            try:
-                own.release_and_count()
-            except Exception as error:  # noqa: BLE001 - that the task was cancelled says more
-                logger.warning("%s (after its task was cancelled)", error)
-
-    def leave_behind(self) -> None:
-        """Do the same in a thread, because nobody can wait for it; in a forked child it is not ours to do."""
-        if self._forks == runtime.forks:
-            leave_behind(self.abandon, self._own)
-
-
-def leave_behind(work: Callable[[], object], own: OwnEntry | None) -> None:
-    """Give a lock back in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
-    try:
-        start(work)
-    except RuntimeError:
-        if own is not None:
-            own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
-
-
-def can_wait(own: OwnEntry) -> bool:
-    """Tell whether the task that is being closed can wait while it gives a lock back.
-
-    An async generator can, when it is closed by the task that took the lock, or by a task that the loop begins for
-    nothing else. What the collector closes cannot: its loop has gone, and if a task runs, it is somebody else's.
-    """
-    party = runtime.current.party()
-    task = party[-1]() if isinstance(party[-1], weakref.ref) else None
-    return task is not None and (own.party == party or type(task.get_coro()).__name__ == _CLOSING)
-
-
-async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> OwnEntry:
-    """Take a lock, or leave nothing behind, also if the task is cancelled or its loop has gone.
-
-    Args:
-        steps: of an `Acquisition`.
-        hold: as for `Taking`.
-    """
-    taking, told = Taking(steps, hold), None
-    try:
-        while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
-            told = await spend(pause)
-    except BaseException as error:
-        try:
-            if isinstance(error, GeneratorExit):
-                taking.leave_behind()
-            elif not taking.is_over:
-                with contextlib.suppress(Cancelled):  # by one that comes on top of it
-                    await to_the_end(taking.abandon)
-        except BaseException:  # an interrupt on top of it, perhaps before a thread has begun
-            taking.leave_behind()
-            raise
-        raise
-    return taking.own
 
 
 def _start_anew_after_fork() -> None:

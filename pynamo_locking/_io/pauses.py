@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.requests import Image
+    from pynamo_locking._io.stored import Image
 
 T = TypeVar("T")
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._io.headers import HeaderTable
-from pynamo_locking.exceptions import LockingError
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._io.header_requests import HeaderTable
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.lock_document import Row
 
 #: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
 _INDEX: Final = re.compile("[0-9]{5,9}")
+
 
 #: So much of a stored name is shown in an error.
 _SHOWN: Final = 255

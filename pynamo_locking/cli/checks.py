@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._core.error_codes import NO_TABLE
-from pynamo_locking._io import administration
-from pynamo_locking._io.administration import describe, keys_in, keys_of, ttl_of
+from pynamo_locking._edge import NO_TABLE, administration, describe, keys_in, keys_of, ttl_of
 from pynamo_locking.cli.problems import EXPECTED, explain, said
 
 if TYPE_CHECKING:

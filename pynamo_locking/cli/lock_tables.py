@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from pynamo_locking._io import inspection
+from pynamo_locking._edge import inspection
 from pynamo_locking.cli import output
 
 if TYPE_CHECKING:

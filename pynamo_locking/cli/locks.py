@@ -8,8 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamo_locking import ConfigurationError, OutcomeUnknown
-from pynamo_locking._core.naming import plain
-from pynamo_locking._io import inspection, listing
+from pynamo_locking._edge import inspection, key_text, plain
 from pynamo_locking.cli import lock_tables, output, watching
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
@@ -183,7 +182,7 @@ def repair(
 
 def _model(session: Session, model: str | None, attribute: str, prefix: str | None) -> type[LockableMixin]:
     found = session.lockable(model, attribute)
-    if prefix and [key.attr_type for key in listing.key_attributes(found)][:1] != ["S"]:
+    if prefix and [key.attr_type for key in key_text.key_attributes(found)][:1] != ["S"]:
         raise usage(f"--prefix is for names and keys that are strings, and those of {found.Meta.table_name} are not.")
     return found
 
@@ -209,10 +208,10 @@ def _table(document: dict[str, Any]) -> RenderableType:
 
 def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:
     texts = [key] if range_key is None else [key, range_key]
-    if len(texts) < len(listing.key_attributes(model)) and getattr(model.Meta, "lock_table", None) is None:
+    if len(texts) < len(key_text.key_attributes(model)) and getattr(model.Meta, "lock_table", None) is None:
         raise usage(f"the items of {model.Meta.table_name} have a range key: name it after the KEY.")
     try:
-        hash_value, range_value = (*listing.keys_from_text(model, texts), None)[:2]
+        hash_value, range_value = (*inspection.keys_from_text(model, texts), None)[:2]
         model._target_of(hash_value, range_value)  # refuses values that cannot be a key
     except ConfigurationError as error:
         raise usage(str(error)) from error

@@ -11,7 +11,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
-from pynamo_locking._io import listing
+from pynamo_locking._edge import inspection
 from pynamo_locking.cli.problems import usage
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
     changed = {
         name: value for name, value in (("region", settings.region), ("host", settings.endpoint)) if value is not None
     }
-    models = [each for each in listing.with_tables([model]) if changed]
+    models = [each for each in inspection.with_tables([model]) if changed]
     before = [(each, {name: vars(each.Meta).get(name, _MISSING) for name in changed}) for each in models]
     for each in models:
         _set(each, changed)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from pynamo_locking._core.naming import plain
+from pynamo_locking._edge import plain
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:

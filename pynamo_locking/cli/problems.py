@@ -20,7 +20,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._core.error_codes import NO_TABLE
+from pynamo_locking._edge import NO_TABLE
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamo_locking import ConfigurationError, LockLost, LockTimeout
-from pynamo_locking._core.naming import plain
+from pynamo_locking._edge import plain
 from pynamo_locking.cli import output
 from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.command import argument, command, flag, option

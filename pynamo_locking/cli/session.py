@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typing_extensions import Self
 
-from pynamo_locking._io.administration import describe
+from pynamo_locking._edge import describe
 from pynamo_locking.cli import models, output
 from pynamo_locking.cli import settings as where
 from pynamo_locking.cli.problems import Exit, Problem, usage

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
-from pynamo_locking._core.error_codes import TABLE_EXISTS
-from pynamo_locking._io import administration, listing
+from pynamo_locking._edge import TABLE_EXISTS, administration, inspection
 from pynamo_locking.cli import checks, models, output
 from pynamo_locking.cli.command import argument, command, flag, group
 from pynamo_locking.cli.problems import Exit, said, usage
@@ -104,7 +103,7 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
     if session.settings.transaction_table is not None:
         found.append(session.transactions(None))
     for name in names or ():
-        found += listing.with_tables([session.model(name)])
+        found += inspection.with_tables([session.model(name)])
     by_table: dict[tuple[str, str], type[Model]] = {}
     for model in found:  # of those for the same rows the last one, which is an application's own if there is one
         role = checks.role_of(model)

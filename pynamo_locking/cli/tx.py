@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from pynamo_locking._core.naming import plain
-from pynamo_locking._io import recovery
+from pynamo_locking._edge import plain, recovery
 from pynamo_locking.cli import output
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.live import Live
 from rich.segment import Segment
 
-from pynamo_locking._core.naming import plain
-from pynamo_locking._io.inspection import text_of_ms
+from pynamo_locking._edge import plain, text_of_ms
 from pynamo_locking.cli import output
 from pynamo_locking.cli.problems import EXPECTED, Problem, explain
 

@@ -7,8 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
-from pynamo_locking._io import entity_tags
+from pynamo_locking._edge import LONGEST_LEASE_S, believed, entity_tags
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking import ConfigurationError, LockSettings
-from pynamo_locking._io import listing
+from pynamo_locking._edge import inspection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def configure(models: Iterable[type[Model]], settings: Mapping[str, Any]) -> Non
         ConfigurationError: a model was used, or configured otherwise, before. A class has one place at a time.
     """
     with _configuring:
-        for model in listing.with_tables(models):
+        for model in inspection.with_tables(models):
             _configure(model, {key: value for key, value in settings.items() if value is not None})
 
 
@@ -100,7 +100,7 @@ def _late(model: type[Model], what: str) -> ConfigurationError:
 def reset(models: Iterable[type[Model]]) -> None:
     """Put models back to where their classes say: for tests that make applications with other configurations."""
     with _configuring:
-        for model in listing.with_tables(models):
+        for model in inspection.with_tables(models):
             meta: Any = model.Meta
             before = _configured.pop(meta, None)
             if before is not None:

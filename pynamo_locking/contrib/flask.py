@@ -22,7 +22,7 @@ from flask import appcontext_pushed, current_app, g, has_request_context, make_r
 from flask.cli import AppGroup
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._io import entity_tags, inspection, listing
+from pynamo_locking._edge import entity_tags, inspection
 from pynamo_locking.contrib import _http, _meta, _queues
 from pynamo_locking.contrib._http import PreconditionRequired
 from pynamo_locking.exceptions import ConfigurationError, LockingError
@@ -64,7 +64,7 @@ class PynamoLocking:
     """
 
     def __init__(self, models: Sequence[type[Model]]) -> None:
-        self.models: list[type[Model]] = listing.with_tables(models)
+        self.models: list[type[Model]] = inspection.with_tables(models)
 
     def init_app(self, app: Flask) -> None:
         """Configure the models as an application says, and add everything else to it.

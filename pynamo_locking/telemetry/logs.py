@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import events
-from pynamo_locking._core.naming import plain
+from pynamo_locking._edge import plain
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:

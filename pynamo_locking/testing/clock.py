@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import Self
 
-from pynamo_locking._io import heartbeat, runtime
-from pynamo_locking._io.heartbeat import Heart
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import heartbeat
+from pynamo_locking._locks.heartbeat import Heart
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import clock_view
 from pynamo_locking.testing._timeline import Condition, Event, Mutex, Timeline
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._locks.held_entry import OwnEntry
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import Self
 
 from pynamo_locking._expressions.refusals import Refusal
-from pynamo_locking._io import local, runtime
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import held_entry
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use
 from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
@@ -100,8 +101,8 @@ class MemoryDynamoDB:
             )
         self._patch.enter_context(connections_use(self.client_for))
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
-        self._patch.callback(local._held.set, local._held.get())
-        local._held.set({})
+        self._patch.callback(held_entry._held.set, held_entry._held.get())
+        held_entry._held.set({})
         _in_use.append(self)
         return self
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking._core import limits
-from pynamo_locking._io import headers, heartbeat, leaving, local, loops, own, runtime
+from pynamo_locking._io import header_requests, loops, runtime
+from pynamo_locking._locks import heartbeat, held_entry, mailboxes, removal, tasks
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -242,16 +243,16 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
     heart = _OfProcess(world, "heart", heartbeat.Heart)
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "current", world),
-        (local, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
+        (mailboxes, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
         (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
-        (loops, "_underway", set()),
+        (tasks, "_underway", set()),
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
         (heartbeat, "heart", heart),
     ]
     if workload.most_actions is not None:
         replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
     if workload.final_ttl_s is not None:
-        replaced += [(headers, "IDLE_TTL_S", workload.final_ttl_s)]
+        replaced += [(header_requests, "IDLE_TTL_S", workload.final_ttl_s)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     logger = logging.getLogger("pynamo_locking")
     was_disabled, logger.disabled = logger.disabled, True
@@ -260,9 +261,9 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
             setattr(module, name, value)
         yield
     finally:
-        for entry in tuple(own.held):
+        for entry in tuple(held_entry.held):
             entry.possession = entry.possession.over()
-        leaving._unfinished.clear()
+        removal._unfinished.clear()
         logger.disabled = was_disabled
         for module, name, value in before:
             setattr(module, name, value)

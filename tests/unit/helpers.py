@@ -12,12 +12,13 @@ from pynamodb.connection import Connection
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import Entry, LockState
-from pynamo_locking._io import local, runtime
-from pynamo_locking._io.local import Mailbox
-from pynamo_locking._io.own import OwnEntry
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import mailboxes
+from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.mailboxes import Mailbox
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.requests import Row
+    from pynamo_locking._io.lock_document import Row
 
 #: Hypothesis, the same examples in every run.
 steady = settings(derandomize=True, database=None, deadline=None, max_examples=60)
@@ -66,7 +67,7 @@ def row(key: str = "a-1") -> Row:
 def opened(row: Row) -> Mailbox:
     """A new mailbox in which releases of that lock are heard."""
     mailbox = Mailbox(state=row.state)
-    local.open_mailbox(row, mailbox)
+    mailboxes.open_mailbox(row, mailbox)
     return mailbox
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking._io import runtime
-from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._locks.heartbeat import heart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from pynamo_locking._io import listing
+from pynamo_locking._edge import inspection
 from pynamo_locking.contrib import _http, _meta
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -46,7 +46,7 @@ def models() -> list[type[Model]]:
         if not (isinstance(model, type) and hasattr(model, "Meta")):
             raise ImproperlyConfigured(f"PYNAMO_LOCKING['MODELS'] names {path!r}, which is no model of PynamoDB.")
         found.append(model)
-    return listing.with_tables(found)
+    return inspection.with_tables(found)
 
 
 def apply() -> None:

@@ -9,7 +9,7 @@ from django.http import HttpResponse, JsonResponse
 from django.utils.cache import get_conditional_response
 from pynamodb.models import Model
 
-from pynamo_locking._io import administration, entity_tags
+from pynamo_locking._edge import administration, entity_tags
 from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf
 

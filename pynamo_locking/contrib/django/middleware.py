@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
-from pynamo_locking._io import inspection
+from pynamo_locking._edge import inspection
 from pynamo_locking.contrib import _http
 from pynamo_locking.contrib.django import conf, http, sql
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._expressions import BoundUpdate, Expressions
 from pynamo_locking._expressions.refusals import invalid, invalid_value
+from pynamo_locking._expressions.request import BoundUpdate, Expressions
 from pynamo_locking._expressions.values import Item, canonical_item, copy_of
 from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units, write_units
 from pynamo_locking.testing._dynamodb.refusals import condition_failed
@@ -14,7 +14,7 @@ from pynamo_locking.testing._dynamodb.refusals import condition_failed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking._expressions import BoundCondition, BoundProjection
+    from pynamo_locking._expressions.request import BoundCondition, BoundProjection
     from pynamo_locking.testing._dynamodb.tables import Store, Table
     from pynamo_locking.testing._dynamodb.views import Key, Record
 

@@ -14,8 +14,8 @@ from pynamo_locking._expressions.values import comparable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking._expressions import BoundCondition
     from pynamo_locking._expressions.refusals import Refusal
+    from pynamo_locking._expressions.request import BoundCondition
     from pynamo_locking.testing._dynamodb.views import Key, Schema
 
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}

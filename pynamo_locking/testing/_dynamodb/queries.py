@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._expressions import Expressions
 from pynamo_locking._expressions.refusals import invalid, invalid_value
+from pynamo_locking._expressions.request import Expressions
 from pynamo_locking._expressions.values import Item, copy_of, item_size
 from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units
 from pynamo_locking.testing._dynamodb.key_conditions import KeyCondition
@@ -13,7 +13,7 @@ from pynamo_locking.testing._dynamodb.key_conditions import KeyCondition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pynamo_locking._expressions import BoundCondition, BoundProjection
+    from pynamo_locking._expressions.request import BoundCondition, BoundProjection
     from pynamo_locking.testing._dynamodb.tables import Store, Table
     from pynamo_locking.testing._dynamodb.views import Record, View
 

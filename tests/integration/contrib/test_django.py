@@ -41,7 +41,8 @@ from pynamo_locking import (
     StaleVersion,
     TTLAttribute,
 )
-from pynamo_locking.contrib.django import etag, hold, if_match, locked_atomic
+from pynamo_locking.contrib.django.http import etag, if_match
+from pynamo_locking.contrib.django.sql import hold, locked_atomic
 from tests.support import faults
 
 SHOP: Final = Path(__file__).parents[3] / "docs" / "examples" / "django_shop"

@@ -26,7 +26,8 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._io import expiry, runtime
+from pynamo_locking._io import runtime
+from pynamo_locking._items import expiry
 from tests.support.faults import count_requests, lost_requests
 from tests.support.models import QUICK
 from tests.support.parties import shifted_clock

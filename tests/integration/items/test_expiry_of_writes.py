@@ -21,9 +21,9 @@ from pynamo_locking import (
     VersionedMixin,
     transaction,
 )
-from pynamo_locking._io import expiry
-from pynamo_locking._io.items import action_of
-from pynamo_locking._io.writes import plan_check, plan_save, plan_update
+from pynamo_locking._items import expiry
+from pynamo_locking._writes.plans import plan_check, plan_save, plan_update
+from pynamo_locking._writes.writers import action_of
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.transaction_helpers import add_fillers
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking import Transaction
-    from pynamo_locking._io.writes import Write
+    from pynamo_locking._writes.write import Write
     from tests.engines.engine import Engine
 
 SOON = timedelta(seconds=10)

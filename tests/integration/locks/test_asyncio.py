@@ -20,7 +20,9 @@ from pynamo_locking import (
     alocked_all,
     locked_all,
 )
-from pynamo_locking._io import attempts, local, loops
+from pynamo_locking._io import dispatch as io_dispatch
+from pynamo_locking._io import loops
+from pynamo_locking._locks import held_entry
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, until
@@ -111,7 +113,7 @@ def test_two_hundred_tasks_wait_without_threads(cheap: Engine) -> None:
 def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads are busy with tasks that enter the queue, and more such tasks wait for one: the release is next."""
     bind(memory, "a")
-    dispatch, sent = attempts.dispatch, list[str]()
+    dispatch, sent = io_dispatch.dispatch, list[str]()
     begun, go_on = threading.Event(), threading.Event()
 
     def held_up(*args: Any) -> Any:
@@ -127,7 +129,7 @@ def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypa
     async def main() -> None:
         async with Plain.alocked("a", settings=DEAF):
             until(lambda: crew() == 0, "the thread to leave")
-            monkeypatch.setattr(attempts, "dispatch", held_up)
+            monkeypatch.setattr(io_dispatch, "dispatch", held_up)
             tasks = [asyncio.create_task(work()) for _ in range(5)]
             while not begun.is_set():  # noqa: ASYNC110 - of another thread
                 await asyncio.sleep(0)
@@ -292,11 +294,11 @@ def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
         with Plain.locked("a") as outer:
             async with Plain.alocked("a") as inner:
                 assert inner.ticket == outer.ticket
-            assert not local.holds_nothing()
-        assert local.holds_nothing()
+            assert not held_entry.holds_nothing()
+        assert held_entry.holds_nothing()
         async with Plain.alocked("a"):
-            assert not local.holds_nothing()
-        assert local.holds_nothing()
+            assert not held_entry.holds_nothing()
+        assert held_entry.holds_nothing()
 
     asyncio.run(main())
     assert Plain.lock_state("a").entries == ()

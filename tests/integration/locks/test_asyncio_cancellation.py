@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings, alocked_all
-from pynamo_locking._io import attempts, local, loops, runtime
-from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking._io import dispatch as io_dispatch
+from pynamo_locking._io import loops, runtime
+from pynamo_locking._locks import held_entry, mailboxes
+from pynamo_locking._locks import tasks as locks_tasks
+from pynamo_locking._locks.acquisition import Acquisition
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -70,8 +73,8 @@ def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
     gc.collect()
     until(lambda: not loops.crew._threads, "the threads to leave")
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
-    assert local._mailboxes == {}
-    assert local.holds_nothing()
+    assert mailboxes._mailboxes == {}
+    assert held_entry.holds_nothing()
 
 
 @pytest.fixture
@@ -195,7 +198,7 @@ def test_cancelled_in_the_middle_of_each_request(
     memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a request is on its way to DynamoDB, or its answer on the way back."""
-    dispatch = attempts.dispatch
+    dispatch = io_dispatch.dispatch
 
     async def run(place: int) -> tuple[bool, int]:
         loop, count = asyncio.get_running_loop(), itertools.count(1)
@@ -214,11 +217,11 @@ def test_cancelled_in_the_middle_of_each_request(
             assert is_cancelled.wait(PATIENCE)
             return dispatch(*args) if moment == "before" else answer
 
-        monkeypatch.setattr(attempts, "dispatch", cancelling)
+        monkeypatch.setattr(io_dispatch, "dispatch", cancelling)
         try:
             return await ended(task), seen
         finally:
-            monkeypatch.setattr(attempts, "dispatch", dispatch)
+            monkeypatch.setattr(io_dispatch, "dispatch", dispatch)
 
     assert each_place(run) >= 2
 
@@ -284,7 +287,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
     memory: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Nobody ends these tasks; when they are collected, threads tidy up behind them."""
-    loop, dispatch = asyncio.new_event_loop(), attempts.dispatch
+    loop, dispatch = asyncio.new_event_loop(), io_dispatch.dispatch
     is_on_its_way, go_on, held = threading.Event(), threading.Event(), threading.Event()
 
     def held_up(*args: Any) -> Any:
@@ -300,7 +303,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
             await loop.create_future()
 
     def is_so_far() -> bool:
-        waiting = any(box.on_ring for boxes in local._mailboxes.values() for box in boxes)
+        waiting = any(box.on_ring for boxes in mailboxes._mailboxes.values() for box in boxes)
         return {"holding": held.is_set(), "waiting": waiting, "entering": is_on_its_way.is_set()}[when]
 
     async def until_then() -> None:
@@ -310,7 +313,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
         assert not any(task.done() for task in tasks)
 
     if when == "entering":
-        monkeypatch.setattr(attempts, "dispatch", held_up)
+        monkeypatch.setattr(io_dispatch, "dispatch", held_up)
     loop.run_until_complete(until_then())
     loop.close()
     go_on.set()
@@ -333,7 +336,7 @@ def test_no_thread_can_be_started(
     async def main() -> None:
         async with Plain.aedit("a", settings=DEAF) as item:
             waiter = asyncio.ensure_future(way())
-            while not any(box.on_ring for boxes in local._mailboxes.values() for box in boxes):  # noqa: ASYNC110 - no event
+            while not any(box.on_ring for boxes in mailboxes._mailboxes.values() for box in boxes):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
             until(lambda: not loops.crew._threads, "the threads to leave")
             monkeypatch.setattr(runtime.current, "spawn", no_thread)
@@ -353,7 +356,7 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
     async def main() -> None:
         async with Plain.alocked("a", settings=DEAF):
             waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=DEAF)._wish)
-            taking = loops.Taking(waiting.steps(), lambda own: own)
+            taking = locks_tasks.Taking(waiting.steps(), lambda own: own)
             assert taking.advance(None) is not None
             monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
             taking.leave_behind()

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import alocked_all
-from pynamo_locking._io import attempts, local, loops
+from pynamo_locking._io import dispatch as io_dispatch
+from pynamo_locking._io import loops
+from pynamo_locking._locks import held_entry
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -33,14 +35,14 @@ def memory(memory: Engine) -> Engine:
 @pytest.fixture
 def slow(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The same, whose answers to tasks take their time: who does not wait for them has gone on meanwhile."""
-    dispatch = attempts.dispatch
+    dispatch = io_dispatch.dispatch
 
     def late(*args: Any) -> Any:
         if threading.current_thread().name == "pynamo-locking-asyncio":
             time.sleep(0.05)  # nothing depends on it, but that the test cannot succeed by chance
         return dispatch(*args)
 
-    monkeypatch.setattr(attempts, "dispatch", late)
+    monkeypatch.setattr(io_dispatch, "dispatch", late)
     return memory
 
 
@@ -79,7 +81,7 @@ def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]])
             async for _ in numbers:
                 break
         assert is_free()
-        assert local.holds_nothing()
+        assert held_entry.holds_nothing()
         async with Plain.atry_locked("a") as lock:
             assert lock is not None
 
@@ -136,7 +138,7 @@ def test_closed_while_it_gives_the_lock_back(memory: Engine) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(close())
         with pytest.MonkeyPatch.context() as patch:
-            dispatch, seen = attempts.dispatch, []
+            dispatch, seen = io_dispatch.dispatch, []
 
             def cancelling(*args: Any) -> Any:
                 seen.append(1)
@@ -147,7 +149,7 @@ def test_closed_while_it_gives_the_lock_back(memory: Engine) -> None:
                     assert cancelled.wait(PATIENCE)
                 return dispatch(*args)
 
-            patch.setattr(attempts, "dispatch", cancelling)
+            patch.setattr(io_dispatch, "dispatch", cancelling)
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert is_free()

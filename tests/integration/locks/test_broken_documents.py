@@ -9,9 +9,10 @@ import pytest
 from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings
 from pynamo_locking._core.claims import Claim
 from pynamo_locking._core.limits import MOST_WAITERS
-from pynamo_locking._io import local, records
-from pynamo_locking._io.waiting import Acquisition
-from pynamo_locking._io.wish import make_wish
+from pynamo_locking._io import lock_document
+from pynamo_locking._locks import mailboxes
+from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._locks.options import make_wish
 from pynamo_locking.testing import VirtualClock
 from tests.integration.whole.test_broken_rows import _entry, document, place
 from tests.support.models import Locks
@@ -109,7 +110,7 @@ def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
         assert image is not None
         lock = image["lock"]["M"]
         assert held.ticket is not None
-        bad = records.new_entry("bad", Claim(), 60, 0)
+        bad = lock_document.new_entry("bad", Claim(), 60, 0)
         del bad["M"]["owner"]
         lock["queue"]["M"]["bad"] = bad
         lock["tickets"]["M"]["bad"] = {"N": str(held.ticket + 1)}
@@ -134,7 +135,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
         image = stored(Purse, "p0")
         assert image is not None
         lock = image["lock"]["M"]
-        lock["queue"]["M"]["twin"] = records.new_entry("twin", Claim(), 60, 0)
+        lock["queue"]["M"]["twin"] = lock_document.new_entry("twin", Claim(), 60, 0)
         lock["tickets"]["M"]["twin"] = {"N": str(held.ticket)}
         put(Purse, image)
         assert Purse.break_lock("p0", force=True) is True
@@ -167,13 +168,13 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
     row = Purse.lock("p0")._target.row
     with Purse.edit("p0") as purse:
         mailbox = Acquisition(row, make_wish(Purse, **NOTHING, settings=None))._mailbox
-        local.open_mailbox(row, mailbox)
+        mailboxes.open_mailbox(row, mailbox)
         purse.balance = 7
         image = stored(Purse, "p0")
         assert image is not None
         mailbox.put(image)
         put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
-    local.close_mailbox(row, mailbox)
+    mailboxes.close_mailbox(row, mailbox)
     assert Purse.get("p0").balance == 7
     assert mailbox.wait(0) == image
 

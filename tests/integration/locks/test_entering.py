@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import LockTimeout
-from pynamo_locking._io import requests, runtime
+from pynamo_locking._io import lock_requests, retries, runtime
 from tests.support import faults
 from tests.support.faults import lost_responses
 from tests.support.models import Account, Device, Locks
@@ -39,7 +39,7 @@ def account(engine):
 @pytest.mark.parametrize("way", ["broken", "evicted"])
 def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, heartbeat):
     """Between the look that shows us first and the renewal before we hold the lock, another one takes our place."""
-    enter, renew = requests.enter, requests.renew
+    enter, renew = lock_requests.enter, lock_requests.renew
     others = []
 
     def enter_slowly(*arguments):
@@ -58,8 +58,8 @@ def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, he
 
     with shifted_clock() as clock:
         monkeypatch.setattr(clock, "jitter", lambda: 0.0)
-        monkeypatch.setattr(requests, "enter", enter_slowly)
-        monkeypatch.setattr(requests, "renew", renew_too_late)
+        monkeypatch.setattr(lock_requests, "enter", enter_slowly)
+        monkeypatch.setattr(lock_requests, "renew", renew_too_late)
         with pytest.raises(LockTimeout):
             account.lock("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [others[0].ticket]
@@ -88,19 +88,19 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
 
 def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, monkeypatch):
     """The answer to the request to enter gets lost, and most of the lease passes before the next copy finds us in."""
-    enter, copies = requests.enter, []
+    enter, copies = lock_requests.enter, []
 
     def enter_slowly(*arguments):
         copies.append(arguments)
         try:
             return enter(*arguments)
-        except requests.Unavailable:
+        except retries.Unavailable:
             clock.shift += 5
             raise
 
     with shifted_clock() as clock:
         monkeypatch.setattr(clock, "jitter", lambda: 0.0)
-        monkeypatch.setattr(requests, "enter", enter_slowly)
+        monkeypatch.setattr(lock_requests, "enter", enter_slowly)
         with lost_responses("UpdateItem"), account.locked("a", lease=6) as lock:
             assert 0 < lock.remaining <= 1
         assert len(copies) == 2

@@ -20,7 +20,8 @@ from typing_extensions import Self
 
 import pynamo_locking
 from pynamo_locking import TransactionAborted, alocked_all, locked_all, sweep, transaction
-from pynamo_locking._io import attempts, heartbeat, leaving, local, loops
+from pynamo_locking._io import dispatch, loops
+from pynamo_locking._locks import heartbeat, held_entry, mailboxes, removal
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.transaction_models import (
@@ -59,7 +60,7 @@ class Injected:
         self._left = place
         self._let_be = let_be
         self.where = "nowhere"
-        self._dispatch = attempts.dispatch.__code__
+        self._dispatch = dispatch.dispatch.__code__
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
@@ -103,7 +104,7 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
 
 
 def until_at_rest() -> None:
-    until(lambda: not (leaving._unfinished or loops.crew._threads), "the threads that remove entries")
+    until(lambda: not (removal._unfinished or loops.crew._threads), "the threads that remove entries")
 
 
 def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
@@ -113,7 +114,9 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
             until_at_rest()
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         assert {name: entries for name, entries in left.items() if entries} == {}, where
-        assert [own for mine in local._held.get().values() for own in mine if not own.possession.is_over] == [], where
+        assert [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over] == [], (
+            where
+        )
         assert [own for _, _, own in heartbeat.heart._due if not own.possession.is_over] == [], where
 
     return check
@@ -257,7 +260,7 @@ def test_an_interrupted_task_leaves_no_entry(models: None, run: Any, let_be: set
 
 def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C again, while the entry is removed because of the first one: a thread goes on."""
-    original, second = leaving._remove, iter([KeyboardInterrupt()])
+    original, second = removal._remove, iter([KeyboardInterrupt()])
 
     def interrupted(row: Any, entry_id: str) -> None:
         for interrupt in second:
@@ -268,11 +271,11 @@ def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch:
         raise KeyboardInterrupt
 
     with parties.held_elsewhere(workers.Plain.lock("a")), monkeypatch.context() as patch:
-        patch.setattr(leaving, "_remove", interrupted)
-        patch.setattr(local.Mailbox, "wait", wait)
+        patch.setattr(removal, "_remove", interrupted)
+        patch.setattr(mailboxes.Mailbox, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             workers.Plain.lock("a").acquire()
-        until(lambda: not leaving._unfinished, "the thread that removes the entry")
+        until(lambda: not removal._unfinished, "the thread that removes the entry")
         assert len(workers.Plain.lock_state("a").entries) == 1
     none_left((workers.Plain, "a"))("the second interrupt")
 

@@ -8,8 +8,9 @@ from pynamo_locking import (
     LockingError,
     LockLost,
 )
-from pynamo_locking._io import local, requests, runtime
-from pynamo_locking._io.heartbeat import heart
+from pynamo_locking._io import lock_requests, runtime
+from pynamo_locking._locks import context, held_entry, mailboxes
+from pynamo_locking._locks.heartbeat import heart
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LockingError("expired token")])
@@ -21,7 +22,7 @@ def test_who_failed_to_release_does_not_go_on_renewing(account, error):
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "release", fail)
+        patch.setattr(lock_requests, "release", fail)
         with pytest.raises(type(error)):
             lock.release()
     assert lock._own.possession.is_over
@@ -62,16 +63,16 @@ def _interrupted(function):
 def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
     """Ctrl-C right before the first request, and between the grant and its use: no entry, and nobody who listens."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        original = getattr(local, name)
+        original = getattr(context, name)
         first = iter([_interrupted(original)])
 
         def interrupted_once(*arguments):
             return next(first, original)(*arguments)
 
-        patch.setattr(local, name, interrupted_once)
+        patch.setattr(context, name, interrupted_once)
         account.lock("a").acquire()
     assert account.lock_state("a").entries == ()
-    assert not local.has_waiters(account.lock("a")._target.row)
+    assert not mailboxes.has_waiters(account.lock("a")._target.row)
 
 
 @pytest.mark.parametrize("name", ["forget", "has_waiters"])
@@ -79,7 +80,7 @@ def test_an_interrupt_of_a_release_ends_the_heartbeat(account, name):
     """Ctrl-C before its request was sent: the entry would have been renewed for as long as the process lives."""
     lock = account.lock("a").acquire()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(local, name, _interrupted(getattr(local, name)))
+        patch.setattr(context, name, _interrupted(getattr(context, name)))
         lock.release()
     assert lock._own.possession.is_over
-    assert local.held_in_context(lock._target.row) is None
+    assert held_entry.held_in_context(lock._target.row) is None

@@ -18,8 +18,8 @@ from pynamo_locking import (
     LockTimeout,
     locked_all,
 )
-from pynamo_locking._io import requests, runtime
-from pynamo_locking._io.writes import Write
+from pynamo_locking._io import lock_requests, runtime
+from pynamo_locking._writes.write import Write
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
@@ -259,7 +259,7 @@ def test_a_renewed_entry_is_not_evicted(account):
 
 @contextmanager
 def _counted_looks(looks):
-    original = requests.look
+    original = lock_requests.look
 
     def look(*arguments, **options):
         image = original(*arguments, **options)
@@ -267,7 +267,7 @@ def _counted_looks(looks):
         return image
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "look", look)
+        patch.setattr(lock_requests, "look", look)
         yield
 
 
@@ -290,7 +290,7 @@ def test_renew_and_ensure_prolong_the_lease(account):
 @pytest.mark.parametrize("operation", ["enter", "renew"])
 def test_the_lease_counts_from_before_the_write(account, operation):
     """Time that a request takes is not ours: the answer says nothing about when it was applied."""
-    original = getattr(requests, operation)
+    original = getattr(lock_requests, operation)
     with account.locked("a"):  # so that there is a document to enter
         pass
     with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
@@ -300,7 +300,7 @@ def test_the_lease_counts_from_before_the_write(account, operation):
             clock.shift += 5
             return result
 
-        patch.setattr(requests, operation, slow)
+        patch.setattr(lock_requests, operation, slow)
         with account.locked("a", lease=1000, heartbeat=False) as lock:
             if operation == "renew":
                 lock.renew()
@@ -310,10 +310,10 @@ def test_the_lease_counts_from_before_the_write(account, operation):
 def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
     """Time spent outside of a full queue is not taken off the lease."""
     settings = LockSettings(max_waiters=1, max_clock_skew=None)
-    original, refused = requests.enter, threading.Event()
+    original, refused = lock_requests.enter, threading.Event()
     with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
         holder = abandoned(account.lock("a", lease=9000, settings=settings))
-        waiter = original(holder._target.row, requests.NewEntry("waiter", "waiter", 9000.0), 2)
+        waiter = original(holder._target.row, lock_requests.NewEntry("waiter", "waiter", 9000.0), 2)
         late = account.lock("a", settings=settings, wait=9000, lease=10_000, heartbeat=False)
 
         def enter(*arguments):
@@ -322,7 +322,7 @@ def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
             finally:
                 refused.set()
 
-        patch.setattr(requests, "enter", enter)
+        patch.setattr(lock_requests, "enter", enter)
         thread = threading.Thread(target=late.acquire)
         thread.start()
         refused.wait()
@@ -409,7 +409,7 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
     with pytest.MonkeyPatch.context() as patch:
         if way == "release":
             with lock:
-                patch.setattr(requests, "release", beat_afterwards(requests.release))
+                patch.setattr(lock_requests, "release", beat_afterwards(lock_requests.release))
         else:
             with edit as item:
                 patch.setattr(Write, "dispatch", beat_afterwards(Write.dispatch))

@@ -12,8 +12,8 @@ from pynamo_locking import (
     LockLost,
     TransactWrite,
 )
-from pynamo_locking._io import requests
-from pynamo_locking._io.waiting import evict_dead
+from pynamo_locking._io import lock_requests
+from pynamo_locking._io.evictions import evict_dead
 from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import in_thread
@@ -32,7 +32,7 @@ def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
             evict_dead(thread_lock._target.row, old_images[0].waiters, old_images[0])
 
     with pytest.MonkeyPatch.context() as patch:
-        original = requests.enter
+        original = lock_requests.enter
 
         def enter(row, entry, capacity):
             image = original(row, entry, capacity)
@@ -40,7 +40,7 @@ def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
             ahead.release()
             return image
 
-        patch.setattr(requests, "enter", enter)
+        patch.setattr(lock_requests, "enter", enter)
         with pytest.raises(LockLost), lost_requests("UpdateItem", where=is_save):
             in_thread(edit_it)
     assert account.get("a").balance == 100

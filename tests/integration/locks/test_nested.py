@@ -26,7 +26,8 @@ from pynamo_locking import (
     locked_all,
     transaction,
 )
-from pynamo_locking._io import heartbeat, requests
+from pynamo_locking._io import lock_requests
+from pynamo_locking._locks import heartbeat
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import QUICK, Locks
 from tests.support.parties import in_thread, shifted_clock
@@ -492,14 +493,14 @@ def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
                     async with kind.atry_locked("a"):
                         pytest.fail("it is not held")
 
-    renew = requests.renew
+    renew = lock_requests.renew
 
     def note(*arguments: Any, **options: Any) -> Any:
         asked.append(threading.get_ident())
         return renew(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "renew", note)
+        patch.setattr(lock_requests, "renew", note)
         with pytest.raises(LockLost):
             asyncio.run(work())
     assert asked

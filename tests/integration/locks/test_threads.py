@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings, LockTimeout
-from pynamo_locking._io import heartbeat, requests
-from pynamo_locking._io.local import Mailbox
+from pynamo_locking._io import lock_requests
+from pynamo_locking._locks import heartbeat
+from pynamo_locking._locks.mailboxes import Mailbox
 from tests.support.faults import count_requests
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, crew, until, until_queued
 
@@ -113,7 +114,7 @@ def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pyt
     dynoxide.bind(Locks, Beside)
     Beside("a").save()
     deaf = LockSettings(lease=100, wait=20, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
-    enter, is_late, go_on = requests.enter, threading.Event(), threading.Event()
+    enter, is_late, go_on = lock_requests.enter, threading.Event(), threading.Event()
 
     def delayed(row: Any, new: Any, capacity: int) -> Any:
         if new.owner == "late":
@@ -126,7 +127,7 @@ def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pyt
             item.value += 1
         return item.value
 
-    monkeypatch.setattr(requests, "enter", delayed)
+    monkeypatch.setattr(lock_requests, "enter", delayed)
     with ThreadPoolExecutor(2) as pool:
         with Beside.edit("a", settings=deaf, owner="holder"):
             late = pool.submit(work, "late")

@@ -12,7 +12,7 @@ from pynamodb.exceptions import AttributeDeserializationError, DoesNotExist
 
 from pynamo_locking import ConfigurationError, Conflict, LockAttribute, LockingError, Transaction, transaction
 from pynamo_locking._intervals.disjoint import Disjoint
-from pynamo_locking._io import requests
+from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Account, Locks
@@ -199,13 +199,13 @@ def test_an_attribute_of_that_name_that_is_no_lock(engine: Engine, value: dict[s
 def test_between_the_look_and_the_first_entry(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program stores its item after the lock has found none."""
     memory.bind(Locks)
-    enter_first, items = requests.enter_first, list[Any]()
+    enter_first, items = lock_requests.enter_first, list[Any]()
 
     def late(*arguments: Any) -> Any:
         items.append(items or put(memory, Locks, NAME, CUSTOMERS["a customer"]))
         return enter_first(*arguments)
 
-    monkeypatch.setattr(requests, "enter_first", late)
+    monkeypatch.setattr(lock_requests, "enter_first", late)
     with pytest.raises(ConfigurationError, match="no attribute 'lock'"):
         Locks.locked(NAME, wait=0).acquire()
     assert stored(memory, Locks, NAME) == items[0]
@@ -250,7 +250,7 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: 
 def test_rows_of_a_long_transaction(engine: Engine, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its header, its participants, and what does not fit into a mark: nothing is written."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr("pynamo_locking._io.marking.SPILL_BYTES", 100)
+    monkeypatch.setattr("pynamo_locking._transactions.marking.SPILL_BYTES", 100)
     engine.bind(Purse, Transactions)
     tx = Transaction(workers=1)
     for number in range(9):

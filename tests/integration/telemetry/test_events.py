@@ -27,10 +27,11 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._core import events as kinds
-from pynamo_locking._io import events as stream
-from pynamo_locking._io import requests, telling
-from pynamo_locking._io.evicting import evict_dead
+from pynamo_locking._core import events
+from pynamo_locking._io import event_stream, lock_requests
+from pynamo_locking._io.evictions import evict_dead
+from pynamo_locking._locks import reports as locks_reports
+from pynamo_locking._writes import reports
 from pynamo_locking.events import (
     Acquired,
     Event,
@@ -289,7 +290,7 @@ def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
         "model": Account,
         "owner": "dead",
         "ticket": ticket,
-        "by": stream.runtime.current.owner(),
+        "by": event_stream.runtime.current.owner(),
         "lease_ms": 10_000,
         "is_forced": False,
     }
@@ -392,8 +393,8 @@ def test_a_full_queue_is_a_wait_without_a_ticket(clock: VirtualClock, heard: Hea
 
 def own_place(owner: str) -> None:
     """Enter the queue, and stay there."""
-    new = requests.NewEntry(f"id of {owner}", owner, 600)
-    requests.enter(Account.lock("a")._target.row, new, 2)
+    new = lock_requests.NewEntry(f"id of {owner}", owner, 600)
+    lock_requests.enter(Account.lock("a")._target.row, new, 2)
 
 
 # Renewals
@@ -432,7 +433,7 @@ def test_a_renewal_without_an_answer(clock: VirtualClock, heard: Heard) -> None:
 
 def test_a_renewal_that_fails_in_an_odd_way(clock: VirtualClock, heard: Heard, monkeypatch: Any) -> None:
     """Whatever it was, it is told by its class, and tried again."""
-    original = requests.renew
+    original = lock_requests.renew
     failures = [ZeroDivisionError()]
 
     def renew(*args: Any, **options: Any) -> Any:
@@ -440,7 +441,7 @@ def test_a_renewal_that_fails_in_an_odd_way(clock: VirtualClock, heard: Heard, m
             raise failures.pop()
         return original(*args, **options)
 
-    monkeypatch.setattr(requests, "renew", renew)
+    monkeypatch.setattr(lock_requests, "renew", renew)
     with Account.locked("a", lease=30):
         until(clock, lambda: bool(heard.all(Renewed)))
     assert heard.only(RenewalFailed).error == "ZeroDivisionError"
@@ -762,15 +763,15 @@ def test_without_subscribers_nothing_is_made(tables: None, monkeypatch: pytest.M
     def note(name: str) -> Any:
         return lambda *_, **__: made.append(name)
 
-    for name, kind in vars(kinds).items():
+    for name, kind in vars(events).items():
         if isinstance(kind, type) and issubclass(kind, Event):
             monkeypatch.setattr(kind, "__init__", note(name))
-    for name, function in vars(telling).items():
-        if callable(function) and getattr(function, "__module__", "") == telling.__name__:
-            monkeypatch.setattr(telling, name, note(name))
+    for name, function in vars(locks_reports).items():
+        if callable(function) and getattr(function, "__module__", "") == locks_reports.__name__:
+            monkeypatch.setattr(locks_reports, name, note(name))
     for name in ("emit", "requesting", "answered", "clocks"):
-        monkeypatch.setattr(stream, name, note(name))
-    monkeypatch.setattr(stream.Scope, "__init__", note("Scope"))
+        monkeypatch.setattr(event_stream, name, note(name))
+    monkeypatch.setattr(event_stream.Scope, "__init__", note("Scope"))
     busy_day()
     assert made == []
 
@@ -849,7 +850,7 @@ def test_a_key_that_cannot_be_named_harms_no_write(
     """If an event cannot be made, the caller gets the error of the write all the same."""
     stale = Document.get("f", 1)
     Document.get("f", 1).save()
-    monkeypatch.setattr(telling, "_name_of_error", lambda _: 1 / 0)
+    monkeypatch.setattr(reports, "name_of_error", lambda _: 1 / 0)
     with pytest.raises(StaleVersion):
         stale.save()
     assert heard.all(WriteRefused) == []

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion, events, transaction
-from pynamo_locking._io import events as stream
+from pynamo_locking._io import event_stream
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests
@@ -46,7 +46,7 @@ def _tables(memory: Engine) -> Iterator[None]:
         with lock:
             pass
     yield
-    assert stream.listeners == ()
+    assert event_stream.listeners == ()
 
 
 @pytest.fixture
@@ -542,9 +542,9 @@ def test_a_child_can_subscribe_though_the_parent_was_about_to() -> None:
 
     def child() -> str:
         with events.subscribe(print):
-            return str(len(stream.listeners))
+            return str(len(event_stream.listeners))
 
-    with stream._guard:
+    with event_stream._guard:
         assert in_thread(lambda: in_child(child)) == "1"
 
 

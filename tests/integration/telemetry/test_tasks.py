@@ -16,7 +16,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking import LockTimeout
-from pynamo_locking._io import attempts, loops
+from pynamo_locking._io import dispatch as io_dispatch
+from pynamo_locking._io import loops
+from pynamo_locking._locks import tasks
 from pynamo_locking.events import Acquired, Event, Released, TimedOut, Waiting, subscribe
 from pynamo_locking.telemetry import opentelemetry
 from tests.support.faults import count_requests, lost_responses
@@ -61,7 +63,7 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             loop.call_soon_threadsafe(is_cancelled.set)
             assert is_cancelled.wait(PATIENCE)
 
-        def advance(taking: loops.Taking, told: Any) -> Any:
+        def advance(taking: tasks.Taking, told: Any) -> Any:
             if answer == "granted":
                 pause = original(taking, told)
                 cancel_now()
@@ -69,8 +71,8 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             cancel_now()
             return original(taking, told)
 
-        original = loops.Taking.advance
-        monkeypatch.setattr(loops.Taking, "advance", advance)
+        original = tasks.Taking.advance
+        monkeypatch.setattr(tasks.Taking, "advance", advance)
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(take())
         with pytest.raises(asyncio.CancelledError):
@@ -133,7 +135,7 @@ def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkey
     """Nobody knows who of those who tried it was first; and everything else is told once."""
     lock = abandoned(Plain.lock("a", lease=600, heartbeat=False))
     ticket = lock.ticket
-    dispatch, lost = attempts.dispatch, []
+    dispatch, lost = io_dispatch.dispatch, []
 
     def late(*args: Any) -> Any:
         if "evicted" not in str(args[2].get("ConditionExpression", "")) or lost:
@@ -142,8 +144,8 @@ def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkey
         with lost_responses("UpdateItem"):
             return dispatch(*args)
 
-    monkeypatch.setattr(attempts, "dispatch", late)
-    monkeypatch.setattr("pynamo_locking._io.waiting.dead_among", lambda entries, *_: entries)
+    monkeypatch.setattr(io_dispatch, "dispatch", late)
+    monkeypatch.setattr("pynamo_locking._locks.acquisition.dead_among", lambda entries, *_: entries)
     in_thread(lambda: Plain.lock("a", owner="heir").acquire().release())
     assert lost
     assert Plain.lock_state("a").was_evicted(ticket)

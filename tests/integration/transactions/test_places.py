@@ -14,7 +14,7 @@ import pytest
 from pynamodb.connection import Connection
 
 from pynamo_locking import ConfigurationError, LockLost, Transaction, recover
-from pynamo_locking._core import paths
+from pynamo_locking._core import commit_paths
 from tests.support.transaction_models import (
     Plain,
     Purse,
@@ -161,7 +161,7 @@ class _Place:
 
     def force(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_long_from(monkeypatch)
-        chosen = paths._direct
+        chosen = commit_paths._direct
 
         def direct(members: Any, writes: list[int], room: int, most_bytes: int) -> list[int]:
             others = [i for i in writes if i != 0]
@@ -169,7 +169,7 @@ class _Place:
                 return chosen(members, others, room, most_bytes)
             return [0, *chosen(members, others, room - 1, most_bytes)]
 
-        monkeypatch.setattr(paths, "_direct", direct)
+        monkeypatch.setattr(commit_paths, "_direct", direct)
 
 
 PLACES = [
@@ -286,7 +286,9 @@ def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, monkeypatch: pyt
     soon = datetime.now(timezone.utc) + timedelta(hours=1)
     Session(KEY, user="u", expires_at=soon).save()
     make_long_from(monkeypatch)
-    monkeypatch.setattr(paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3])
+    monkeypatch.setattr(
+        commit_paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
+    )
     tx = Transaction()
     tx.save(Session(KEY, user="v", expires_at=soon), add_version_condition=False)
     for i in range(5):
@@ -304,7 +306,9 @@ def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(memory: Engine, monk
     connection = Session._get_connection()
     connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": image})
     make_long_from(monkeypatch)
-    monkeypatch.setattr(paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3])
+    monkeypatch.setattr(
+        commit_paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
+    )
     tx = Transaction()
     for key in (KEY, *(f"n{i}" for i in range(5))):
         tx.save(Session(key, user="v"))

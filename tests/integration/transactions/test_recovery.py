@@ -22,7 +22,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import attempts
+from pynamo_locking._io import dispatch as io_dispatch
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import in_thread
@@ -546,7 +546,7 @@ def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
 @contextmanager
 def _silence_after_the_decision():
     """Apply what carries the idempotency key without an answer; nothing is answered then until somebody reads."""
-    original, silent = attempts.dispatch, []
+    original, silent = io_dispatch.dispatch, []
 
     def dispatch(connection, operation, kwargs):
         if operation == "GetItem":
@@ -560,7 +560,7 @@ def _silence_after_the_decision():
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attempts, "dispatch", dispatch)
+        patch.setattr(io_dispatch, "dispatch", dispatch)
         yield
 
 

@@ -11,9 +11,9 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
 from pynamo_locking._core.transaction import State
-from pynamo_locking._io import headers, runtime
-from pynamo_locking._io.headers import HeaderTable
-from pynamo_locking._io.long_path import LongCommit
+from pynamo_locking._io import header_requests, runtime
+from pynamo_locking._io.header_requests import HeaderTable
+from pynamo_locking._transactions.long_commit import LongCommit
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
@@ -310,9 +310,9 @@ class Left:
     def decide(self, to: State) -> None:
         """Turn the header."""
         if to is State.ABORTED:
-            headers.abort(self.header_table, self.id, "asked")
+            header_requests.abort(self.header_table, self.id, "asked")
             return
-        decision = headers.decision(self.header_table, self.id, to)
+        decision = header_requests.decision(self.header_table, self.id, to)
         self.header_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
 
 
@@ -360,7 +360,7 @@ def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monk
     """A mark without a header is an orphan, beside which stands what is committed."""
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
-    headers.ask(
+    header_requests.ask(
         left.header_table, "DeleteItem", {"TableName": left.header_table.table, "Key": left.header_table.key(left.id)}
     )
     with watched(monkeypatch) as sent:

@@ -27,7 +27,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import headers, records
+from pynamo_locking._io import header_requests, lock_document
 from pynamo_locking.testing import VirtualClock
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Locks
@@ -151,7 +151,7 @@ def place(lock: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_broken(lock: dict[str, Any]) -> bool:
-    return bool(records.state_of(lock["M"]).unreadable)
+    return bool(lock_document.state_of(lock["M"]).unreadable)
 
 
 def may_have_a_holder(lock: dict[str, Any]) -> bool:
@@ -357,7 +357,7 @@ def test_headers(
         put(Transactions, row)
         place({"M": {"tx": mark("T", name_of(Transactions))}})
         try:
-            headers.header_in(row)
+            header_requests.header_in(row)
         except CorruptRow:
             most = MOST_REQUESTS
         else:

@@ -20,7 +20,7 @@ from pynamo_locking import (
     StaleVersion,
     TransactWrite,
 )
-from pynamo_locking._io import requests
+from pynamo_locking._io import lock_requests
 from tests.support.models import Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
@@ -495,8 +495,8 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
     """
     copies = []
     with pytest.MonkeyPatch.context() as patch:
-        original = requests.enter
-        patch.setattr(requests, "enter", lambda *args: (copies.append(args), original(*args))[1])
+        original = lock_requests.enter
+        patch.setattr(lock_requests, "enter", lambda *args: (copies.append(args), original(*args))[1])
         with account.locked("a") as lock:
             sent = _recorded_write(lock)
     account("a", balance=7).save()
@@ -513,7 +513,7 @@ def _recorded_write(lock):
     """Save the item, and return the request that did."""
     import copy
 
-    from pynamo_locking._io.writes import Write
+    from pynamo_locking._writes.write import Write
 
     sent = []
     original = Write.dispatch
@@ -543,7 +543,7 @@ def test_an_outsider_empties_a_queue_of_many_dead(account):
     with shifted_clock() as clock:
         row = abandoned(account.lock("a", lease=6))._target.row
         for n in range(29):
-            requests.enter(row, requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
+            lock_requests.enter(row, lock_requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
         assert len(account.lock_state("a").entries) == 30
         clock.shift += 6 + 10.1
         account.get("a").save()

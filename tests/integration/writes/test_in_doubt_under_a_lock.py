@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknown, TransactWrite
-from pynamo_locking._io import requests
+from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.faults import lost_responses
 from tests.support.models import Account, Device, Locks
@@ -258,7 +258,7 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
 def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, monkeypatch):
     """A thread that writes under the lock comes too late: after the release, of which nobody has heard yet."""
     lock = account.lock("a", heartbeat=False).acquire()
-    item, original, refused = lock.item, requests.release, []
+    item, original, refused = lock.item, lock_requests.release, []
 
     def save():
         with pytest.raises(LockLost) as caught:
@@ -270,7 +270,7 @@ def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, mo
         in_thread(save)
         return image
 
-    monkeypatch.setattr(requests, "release", release)
+    monkeypatch.setattr(lock_requests, "release", release)
     lock.release()
     assert refused == ["deleted"]
     assert not lock.lost.is_set()

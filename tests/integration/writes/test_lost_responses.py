@@ -23,7 +23,7 @@ from pynamo_locking import (
     TransactWrite,
     VersionAttribute,
 )
-from pynamo_locking._io import requests, runtime
+from pynamo_locking._io import lock_requests, retries, runtime
 from tests.support import faults
 from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Document, Locks
@@ -158,12 +158,12 @@ def test_a_late_copy_of_a_renewal_changes_nothing(account):
         lock.renew()
         lock.renew()
         newest = account.lock_state("a").holders[0]
-        with pytest.raises(requests.Refused):
-            requests.renew(row, entry, 1, want_image=False)
+        with pytest.raises(retries.Refused):
+            lock_requests.renew(row, entry, 1, want_image=False)
         assert account.lock_state("a").holders[0].until_ms == newest.until_ms
         assert account.lock_state("a").holders[0].beat == 2
-        with pytest.raises(requests.Refused):
-            requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
+        with pytest.raises(retries.Refused):
+            lock_requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
 
 
 def test_releasing(account):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import records
+from pynamo_locking._io import lock_document
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
@@ -82,4 +82,4 @@ _OF_LOCKS = ("lock", "expires_s")
 
 def queue_of(image: Image | None) -> LockState:
     """Return the lock document of an item."""
-    return records.state_in(image, "lock")
+    return lock_document.state_in(image, "lock")

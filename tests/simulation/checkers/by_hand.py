@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pynamo_locking._core.claims import WHOLE, Claim
-from pynamo_locking._io import records
+from pynamo_locking._io import lock_document
 from tests.simulation import checkers
 from tests.simulation.checkers import Lives, Violation
 from tests.simulation.claims import wished
@@ -133,7 +133,9 @@ def locked(
     document = {
         "next": {"N": str(next_ticket)},
         "since": {"N": str(since)},
-        "queue": {"M": {name: records.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms) for name in names}},
+        "queue": {
+            "M": {name: lock_document.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms) for name in names}
+        },
         "tickets": {"M": {name: {"N": str(ticket)} for name, ticket in zip(names, tickets, strict=True)}},
         "evicted": {"M": {}},
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking._core.queue import Entry
-    from pynamo_locking._io.own import OwnEntry
+    from pynamo_locking._locks.held_entry import OwnEntry
     from tests.simulation.engine.network import Change, Place, Request
     from tests.simulation.engine.scheduler import Actor
     from tests.simulation.history import Operation

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pynamo_locking._core.queue import EVICTION_SLOTS
-from pynamo_locking._io import records
+from pynamo_locking._io import lock_document
 from tests.simulation.checkers.base import Checker, content_of, queue_of
 from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals_ahead
 
@@ -163,8 +163,8 @@ class SoundQueue(Checker):
         self.require(len(set(tickets)) == len(tickets), f"{place}: two entries with one ticket: {tickets}")
         self.require(all(ticket < state.next_ticket for ticket in tickets), f"{place}: next ticket is taken: {state}")
         document = (image or {}).get("lock", {}).get("M", {})
-        named = set(document.get(records.TICKETS, {"M": {}})["M"])
-        queued = set(document.get(records.QUEUE, {"M": {}})["M"])
+        named = set(document.get(lock_document.TICKETS, {"M": {}})["M"])
+        queued = set(document.get(lock_document.QUEUE, {"M": {}})["M"])
         self.require(named == queued, f"{place}: entries {queued}, but tickets of {named}")
         self.require(len(state.evicted) <= EVICTION_SLOTS, f"{place}: traces of evictions pile up")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from pynamo_locking._io import records
+from pynamo_locking._io import lock_document
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.simulation.engine.answers import NOT_APPLIED, failed, too_old
 from tests.simulation.engine.client import FaultyClient
@@ -308,7 +308,7 @@ def _knows_itself(request: Request) -> bool:
     A delete does not, nor what checks nothing of the past.
     """
     names = request.kwargs.get("ExpressionAttributeNames", {}).values()
-    return request.operation == "UpdateItem" and (bool(request.step) or records.TICKETS in names)
+    return request.operation == "UpdateItem" and (bool(request.step) or lock_document.TICKETS in names)
 
 
 def _is_transaction(request: Request) -> bool:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._expressions.refusals import Refusal
-from pynamo_locking._io import requests
+from pynamo_locking._io import lock_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Image = dict[str, Any]
 
-_REQUESTS: Final = vars(requests)
+_REQUESTS: Final = vars(lock_requests)
 
 #: What all of the lock's own requests are sent with.
 _SENDERS: Final = frozenset({"ask"})

@@ -8,8 +8,10 @@ from pynamodb.exceptions import PutError
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Kind
-from pynamo_locking._io import guards, locked, writes
-from pynamo_locking._io.items import EmbeddedItem, action_of
+from pynamo_locking._locks import guards, holding
+from pynamo_locking._writes import beside, plans
+from pynamo_locking._writes import inside as writes_inside
+from pynamo_locking._writes.writers import EmbeddedItem, action_of
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -22,15 +24,15 @@ def _always() -> Any:
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
 def embedded_save_without_guard() -> Patches:
     """A save under an embedded lock does not name our entry."""
-    guarded = locked.inside
+    guarded = writes_inside.inside
 
     def inside(own: Any, write: Any) -> Any:
         if write.kind is not Kind.KEEP:
             return guarded(own, write)
         with own.writing() as number:
-            return locked._send(own, write, number, write.kwargs())
+            return writes_inside._send(own, write, number, write.kwargs())
 
-    return [(locked, "inside", inside)]
+    return [(writes_inside, "inside", inside)]
 
 
 def _beside_without_guard(own: Any, number: int, kind: Kind) -> Any:
@@ -44,39 +46,39 @@ def _beside_without_guard(own: Any, number: int, kind: Kind) -> Any:
 @plants(Plan("separate row", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
 def row_transaction_without_guard() -> Patches:
     """A save beside the lock's row does not check that row."""
-    return [(locked, "row_guard", _beside_without_guard)]
+    return [(beside, "row_guard", _beside_without_guard)]
 
 
 @plants(Plan("edit", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}, preemptions=0), "Fence", limit=250, exhaustive=True)
 def last_write_of_edit_without_guard() -> Patches:
     """The write that ends an edit removes our entry without asking whether it is there."""
-    guarded = locked.inside
+    guarded = writes_inside.inside
 
     def inside(own: Any, write: Any) -> Any:
         if write.kind is not Kind.FINISH:
             return guarded(own, write)
         with own.writing() as number, own.going():
-            data = locked._send(own, write, number, write.kwargs(None, guards.leaving(own)))
-        locked.left(own, None)
+            data = writes_inside._send(own, write, number, write.kwargs(None, guards.leaving(own)))
+        holding.left(own, None)
         return data
 
-    return [(locked, "inside", inside)]
+    return [(writes_inside, "inside", inside)]
 
 
 @plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=150)
 def delete_without_guard() -> Patches:
     """A delete under an embedded lock does not name our entry."""
-    guarded = locked.inside
+    guarded = writes_inside.inside
 
     def inside(own: Any, write: Any) -> Any:
         if write.kind is not Kind.DELETE:
             return guarded(own, write)
         with own.writing() as number, own.going():
-            data = locked._send(own, write, number, write.kwargs())
-        locked.left(own, None)
+            data = writes_inside._send(own, write, number, write.kwargs())
+        holding.left(own, None)
         return data
 
-    return [(locked, "inside", inside)]
+    return [(writes_inside, "inside", inside)]
 
 
 @plants(Plan("outsiders"), "Fence")
@@ -104,6 +106,6 @@ def put_instead_of_update() -> Patches:
     """A guarded save is a PutItem, which writes an old lock document over those who came meanwhile."""
 
     def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError) -> Any:
-        return writes.plan_save(self.item, condition, checks_version=checks_version, error=error)
+        return plans.plan_save(self.item, condition, checks_version=checks_version, error=error)
 
     return [(EmbeddedItem, "plan_save", plan_save)]

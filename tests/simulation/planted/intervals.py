@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._core import intervals as core
-from pynamo_locking._intervals import disjoint, keeping, unsure
+from pynamo_locking._core import intervals
+from pynamo_locking._intervals import disjoint, disjoint_mixin, unsure
 from pynamo_locking._intervals.disjoint import Disjoint
-from pynamo_locking._io.member import Member
-from pynamo_locking.members import Members
+from pynamo_locking._transactions.member import Member
+from pynamo_locking._transactions.members import Members
 from tests.simulation.engine.faults import Fault
 from tests.simulation.models import Booking
 from tests.simulation.plans import Plan
@@ -72,7 +72,7 @@ def last_part_not_looked_at() -> Patches:
     def is_below(lower: Any, upper: Any) -> bool:
         return lower is None or upper is None or lower.at < upper.at - 1
 
-    return [(core, "_is_below", is_below)]
+    return [(intervals, "_is_below", is_below)]
 
 
 def _none_is_done(is_done: Any) -> Any:
@@ -96,7 +96,7 @@ class _Never(Exception):  # noqa: N818 - a stand-in
 @plants(Plan("intervals under locks", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 1}), "Truth")
 def done_under_a_lost_lock() -> Patches:
     """That the lock is lost is told as a refusal, though the items are stored: the guards decide, and not the lock."""
-    return [(keeping, "LockLost", _Never)]
+    return [(disjoint_mixin, "LockLost", _Never)]
 
 
 # Queries

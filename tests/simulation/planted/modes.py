@@ -7,10 +7,10 @@ from typing import Any
 from pynamo_locking._core import claims, queue
 from pynamo_locking._core.claims import SHARED, Claim
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import records, requests
-from pynamo_locking._io.own import OwnEntry
-from pynamo_locking.guarded import GuardedMixin
-from pynamo_locking.placement import PlacedMixin
+from pynamo_locking._io import lock_document, lock_requests, stored
+from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._models.placement import PlacedMixin
+from pynamo_locking._models.writing import GuardedMixin
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -122,7 +122,7 @@ def readers_see_what_was() -> Patches:
 def only_the_first_eviction_traced() -> Patches:
     """Of several readers who are evicted at once only the first one can find out."""
     traces = queue.traces
-    return [(requests, "traces", lambda entries, known: dict(list(traces(entries, known).items())[:1]))]
+    return [(lock_requests, "traces", lambda entries, known: dict(list(traces(entries, known).items())[:1]))]
 
 
 # From writer to reader
@@ -133,15 +133,15 @@ def downgrade_not_counted() -> Patches:
     """A downgrade does not count as a write, so that one from before it is accepted when it comes after it."""
 
     def downgrade(row: Any, entry: Any, write: int) -> Any:
-        return requests._update(
+        return lock_requests._update(
             row,
             set_="#l.#q.#me.#mode = :shared",
             condition="#l.#t.#me = :ticket",
-            names={"#me": entry.id, "#mode": records.MODE},
-            values={":shared": {"S": SHARED}, ":ticket": records.number(entry.ticket)},
+            names={"#me": entry.id, "#mode": lock_document.MODE},
+            values={":shared": {"S": SHARED}, ":ticket": stored.number(entry.ticket)},
         )
 
-    return [(requests, "downgrade", downgrade)]
+    return [(lock_requests, "downgrade", downgrade)]
 
 
 @plants(Plan("downgrade", rounds=2), "Fence")

@@ -8,14 +8,17 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.outcome import Outcome, judge, judge_by_id
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import expiry, guards, locked, runtime, transport, unlocked, writes
-from pynamo_locking._io.commit import Commit
-from pynamo_locking._io.versions import VersionPart
-from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking._io import answers, runtime
+from pynamo_locking._items import clauses, expiry
+from pynamo_locking._items.versions import VersionPart
+from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._models.placement import PlacedMixin
+from pynamo_locking._models.reading import ReadingMixin
+from pynamo_locking._models.transact_write import TransactWrite
+from pynamo_locking._writes import inside, outside
+from pynamo_locking._writes import write as writes_write
+from pynamo_locking._writes.native import Commit
 from pynamo_locking.exceptions import OutcomeUnknown
-from pynamo_locking.placement import PlacedMixin
-from pynamo_locking.reads import ReadingMixin
-from pynamo_locking.transact_write import TransactWrite
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -33,7 +36,7 @@ def unknown_guarded_write_told_as_lost() -> Patches:
         outcome = judge(*arguments, **options)
         return Outcome.LOST if outcome is Outcome.UNKNOWN else outcome
 
-    return [(locked, "judge", told)]
+    return [(inside, "judge", told)]
 
 
 @plants(
@@ -44,18 +47,18 @@ def unknown_guarded_write_told_as_lost() -> Patches:
 )
 def own_repetition_forgotten() -> Patches:
     """A guarded write knows that botocore has sent it again, and not that it has done so itself."""
-    settle = locked._settle
+    settle = inside.settle_inside
 
     def forget(check: Any, write: Any, image: Any, error: Any, repeated: bool) -> None:
-        settle(check, write, image, error, transport.was_repeated(error))
+        settle(check, write, image, error, answers.was_repeated(error))
 
-    return [(locked, "_settle", forget)]
+    return [(inside, "settle_inside", forget)]
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "TrueLoss")
 def loss_not_noted() -> Patches:
     """A write that is told that the lock is lost leaves it to the next heartbeat to note that."""
-    settle = locked._settle
+    settle = inside.settle_inside
 
     def without_note(check: Any, *arguments: Any) -> None:
         check.own.absent_from = lambda *_, **__: check.own.loss()
@@ -64,7 +67,7 @@ def loss_not_noted() -> Patches:
         finally:
             del check.own.absent_from
 
-    return [(locked, "_settle", without_note)]
+    return [(inside, "settle_inside", without_note)]
 
 
 @plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
@@ -76,7 +79,7 @@ def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
         is_gone = state.find(arguments[0].id, arguments[0].ticket) is None
         return Outcome.LOST if is_gone and not repeated else outcome
 
-    return [(locked, "judge", told)]
+    return [(inside, "judge", told)]
 
 
 @plants(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss")
@@ -94,7 +97,7 @@ def unknown_told_as_refused() -> Patches:
         outcome = judge_by_id(*arguments, **options)
         return Outcome.REJECTED if outcome is Outcome.UNKNOWN else outcome
 
-    return [(writes, "judge_by_id", told)]
+    return [(writes_write, "judge_by_id", told)]
 
 
 @plants(
@@ -102,7 +105,7 @@ def unknown_told_as_refused() -> Patches:
 )
 def unknown_told_as_applied() -> Patches:
     """A write of which nothing is known is reported as done."""
-    look = unlocked._Sending._look
+    look = outside._Sending._look
 
     def trust(self: Any, error: Exception) -> Any:
         try:
@@ -110,7 +113,7 @@ def unknown_told_as_applied() -> Patches:
         except OutcomeUnknown:
             return {"Attributes": self.write.item.serialize()}
 
-    return [(unlocked._Sending, "_look", trust)]
+    return [(outside._Sending, "_look", trust)]
 
 
 @plants(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth")
@@ -122,19 +125,19 @@ def write_known_by_its_version() -> Patches:
             return Outcome.APPLIED
         return judge_by_id(seen, before, *rest, repeated=repeated, **options)
 
-    return [(writes, "judge_by_id", told)]
+    return [(writes_write, "judge_by_id", told)]
 
 
 @plants(Plan("append", faults={Fault.LOST_RESPONSE: 1}), "Truth")
 def append_repeated() -> Patches:
     """An update that does something else when done twice is repeated after a lost answer."""
-    return [(guards, "is_repeatable", lambda actions: True)]
+    return [(clauses, "is_repeatable", lambda actions: True)]
 
 
 @plants(Plan("updates beside", parties=1, processes=1, faults={Fault.LOST_RESPONSE: 4}), "NothingLost", limit=200)
 def copy_without_an_update_in_doubt_is_saved() -> Patches:
     """After an update of which nothing is known, the copy that lacks it is saved over it."""
-    return [(writes.Write, "note_doubt", lambda self: None)]
+    return [(writes_write.Write, "note_doubt", lambda self: None)]
 
 
 @plants(Plan("transact write", faults={Fault.LOST_RESPONSE: 2}), "Truth", limit=200)

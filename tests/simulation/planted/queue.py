@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import inspection, records, requests, runtime
-from pynamo_locking._io.own import OwnEntry
-from pynamo_locking._io.requests import NewEntry
-from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking._io import lock_document, lock_requests, runtime, stored
+from pynamo_locking._io.lock_requests import NewEntry
+from pynamo_locking._locks import inspection
+from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._locks.held_entry import OwnEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -19,7 +20,7 @@ from tests.simulation.planted.machinery import Patches, plants
 
 def _other_condition(pattern: str, replacement: str = "") -> Patches:
     """Change the condition of the lock's requests where it matches."""
-    send = requests._call
+    send = lock_requests._call
 
     def call(row: Any, operation: str, arguments: dict[str, Any]) -> Any:
         if "ConditionExpression" not in arguments:
@@ -37,7 +38,7 @@ def _other_condition(pattern: str, replacement: str = "") -> Patches:
                 changed.pop(part, None)
         return send(row, operation, changed)
 
-    return [(requests, "_call", call)]
+    return [(lock_requests, "_call", call)]
 
 
 @plants(Plan("polling", faults={Fault.PAUSE_AFTER: 1}), "NoEarlyEviction")
@@ -69,13 +70,13 @@ def release_without_condition() -> Patches:
 @plants(Plan("long work", parties=3, processes=3, faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
 def release_of_a_stranger() -> Patches:
     """A release removes whoever is first."""
-    release = requests.release
+    release = lock_requests.release
 
     def release_first(row: Any, entry_id: str, *, want_image: bool) -> Any:
-        entries = row.state(requests.look(row, consistent=True)).entries
+        entries = row.state(lock_requests.look(row, consistent=True)).entries
         return release(row, entries[0].id if entries else entry_id, want_image=want_image)
 
-    return [(requests, "release", release_first)]
+    return [(lock_requests, "release", release_first)]
 
 
 @plants(Plan("embedded"), "Quiet")
@@ -96,58 +97,58 @@ def nothing_broken() -> Patches:
 @plants(Plan("embedded", parties=3), "SoundQueue")
 def ticket_read_then_written() -> Patches:
     """The next ticket is read with one request and taken with another: two can have the same."""
-    enter = requests.enter
+    enter = lock_requests.enter
 
     def enter_with_known_ticket(row: Any, entry: NewEntry, capacity: int) -> Any:
-        seen = row.state(requests.look(row, consistent=True)).next_ticket
+        seen = row.state(lock_requests.look(row, consistent=True)).next_ticket
         if not seen:
             return enter(row, entry, capacity)
-        return requests._update(
+        return lock_requests._update(
             row,
             set_="#l.#q.#me = :entry, #l.#t.#me = :ticket, #l.#n = :next",
             condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
-            names={"#n": records.NEXT, "#me": entry.id},
+            names={"#n": lock_document.NEXT, "#me": entry.id},
             values={
                 ":entry": entry.stored(runtime.current.time_ms()),
-                ":ticket": records.number(seen),
-                ":next": records.number(seen + 1),
-                ":max": records.number(capacity),
+                ":ticket": stored.number(seen),
+                ":next": stored.number(seen + 1),
+                ":max": stored.number(capacity),
             },
         )
 
-    return [(requests, "enter", enter_with_known_ticket)]
+    return [(lock_requests, "enter", enter_with_known_ticket)]
 
 
 @plants(Plan("embedded", parties=3), "SoundQueue", limit=170)
 def ticket_taken_before_entering() -> Patches:
     """As in the seed: a counter gives the ticket, another request enters; a later ticket can be in before."""
-    enter = requests.enter
+    enter = lock_requests.enter
 
     def enter_later(row: Any, entry: NewEntry, capacity: int) -> Any:
-        if not row.state(requests.look(row, consistent=True)).exists:
+        if not row.state(lock_requests.look(row, consistent=True)).exists:
             return enter(row, entry, capacity)
-        counter = {"#n": records.NEXT}
-        counted = requests._update(
+        counter = {"#n": lock_document.NEXT}
+        counted = lock_requests._update(
             row,
             set_="#l.#n = #l.#n + :one",
             condition="attribute_exists(#l.#n)",
             names=counter,
-            values={":one": records.number(1)},
+            values={":one": stored.number(1)},
             used=("#l",),
         )
-        return requests._update(
+        return lock_requests._update(
             row,
             set_="#l.#q.#me = :entry, #l.#t.#me = :ticket",
             condition="attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
             names={"#me": entry.id},
             values={
                 ":entry": entry.stored(runtime.current.time_ms()),
-                ":ticket": records.number(row.state(counted).next_ticket - 1),
-                ":max": records.number(capacity),
+                ":ticket": stored.number(row.state(counted).next_ticket - 1),
+                ":max": stored.number(capacity),
             },
         )
 
-    return [(requests, "enter", enter_later)]
+    return [(lock_requests, "enter", enter_later)]
 
 
 @plants(Plan("embedded", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}), "NoEarlyEviction", exhaustive=True)

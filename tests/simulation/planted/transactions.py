@@ -9,16 +9,19 @@ from typing import Any
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core import transaction
+from pynamo_locking._core.commit_paths import Plan as Paths
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._core.paths import Plan as Paths
 from pynamo_locking._core.transaction import Fate, fate
-from pynamo_locking._io import attempts, guards, headers, marks, requests, resolving, validation
-from pynamo_locking._io.commit import Commit
-from pynamo_locking._io.headers import HeaderTable, persistently
-from pynamo_locking._io.long_path import LongCommit
-from pynamo_locking._io.marking import Marked, Marker
-from pynamo_locking._io.resolving import Resolver
-from pynamo_locking._io.versions import VersionPart
+from pynamo_locking._io import dispatch, header_requests, mark_requests, resolver, retries
+from pynamo_locking._io.header_requests import HeaderTable
+from pynamo_locking._io.resolver import Resolver
+from pynamo_locking._io.retries import persistently
+from pynamo_locking._items.versions import VersionPart
+from pynamo_locking._locks import guards
+from pynamo_locking._transactions import validation
+from pynamo_locking._transactions.long_commit import LongCommit
+from pynamo_locking._transactions.marking import Marked, Marker
+from pynamo_locking._writes.native import Commit
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -58,13 +61,13 @@ def r2_writers_do_not_look_for_marks() -> Patches:
 @plants(Plan("long transactions"), *_WRITE_CHECKS, limit=400)
 def r3_marks_before_the_header() -> Patches:
     """The header is written after the marks: whoever meets one of them takes it for an orphan."""
-    begin, decide = headers.begin, LongCommit._decide
+    begin, decide = header_requests.begin, LongCommit._decide
 
     def later(self: Any) -> None:
         begin(self._header_table, self._header)
         decide(self)
 
-    return [(headers, "begin", lambda header_table, header: None), (LongCommit, "_decide", later)]
+    return [(header_requests, "begin", lambda header_table, header: None), (LongCommit, "_decide", later)]
 
 
 @plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600)
@@ -73,19 +76,22 @@ def r4_marks_dropped_while_pending() -> Patches:
 
     def begin(self: Any, row: Any, mark: Any) -> Any:
         header_table = HeaderTable(row.connection, mark.table)
-        header = persistently(lambda: headers.read(header_table, mark.id))
+        header = persistently(lambda: header_requests.read(header_table, mark.id))
         what = fate(header)
         if what is Fate.WAIT:
             try:
                 return self._wait_or_abort(header_table, header)
             except _Dropped:
-                return marks.drop(row, mark)
-        return marks.finish(header_table, row, mark) if what is Fate.FINISH else marks.drop(row, mark)
+                return mark_requests.drop(row, mark)
+        return mark_requests.finish(header_table, row, mark) if what is Fate.FINISH else mark_requests.drop(row, mark)
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
 
-    return [(Resolver, "begin", begin), (resolving, "headers", SimpleNamespace(read=headers.read, abort=abort))]
+    return [
+        (Resolver, "begin", begin),
+        (resolver, "header_requests", SimpleNamespace(read=header_requests.read, abort=abort)),
+    ]
 
 
 class _Dropped(Exception):  # noqa: N818 - a signal
@@ -105,13 +111,13 @@ def r5_plain_reads_validate() -> Patches:
 def _plain_read(member: Any) -> Any:
     kwargs = {"TableName": member.table, "Key": member.key, "ConsistentRead": True}
     connection = member.item._get_connection().connection
-    return persistently(lambda: requests.ask(connection, "GetItem", kwargs)).get("Item")
+    return persistently(lambda: retries.ask(connection, "GetItem", kwargs)).get("Item")
 
 
 def _plain_header(members: Any, mark: Any) -> Any:
     header_table = HeaderTable(members[0].item._get_connection().connection, mark.table)
     kwargs = {"TableName": header_table.table, "Key": header_table.key(mark.id), "ConsistentRead": True}
-    return persistently(lambda: requests.ask(header_table.connection, "GetItem", kwargs)).get("Item")
+    return persistently(lambda: retries.ask(header_table.connection, "GetItem", kwargs)).get("Item")
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
@@ -134,7 +140,7 @@ def r8_placeholders_without_token() -> Patches:
 
     def plain(self: Any, one: Any) -> None:
         if one.mark.is_ghost:
-            requests.ask(one.row.connection, "UpdateItem", self._kwargs(one))
+            retries.ask(one.row.connection, "UpdateItem", self._kwargs(one))
         else:
             send(self, one)
 
@@ -147,7 +153,7 @@ def r9_finished_before_all_items_are() -> Patches:
     finish = LongCommit._finish
 
     def early(self: Any) -> None:
-        headers.finish(self._header_table, self._header.id)
+        header_requests.finish(self._header_table, self._header.id)
         finish(self)
 
     return [(LongCommit, "_finish", early)]
@@ -156,13 +162,13 @@ def r9_finished_before_all_items_are() -> Patches:
 @plants(Plan("mixed transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=1000)
 def r10_headers_are_forgotten_at_once() -> Patches:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
-    read = headers.header_in
+    read = header_requests.header_in
 
     def forgetful(image: Any, table: str = "") -> Any:
         header = read(image, table)
         return None if header is not None and header.state is transaction.State.FINISHED else header
 
-    return [(headers, "header_in", forgetful)]
+    return [(header_requests, "header_in", forgetful)]
 
 
 @plants(Plan("long transactions", faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}), "Truth", limit=600)
@@ -187,14 +193,14 @@ def _settle_without_images(settle: Any) -> Any:
 @plants(Plan("native transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=600)
 def r11_another_token_for_each_attempt() -> Patches:
     """A native transaction is sent again under another token, so DynamoDB does not know it again."""
-    send = attempts.transact_write
+    send = dispatch.transact_write
 
     def renamed(connection: Any, **arguments: Any) -> Any:
         from pynamo_locking._io import runtime
 
         return send(connection, **{**arguments, "client_request_token": runtime.current.token()})
 
-    return [(attempts, "transact_write", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
+    return [(dispatch, "transact_write", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
 
 
 @plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=300)
@@ -212,13 +218,13 @@ def snapshots_with_headers_of_another_moment() -> Patches:
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=1068)
 def snapshots_look_past_early_checks() -> Patches:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
-    header_in = headers.header_in
+    header_in = header_requests.header_in
 
     def late(image: Any, table: str = "") -> Any:
         header = header_in(image, table)
         return None if header is None else replace(header, is_early=False)
 
-    return [(headers, "header_in", late)]
+    return [(header_requests, "header_in", late)]
 
 
 @plants(
@@ -228,9 +234,9 @@ def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
     def drop(row: Any, mark: Any) -> None:
-        marks._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
+        mark_requests._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
 
-    return [(marks, "drop", drop)]
+    return [(mark_requests, "drop", drop)]
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
@@ -248,7 +254,7 @@ def clean_before_the_marks_are_dropped() -> Patches:
     drop = LongCommit._drop_marks
 
     def early(self: Any) -> None:
-        headers.clean(self._header_table, self._header.id, is_certain=True)
+        header_requests.clean(self._header_table, self._header.id, is_certain=True)
         drop(self)
 
     return [(LongCommit, "_drop_marks", early)]
@@ -270,6 +276,6 @@ def values_beside_the_mark() -> Patches:
                 "ExpressionAttributeNames": {f"#{i}": name for i, (name, _) in changes},
                 "ExpressionAttributeValues": {f":{i}": value for i, (_, value) in changes},
             }
-            requests.ask(one.row.connection, "UpdateItem", kwargs)
+            retries.ask(one.row.connection, "UpdateItem", kwargs)
 
     return [(Marker, "_send", dirty)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking import contexts
 from pynamo_locking._core import queue
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import runtime, unlocked, waiting
-from pynamo_locking._io.heartbeat import Heart
-from pynamo_locking._io.own import OwnEntry
-from pynamo_locking._io.waiting import Acquisition
+from pynamo_locking._io import evictions, runtime
+from pynamo_locking._locks import acquisition, several
+from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._locks.heartbeat import Heart
+from pynamo_locking._locks.held_entry import OwnEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -33,7 +33,7 @@ def order_of_insertion() -> Patches:
 @plants(Plan("long work", parties=3), "KeptPlace")
 def waiter_not_renewed() -> Patches:
     """A waiter lets its own lease end, and loses its place."""
-    return [(waiting, "next_renewal", lambda started, lease: float("inf"))]
+    return [(acquisition, "next_renewal", lambda started, lease: float("inf"))]
 
 
 @plants(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace")
@@ -65,14 +65,14 @@ def old_image_without_us() -> Patches:
 @plants(Plan("locked_all"), "Calm")
 def locks_in_any_order() -> Patches:
     """Several locks are taken in the order in which they are named, so that two parties wait in a circle."""
-    return [(contexts, "in_order", iter)]
+    return [(several, "in_order", iter)]
 
 
 @plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")
 def the_dead_stay() -> Patches:
     """Nobody is ever evicted."""
     nobody = lambda *_: ()  # noqa: E731
-    return [(waiting, "dead_among", nobody), (unlocked, "dead_among", nobody)]
+    return [(acquisition, "dead_among", nobody), (evictions, "dead_among", nobody)]
 
 
 @plants(Plan("separate row", parties=4, processes=4, faults={Fault.CRASH_AFTER: 1}), "Silence")
@@ -83,7 +83,7 @@ def the_living_go_with_the_dead() -> Patches:
     def all_if_any(entries: Any, *known: Any) -> Any:
         return entries if dead_among(entries, *known) else ()
 
-    return [(waiting, "dead_among", all_if_any)]
+    return [(acquisition, "dead_among", all_if_any)]
 
 
 # Leases

@@ -26,7 +26,7 @@ from pynamodb.exceptions import ScanError
 
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
-from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.retries import Unavailable
 from pynamo_locking.cli import app, lock_tables, main, output, settings
 from pynamo_locking.cli.problems import Exit, Problem, explain
 

@@ -30,7 +30,9 @@ from pynamo_locking import (
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._core.queue import Entry
-from pynamo_locking._io import entity_tags, records, transport, versions
+from pynamo_locking._io import connections, lock_document
+from pynamo_locking._items import knowledge
+from pynamo_locking._models import entity_tags
 from pynamo_locking.contrib import _http, _meta
 
 SECRET = "do not tell"
@@ -148,7 +150,7 @@ def test_a_lease_that_is_not_believed():
 def test_when_to_try_again_after_a_refused_write():
     """The refusal brings the lock as it is stored."""
     attribute = Locked._lock_attribute()
-    entry = records.new_entry(SECRET, WHOLE, lease=60.0, now_ms=1000)
+    entry = lock_document.new_entry(SECRET, WHOLE, lease=60.0, now_ms=1000)
     lock = {
         "next": {"N": "8"},
         "since": {"N": "1"},
@@ -167,7 +169,7 @@ def test_when_to_try_again_after_a_refused_write():
 
 def stored(version, write_id=None):
     item = Versioned("k")
-    versions.set_known(item, Known(version, write_id))
+    knowledge.set_known(item, Known(version, write_id))
     return item
 
 
@@ -235,7 +237,7 @@ def test_what_is_no_list_of_tags(header):
 def test_an_id_that_was_not_read_is_left_to_the_write():
     """If one tag names it. Of several that do, none can be chosen."""
     item = stored(3)
-    assert versions.known(_http.matched('"2-x", "3-a-b"', item)) == Known(3, "a-b")
+    assert knowledge.known(_http.matched('"2-x", "3-a-b"', item)) == Known(3, "a-b")
     with pytest.raises(StaleVersion):
         _http.matched('"3-a", "3-b"', stored(3))
 
@@ -249,7 +251,7 @@ def test_no_if_match():
 def test_one_tag_and_a_key_need_no_request():
     """The item has its key and what the client knows of it."""
     item = _http.matched('"3-a-b"', Versioned, "k")
-    assert (item.key, item.version, versions.known(item)) == ("k", 3, Known(3, "a-b"))
+    assert (item.key, item.version, knowledge.known(item)) == ("k", 3, Known(3, "a-b"))
 
 
 def test_without_a_version_nothing_is_compared():
@@ -267,5 +269,5 @@ def test_connections_are_left_to_the_parent_after_a_fork():
     _meta.configure([Versioned], {})
     connection = Versioned._get_connection().connection
     connection._client = object()
-    transport._forget_after_fork()
+    connections._forget_after_fork()
     assert connection._client is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim, blockers, disagreement, front, spanning
 from pynamo_locking._core.queue import traces
-from pynamo_locking._io import records
+from pynamo_locking._io import lock_document
 from tests.unit.helpers import entry, queue, steady
 
 
@@ -154,10 +154,10 @@ def test_claims_are_stored_and_read():
         span(1, None, SHARED),
         Claim(lower=("B", b"\x00"), upper=("B", b"1")),
     ):
-        document = records.new_document("me", records.new_entry("o", claim, 1.0, 0), 7)
-        (stored,) = records.state_of(document["M"]).entries
+        document = lock_document.new_document("me", lock_document.new_entry("o", claim, 1.0, 0), 7)
+        (stored,) = lock_document.state_of(document["M"]).entries
         assert stored.claim == claim
-    assert "lower" not in records.new_entry("o", WHOLE, 1.0, 0)["M"]
+    assert "lower" not in lock_document.new_entry("o", WHOLE, 1.0, 0)["M"]
 
 
 # What an eviction leaves

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
-from pynamo_locking._core.paths import (
+from pynamo_locking._core.commit_paths import (
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,
@@ -16,6 +15,7 @@ from pynamo_locking._core.paths import (
     choose,
     keys_in_rows,
 )
+from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
 from tests.unit.helpers import steady
 
 

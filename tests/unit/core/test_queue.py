@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking import LockSettings, LockState
-from pynamo_locking._core.queue import (
-    EVICTION_SLOTS,
-    FREE,
-    Pace,
-    Sighting,
-    dead_among,
-    observe,
-    poll_delay,
-)
+from pynamo_locking._core.queue import EVICTION_SLOTS, FREE, Pace, Sighting, dead_among, observe, poll_delay
 from tests.unit.helpers import entry, queue, steady
 
 BEATS = st.lists(st.integers(0, 6), min_size=1, max_size=30)

@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from pynamo_locking._core import queue as core
+from pynamo_locking._core import queue
 from pynamo_locking._core.lease import RATE_MARGIN
 from pynamo_locking._core.outcome import Kind, Outcome, judge
 from pynamo_locking._core.possession import Possession
@@ -124,8 +124,8 @@ class Actor:
                 self.holds, self.certain_until = me.id, started + LEASE / self.rate
                 return me
             now = self.clock()
-            seen = core.observe(seen, ahead, now)
-            dead = core.dead_among(ahead, seen, now, 0, None)
+            seen = queue.observe(seen, ahead, now)
+            dead = queue.dead_among(ahead, seen, now, 0, None)
             try:
                 if dead:
                     state = yield partial(self.world.evict, dead)
@@ -283,7 +283,7 @@ def impatient(entries, seen, now, now_ms, skew):
 
 
 def without_news(seen, entries, now):
-    return {e.id: seen.get(e.id, core.Sighting(e.beat, now)) for e in entries}
+    return {e.id: seen.get(e.id, queue.Sighting(e.beat, now)) for e in entries}
 
 
 def everybody(self: LockState, it: Entry) -> tuple[Entry, ...]:
@@ -293,8 +293,8 @@ def everybody(self: LockState, it: Entry) -> tuple[Entry, ...]:
 @pytest.mark.parametrize(
     ("where", "name", "broken"),
     [
-        (core, "dead_among", impatient),
-        (core, "observe", without_news),
+        (queue, "dead_among", impatient),
+        (queue, "observe", without_news),
         (LockState, "ahead_of", everybody),
         (LockState, "was_evicted", lambda self, ticket, since: False),
     ],

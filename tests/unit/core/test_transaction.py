@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking._core.transaction import GRACE_S, Fate, Header, State, fate, meet, reason_to_abort, shows_committed
-from pynamo_locking._io import headers
+from pynamo_locking._io import header_requests
 from tests.unit.helpers import steady
 
 LEASE = 10.0
@@ -139,11 +139,11 @@ def test_of_two_one_is_never_wounded(one: str, other: str) -> None:
 
 def test_a_header_that_does_not_say_may_have_checked_early():
     """It was written by somebody who did not know that it matters: nobody looks past it."""
-    header_table, stored = headers.HeaderTable(None, "headers"), {}
+    header_table, stored = header_requests.HeaderTable(None, "headers"), {}
     known = header()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(headers, "ask", lambda _header_table, _operation, kwargs: stored.update(kwargs["Item"]))
-        headers.begin(header_table, known)
-    assert not headers.header_in(stored).is_early
-    del stored[headers.EARLY]
-    assert headers.header_in(stored).is_early
+        patch.setattr(header_requests, "ask", lambda _header_table, _operation, kwargs: stored.update(kwargs["Item"]))
+        header_requests.begin(header_table, known)
+    assert not header_requests.header_in(stored).is_early
+    del stored[header_requests.EARLY]
+    assert header_requests.header_in(stored).is_early

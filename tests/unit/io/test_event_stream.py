@@ -13,14 +13,14 @@ import pytest
 
 from pynamo_locking import ConfigurationError
 from pynamo_locking import events as public
-from pynamo_locking._core import events as kinds
-from pynamo_locking._io import events
+from pynamo_locking._core import events as core_events
+from pynamo_locking._io import event_stream
 from pynamo_locking.events import Event, LockEvent, Lost, TransactionEvent, WriteEvent, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KINDS = [kind for kind in vars(kinds).values() if isinstance(kind, type) and issubclass(kind, Event)]
+KINDS = [kind for kind in vars(core_events).values() if isinstance(kind, type) and issubclass(kind, Event)]
 LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
 
 
@@ -42,7 +42,7 @@ def event(reason: str = "evicted") -> Lost:
 @pytest.fixture(autouse=True)
 def _nobody_stays() -> Iterator[None]:
     yield
-    assert events.listeners == ()
+    assert event_stream.listeners == ()
 
 
 def test_a_subscriber_hears_what_is_told_until_it_is_cancelled() -> None:
@@ -50,11 +50,11 @@ def test_a_subscriber_hears_what_is_told_until_it_is_cancelled() -> None:
     heard: list[Any] = []
     subscription = subscribe(heard.append)
     first, second = event("a"), event("b")
-    events.emit(first)
-    events.emit(second)
+    event_stream.emit(first)
+    event_stream.emit(second)
     subscription.cancel()
     subscription.cancel()
-    events.emit(event("c"))
+    event_stream.emit(event("c"))
     assert heard == [first, second]
 
 
@@ -63,9 +63,9 @@ def test_the_same_function_can_subscribe_twice() -> None:
     heard: list[Any] = []
     with subscribe(heard.append):
         other = subscribe(heard.append)
-        events.emit(event())
+        event_stream.emit(event())
         other.cancel()
-        events.emit(event())
+        event_stream.emit(event())
     assert len(heard) == 3
 
 
@@ -77,7 +77,7 @@ def test_only_what_was_asked_for_is_heard(of: Any, is_heard: bool) -> None:
     """A class stands for itself and those derived from it."""
     heard: list[Any] = []
     with subscribe(heard.append, of):
-        events.emit(event())
+        event_stream.emit(event())
     assert bool(heard) is is_heard
 
 
@@ -109,7 +109,7 @@ def test_a_failing_subscriber_is_logged_once_and_goes_on(caplog: pytest.LogCaptu
 
     with subscribe(fail), subscribe(heard.append), caplog.at_level(logging.DEBUG):
         for _ in range(3):
-            events.emit(event())
+            event_stream.emit(event())
     assert (len(calls), len(heard)) == (3, 3)
     [record] = caplog.records
     assert "Lost" in record.message
@@ -124,7 +124,7 @@ def test_an_interrupt_is_not_swallowed() -> None:
         raise KeyboardInterrupt
 
     with subscribe(interrupted), pytest.raises(KeyboardInterrupt):
-        events.emit(event())
+        event_stream.emit(event())
 
 
 def test_a_subscriber_does_not_hear_itself() -> None:
@@ -135,10 +135,10 @@ def test_a_subscriber_does_not_hear_itself() -> None:
     def echo(told: Lost) -> None:
         heard.append(told.reason)
         if len(heard) < 10:
-            events.emit(event(f"{told.reason}+"))
+            event_stream.emit(event(f"{told.reason}+"))
 
     with subscribe(echo), subscribe(lambda told: others.append(told.reason)):
-        events.emit(event("a"))
+        event_stream.emit(event("a"))
     assert heard == ["a"]
     assert others == ["a+", "a"]
 
@@ -147,14 +147,14 @@ def test_what_is_told_in_a_scope_waits_for_the_end_of_the_outermost() -> None:
     """A scope stands for a mutex that is held; a scope that does not keep is none."""
     heard: list[Any] = []
     with subscribe(heard.append):
-        with events.scope():
-            with events.scope(), events.scope(keeps=False):
-                events.emit(event("a"))
-            events.emit(event("b"))
+        with event_stream.scope():
+            with event_stream.scope(), event_stream.scope(keeps=False):
+                event_stream.emit(event("a"))
+            event_stream.emit(event("b"))
             assert heard == []
         assert [told.reason for told in heard] == ["a", "b"]
-        with events.scope(keeps=False):
-            events.emit(event("c"))
+        with event_stream.scope(keeps=False):
+            event_stream.emit(event("c"))
             assert len(heard) == 3
 
 
@@ -163,8 +163,8 @@ def test_what_was_told_before_an_error_is_heard() -> None:
     heard: list[Any] = []
 
     def lose() -> None:
-        with events.scope():
-            events.emit(event())
+        with event_stream.scope():
+            event_stream.emit(event())
             raise ValueError
 
     with subscribe(heard.append), pytest.raises(ValueError):
@@ -175,8 +175,8 @@ def test_what_was_told_before_an_error_is_heard() -> None:
 def test_a_scope_is_that_of_its_thread() -> None:
     """What another thread tells meanwhile does not wait for it."""
     heard: list[Any] = []
-    with subscribe(heard.append), events.scope():
-        other = threading.Thread(target=lambda: events.emit(event()))
+    with subscribe(heard.append), event_stream.scope():
+        other = threading.Thread(target=lambda: event_stream.emit(event()))
         other.start()
         other.join()
         assert len(heard) == 1
@@ -187,15 +187,15 @@ def test_a_copy_of_a_context_does_not_keep_events_for_ever(where: str) -> None:
     """A handler of PynamoDB's signals that begins a task, in the middle of a write, hands this context on."""
     heard: list[Any] = []
     with subscribe(heard.append):
-        with events.scope():
+        with event_stream.scope():
             context = contextvars.copy_context()
             if where == "another thread":
-                thread = threading.Thread(target=lambda: context.run(events.emit, event("a")))
+                thread = threading.Thread(target=lambda: context.run(event_stream.emit, event("a")))
                 thread.start()
                 thread.join()
                 assert len(heard) == 1
         if where == "later":
-            context.run(events.emit, event("a"))
+            context.run(event_stream.emit, event("a"))
         assert len(heard) == 1
         context.run(emit_in_a_scope, heard)
     assert [told.reason for told in heard] == ["a", "b"]
@@ -204,40 +204,40 @@ def test_a_copy_of_a_context_does_not_keep_events_for_ever(where: str) -> None:
 def emit_in_a_scope(heard: list[Any]) -> None:
     """A scope of its own keeps events as ever."""
     before = len(heard)
-    with events.scope():
-        events.emit(event("b"))
+    with event_stream.scope():
+        event_stream.emit(event("b"))
         assert len(heard) == before
 
 
 def test_a_scope_may_end_in_another_context() -> None:
     """That of whoever collects the task that began it."""
     with subscribe(print):
-        entered = events.scope(keeps=False)
+        entered = event_stream.scope(keeps=False)
         contextvars.copy_context().run(entered.__enter__)
         entered.__exit__(None, None, None)
 
 
 def test_what_a_subscriber_requests_is_its_own() -> None:
     """The work that it hears of has not sent it."""
-    with subscribe(lambda _: events.requesting("GetItem")), events.scope(keeps=False) as scope:
-        events.emit(event())
-        events.requesting("UpdateItem")
+    with subscribe(lambda _: event_stream.requesting("GetItem")), event_stream.scope(keeps=False) as scope:
+        event_stream.emit(event())
+        event_stream.requesting("UpdateItem")
     assert scope is not None
     assert (scope.requests, scope.looks) == (1, 0)
 
 
 def test_without_subscribers_a_scope_is_nothing() -> None:
     """The same object each time, which counts nothing."""
-    assert events.scope() is events.scope()
-    with events.scope() as scope:
+    assert event_stream.scope() is event_stream.scope()
+    with event_stream.scope() as scope:
         assert scope is None
-        assert events.current_scope() is None
+        assert event_stream.current_scope() is None
 
 
 def test_threads_may_subscribe_and_cancel_at_the_same_time() -> None:
     """None of them is forgotten, and none stays."""
     start = threading.Barrier(8)
-    left: list[events.Subscription] = []
+    left: list[event_stream.Subscription] = []
 
     def work() -> None:
         start.wait()
@@ -253,22 +253,22 @@ def test_threads_may_subscribe_and_cancel_at_the_same_time() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(events.listeners) == set(left)
+    assert set(event_stream.listeners) == set(left)
     for subscription in left:
         subscription.cancel()
 
 
 def test_a_scope_counts_requests_reads_and_units() -> None:
     """Of its own; those of the scope around it are other ones."""
-    with subscribe(print, TransactionEvent), events.scope(keeps=False) as outer:
+    with subscribe(print, TransactionEvent), event_stream.scope(keeps=False) as outer:
         assert outer is not None
-        events.requesting("UpdateItem")
-        events.answered({"ConsumedCapacity": {"TableName": "t", "CapacityUnits": 1.5}})
-        events.answered({"ConsumedCapacity": {"TableName": "t", "CapacityUnits": 0.5}})
-        with events.scope() as inner:
+        event_stream.requesting("UpdateItem")
+        event_stream.answered({"ConsumedCapacity": {"TableName": "t", "CapacityUnits": 1.5}})
+        event_stream.answered({"ConsumedCapacity": {"TableName": "t", "CapacityUnits": 0.5}})
+        with event_stream.scope() as inner:
             assert inner is not None
-            events.requesting("GetItem")
-            events.answered({})
+            event_stream.requesting("GetItem")
+            event_stream.answered({})
     assert (outer.requests, outer.looks, outer.units) == (1, 0, 2.0)
     assert (inner.requests, inner.looks, inner.units) == (1, 1, None)
 

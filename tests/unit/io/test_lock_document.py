@@ -12,7 +12,8 @@ from pynamo_locking._core.claims import WHOLE, Claim
 from pynamo_locking._core.limits import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import headers, records, runtime
+from pynamo_locking._io import header_requests, lock_document, runtime
+from pynamo_locking._io import stored as io_stored
 from tests.unit.helpers import entry, steady
 
 OWNERS = st.sampled_from(["", "host:1:main", "日本 🔒", "a\x00b"])
@@ -33,7 +34,7 @@ QUEUES = st.lists(ENTRIES, max_size=6, unique_by=(lambda e: e.id, lambda e: e.ti
 
 def stored(entries, next_ticket, since, evicted):
     """A document as DynamoDB returns it, its maps in any order."""
-    number = records.number
+    number = io_stored.number
     return {
         "next": number(next_ticket),
         "since": number(since),
@@ -63,7 +64,7 @@ def test_documents_are_read_whole(entries, next_ticket, since, evicted):
     """Every fact of a stored document is in its state, entries in ticket order, read at our wall clock."""
     next_ticket += max((e.ticket for e in entries), default=0)  # it is above all others
     raw = stored(entries, next_ticket, since, evicted)
-    state = records.state_of(raw)
+    state = lock_document.state_of(raw)
 
     assert [e.ticket for e in state.entries] == sorted(e.ticket for e in entries)
     assert all(e.read_ms > 1_600_000_000_000 for e in state.entries)
@@ -80,8 +81,8 @@ def unread(it):
 @given(OWNERS, st.floats(0.6, 10**6), st.integers(0, 10**14), TICKETS)
 def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
     """A document made for an entry reads back as that entry, with the next ticket after it."""
-    fresh = records.new_entry(owner, WHOLE, lease, now_ms)
-    state = records.state_of(records.new_document("me", fresh, ticket)["M"])
+    fresh = lock_document.new_entry(owner, WHOLE, lease, now_ms)
+    state = lock_document.state_of(lock_document.new_document("me", fresh, ticket)["M"])
     (mine,) = state.entries
 
     assert (mine.id, mine.ticket, mine.owner, mine.mode) == ("me", ticket, owner, "exclusive")
@@ -93,9 +94,9 @@ def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
 
 def test_a_long_label_is_cut_when_it_is_read():
     """In a queue, and in the header of a transaction."""
-    fresh = records.new_entry("x" * 100_000, WHOLE, 60, 0)
-    (mine,) = records.state_of(records.new_document("me", fresh, 1)["M"]).entries
-    header = headers.header_in({"id": {"S": "T"}, "state": {"S": "pending"}, "owner": {"S": "x" * 100_000}})
+    fresh = lock_document.new_entry("x" * 100_000, WHOLE, 60, 0)
+    (mine,) = lock_document.state_of(lock_document.new_document("me", fresh, 1)["M"]).entries
+    header = header_requests.header_in({"id": {"S": "T"}, "state": {"S": "pending"}, "owner": {"S": "x" * 100_000}})
 
     assert mine.owner == header.owner == "x" * 256 + "..."
 
@@ -103,9 +104,9 @@ def test_a_long_label_is_cut_when_it_is_read():
 def test_a_full_queue_takes_half_of_an_item():
     """Of the largest entries, with the longest label and numbers of all their digits. So no more may wait."""
     longest = {"N": "1" * 38}
-    fresh = records.new_entry("x" * 256, Claim("exclusive", 400), 60, 0)["M"]
+    fresh = lock_document.new_entry("x" * 256, Claim("exclusive", 400), 60, 0)["M"]
     fresh |= {name: longest for name, value in fresh.items() if "N" in value}
-    document = records.new_document("", {"M": fresh}, 1)["M"]
+    document = lock_document.new_document("", {"M": fresh}, 1)["M"]
 
     def size(entries):
         ids = [f"{number:020x}" for number in range(entries)]
@@ -119,39 +120,39 @@ def test_a_full_queue_takes_half_of_an_item():
 def test_no_document():
     """No image, no attribute and a removed attribute are a free lock."""
     for image in (None, {}, {"lock": {"NULL": True}}, {"other": {"M": {}}}):
-        assert records.state_in(image, "lock") is FREE
-    assert records.state_of(None) is FREE
+        assert lock_document.state_in(image, "lock") is FREE
+    assert lock_document.state_of(None) is FREE
 
 
 def test_a_map_that_is_no_document():
     """An empty map is a free lock, and keeps what is stored for the guard of a Put."""
-    assert records.state_of({}) == FREE
-    assert records.state_of({}).raw == {}
+    assert lock_document.state_of({}) == FREE
+    assert lock_document.state_of({}).raw == {}
 
 
 def test_an_image_is_read_by_the_name_of_its_attribute():
     """A model may have renamed the attribute."""
     raw = stored([entry(7)], 8, 1, {})
 
-    assert records.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
-    assert records.state_in({"guard": {"M": raw}}, "lock") is FREE
+    assert lock_document.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
+    assert lock_document.state_in({"guard": {"M": raw}}, "lock") is FREE
 
 
 def test_half_an_entry():
     """A ticket without an entry is in no queue. An entry without a ticket is: writes from outside are refused."""
     raw = stored([entry(1), entry(2), entry(3)], 4, 1, {})
     del raw["queue"]["M"]["id2"]
-    assert [e.id for e in records.state_of(raw).entries] == ["id1", "id3"]
+    assert [e.id for e in lock_document.state_of(raw).entries] == ["id1", "id3"]
 
     del raw["tickets"]["M"]["id1"]
-    assert records.state_of(raw).unreadable == "tickets.id1 is missing"
+    assert lock_document.state_of(raw).unreadable == "tickets.id1 is missing"
 
 
 def test_a_write_is_counted_in_a_copy():
     """The number stands in our entry, everything else is as it was, and the document is not changed."""
     raw = stored([entry(1, writes=2), entry(2)], 3, 1, {5: 5})
     before = copy.deepcopy(raw)
-    counted = records.with_write_counted(raw, "id1", 9)
+    counted = lock_document.with_write_counted(raw, "id1", 9)
 
     assert raw == before
     assert counted == stored([entry(1, writes=9), entry(2)], 3, 1, {5: 5})
@@ -162,5 +163,5 @@ def test_states_round_trip(monkeypatch):
     monkeypatch.setattr(runtime.current, "time_ms", lambda: 1000)  # an entry has its age at the time of the read
     raw = stored([entry(1)], 2, 1, {})
 
-    assert records.state_of(records.state_of(raw).raw) == records.state_of(raw)
-    assert isinstance(records.state_of(raw), LockState)
+    assert lock_document.state_of(lock_document.state_of(raw).raw) == lock_document.state_of(raw)
+    assert isinstance(lock_document.state_of(raw), LockState)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._io import local, loops, records, runtime
-from pynamo_locking._io.local import Mailbox
+from pynamo_locking._io import lock_document, loops, runtime, stored
+from pynamo_locking._io.lock_document import new_entry
 from pynamo_locking._io.pauses import Pause, walk
-from pynamo_locking._io.records import new_entry
+from pynamo_locking._locks import mailboxes, tasks
+from pynamo_locking._locks.mailboxes import Mailbox
 from tests.unit.helpers import opened, own_entry, row
 
 PATIENCE_S = 60
@@ -122,7 +123,7 @@ def test_without_a_thread_the_loop_waits(few: FewThreads) -> None:
 def test_without_a_thread_nothing_is_renewed_for_a_task_that_has_gone(few: FewThreads) -> None:
     """Its lease ends by itself, and nothing is raised into the collector."""
     own = own_entry()
-    loops.leave_behind(lambda: None, own)
+    tasks.leave_behind(lambda: None, own)
     assert own.possession.is_over
 
 
@@ -285,9 +286,9 @@ def test_a_ring_for_a_loop_that_has_gone_hurts_nobody() -> None:
         loop.run_until_complete(asyncio.sleep(0))
         mailbox.listen(lambda: loops._call_soon(loop, lambda: None))
         loop.close()
-        local.tell_waiters(row(), None)
+        mailboxes.tell_waiters(row(), None)
     finally:
-        local.close_mailbox(row(), mailbox)
+        mailboxes.close_mailbox(row(), mailbox)
 
 
 # Images that cross on their way
@@ -297,15 +298,15 @@ def document(*tickets: int, following: int = 10, beat: int = 0) -> dict[str, Any
     """An item with these entries in its lock document."""
     entries = {f"e{ticket}": new_entry("me", WHOLE, 60, 0) for ticket in tickets}
     for entry in entries.values():
-        entry["M"][records.BEAT] = records.number(beat)
+        entry["M"][lock_document.BEAT] = stored.number(beat)
     return {
         "lock": {
             "M": {
-                records.SINCE: records.number(1),
-                records.NEXT: records.number(following),
-                records.QUEUE: {"M": entries},
-                records.TICKETS: {"M": {f"e{ticket}": records.number(ticket) for ticket in tickets}},
-                records.EVICTED: {"M": {}},
+                lock_document.SINCE: stored.number(1),
+                lock_document.NEXT: stored.number(following),
+                lock_document.QUEUE: {"M": entries},
+                lock_document.TICKETS: {"M": {f"e{ticket}": stored.number(ticket) for ticket in tickets}},
+                lock_document.EVICTED: {"M": {}},
             }
         }
     }
@@ -328,10 +329,10 @@ def test_the_newest_image_counts_in_whatever_order_they_come(older: Any, newer: 
     for first, second in [(older, newer), (newer, older)]:
         mailbox = opened(row())
         try:
-            local.tell_waiters(row(), first)
-            local.tell_waiters(row(), second)
+            mailboxes.tell_waiters(row(), first)
+            mailboxes.tell_waiters(row(), second)
         finally:
-            local.close_mailbox(row(), mailbox)
+            mailboxes.close_mailbox(row(), mailbox)
         assert mailbox.wait(0) is newer
         assert mailbox.wait(0) is None
 
@@ -342,9 +343,9 @@ def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[A
     mailbox = opened(row())
     try:
         for image in images:
-            local.tell_waiters(row(), image)
+            mailboxes.tell_waiters(row(), image)
     finally:
-        local.close_mailbox(row(), mailbox)
+        mailboxes.close_mailbox(row(), mailbox)
     assert mailbox.wait(0) is IN_ORDER[1]
     assert mailbox.wait(1e9) is None
     rings = list[int]()

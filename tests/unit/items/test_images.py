@@ -23,8 +23,9 @@ from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, KeysOnlyProjec
 from pynamodb.models import Model
 
 from pynamo_locking._core.limits import KeyRule
+from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._expressions.values import canonical_item
-from pynamo_locking._io.images import Refusal, difference, holds, key_rules, size_of, updated
+from pynamo_locking._items.images import difference, holds, key_rules, size_of, updated
 
 
 class Address(MapAttribute):

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from pynamo_locking._core.possession import Possession
-from pynamo_locking._io import heartbeat
-from pynamo_locking._io.heartbeat import MAX_THREADS, Heart
-from pynamo_locking._io.outages import Outage
-from pynamo_locking._io.requests import Unavailable
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._locks import heartbeat
+from pynamo_locking._locks.heartbeat import MAX_THREADS, Heart
+from pynamo_locking._locks.outages import Outage
 from pynamo_locking.exceptions import LockLost
 from tests.unit.helpers import entry
 from tests.unit.world import World

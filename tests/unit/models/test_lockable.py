@@ -30,7 +30,7 @@ from pynamo_locking import (
     LockTimeout,
     locked_all,
 )
-from pynamo_locking._io import local
+from pynamo_locking._locks import held_entry
 from tests.unit.helpers import Account, Locks, entry, own_entry, queue
 
 pytestmark = pytest.mark.usefixtures("no_requests")
@@ -475,9 +475,9 @@ def test_a_lock_that_is_not_held_has_nothing_left():
 def held(world):
     """Our entry in the queue of account a-1, lease 60 s, just granted in this context."""
     own = own_entry(ticket=7)
-    local.remember(own)
+    held_entry.remember(own)
     yield own
-    local.forget(own)
+    held_entry.forget(own)
 
 
 def test_a_held_lock_in_words(held, world):

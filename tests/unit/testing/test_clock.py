@@ -20,7 +20,8 @@ from pynamo_locking import (
     LockTimeout,
     TTLAttribute,
 )
-from pynamo_locking._io import heartbeat, runtime
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import heartbeat
 from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
 from tests.support.parties import in_thread
 

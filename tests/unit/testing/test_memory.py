@@ -14,7 +14,7 @@ from pynamodb.exceptions import PutError
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute
-from pynamo_locking._io import local
+from pynamo_locking._locks import held_entry
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
 
 
@@ -100,23 +100,23 @@ def test_clients_can_be_told_apart():
 
 def test_locks_stay_within_its_block():
     """A lock that a test forgot guards nothing in the next database, nor a lock from before in this one."""
-    before = local._held.get()
+    before = held_entry._held.get()
     for _ in range(2):
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
             Lockable.locked("a").acquire()
-            forgotten = local._held.get()
-        assert local._held.get() == before
-    local._held.set(forgotten)
+            forgotten = held_entry._held.get()
+        assert held_entry._held.get() == before
+    held_entry._held.set(forgotten)
     try:
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
             assert not Lockable.lock_state("a").holders
-        assert local._held.get() == forgotten
+        assert held_entry._held.get() == forgotten
     finally:
-        local._held.set(before)
+        held_entry._held.set(before)
 
 
 FORK = """

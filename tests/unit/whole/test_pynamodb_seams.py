@@ -20,8 +20,9 @@ from pynamodb.expressions.update import Update
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet, TransactWrite
 
-from pynamo_locking._io import transport
-from pynamo_locking._io.operands import Stored
+from pynamo_locking._core import error_codes
+from pynamo_locking._io import answers, connections
+from pynamo_locking._io.stored import Stored
 
 
 class Item(Model):
@@ -92,7 +93,7 @@ def test_a_twin_is_impatient(is_used):
     )
     if is_used:
         assert connection.client is not None
-    twin = transport.lock_connection(connection, 0.7)
+    twin = connections.lock_connection(connection, 0.7)
     config = twin.client.meta.config
 
     assert (config.connect_timeout, config.read_timeout) == (0.7, 0.7)
@@ -107,7 +108,7 @@ def test_a_twin_leaves_the_connection_alone():
     connection = Connection(
         region="us-east-1", read_timeout_seconds=77, connect_timeout_seconds=78, max_retry_attempts=9
     )
-    transport.lock_connection(connection, 0.7)
+    connections.lock_connection(connection, 0.7)
     config = connection.client.meta.config
 
     assert (config.connect_timeout, config.read_timeout) == (78, 77)
@@ -118,29 +119,29 @@ def test_a_twin_keeps_a_large_pool():
     """It is never smaller than that of the model."""
     connection = Connection(region="us-east-1", max_pool_connections=200)
 
-    assert transport.lock_connection(connection, 0.7).client.meta.config.max_pool_connections == 200
+    assert connections.lock_connection(connection, 0.7).client.meta.config.max_pool_connections == 200
 
 
 def test_twins_are_made_once():
     """One for each timeout; they go with their connection."""
     connection = Connection(region="us-east-1")
-    twin = transport.lock_connection(connection, 0.7)
+    twin = connections.lock_connection(connection, 0.7)
 
-    assert transport.lock_connection(connection, 0.7) is twin
-    assert transport.lock_connection(connection, 0.8) is not twin
-    assert transport.lock_connection(Connection(region="us-east-1"), 0.7) is not twin
+    assert connections.lock_connection(connection, 0.7) is twin
+    assert connections.lock_connection(connection, 0.8) is not twin
+    assert connections.lock_connection(Connection(region="us-east-1"), 0.7) is not twin
 
 
 def test_connections_can_be_keys():
     """Twins are kept in a weak dictionary: connections hash by identity and can be referred to weakly."""
     connection = Connection(region="us-east-1")
-    transport.lock_connection(connection, 0.7)
-    before = len(transport._lock_connections)
-    known = len(transport._connections)
+    connections.lock_connection(connection, 0.7)
+    before = len(connections._lock_connections)
+    known = len(connections._connections)
     del connection
 
-    assert len(transport._lock_connections) == before - 1
-    assert len(transport._connections) == known - 1
+    assert len(connections._lock_connections) == before - 1
+    assert len(connections._connections) == known - 1
 
 
 def test_pynamodb_keeps_botocores_exception():
@@ -159,9 +160,9 @@ def test_pynamodb_keeps_botocores_exception():
     with pytest.raises(VerboseClientError) as caught:
         connection.dispatch("UpdateItem", {"TableName": "t", "Key": {}})
 
-    assert transport.image_of(caught.value) == {"k": {"S": "x"}}
-    assert transport.was_repeated(caught.value)
-    assert transport.code_of(caught.value) == transport.CONDITION_FAILED
+    assert answers.image_of(caught.value) == {"k": {"S": "x"}}
+    assert answers.was_repeated(caught.value)
+    assert answers.code_of(caught.value) == error_codes.CONDITION_FAILED
 
 
 def test_botocore_sends_one_attempt_a_call():

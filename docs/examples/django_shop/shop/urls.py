@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from pynamo_locking.contrib.django import health
+from pynamo_locking.contrib.django.http import health
 from shop import views
 
 urlpatterns = [

@@ -5,7 +5,8 @@ import json
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from pynamo_locking.contrib.django import conditional, if_match, locked_atomic
+from pynamo_locking.contrib.django.http import conditional, if_match
+from pynamo_locking.contrib.django.sql import locked_atomic
 from shop.models import Order
 from shop.stock import Stock
 

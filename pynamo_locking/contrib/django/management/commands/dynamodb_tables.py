@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from pynamo_locking._io import administration
+from pynamo_locking._edge import administration
 from pynamo_locking.contrib.django import conf
 from pynamo_locking.exceptions import ConfigurationError
 

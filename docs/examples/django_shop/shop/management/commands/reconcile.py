@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db.models import Sum
 
-from pynamo_locking.contrib.django import locked_atomic
+from pynamo_locking.contrib.django.sql import locked_atomic
 from shop.models import Order
 from shop.stock import Stock
 

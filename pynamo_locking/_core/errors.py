@@ -1,0 +1,41 @@
+"""The two roots of the errors, for code below `exceptions`."""
+
+from __future__ import annotations
+
+
+class LockingError(Exception):
+    """Base class of everything this package raises.
+
+    Attributes:
+        cause: the exception of botocore or PynamoDB behind this one, or None.
+    """
+
+    cause: Exception | None
+
+    def __init__(self, message: str, *, cause: Exception | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+    @property
+    def cause_response_code(self) -> str | None:
+        """DynamoDB's error code, or None where there was no response at all.
+
+        PynamoDB's own property fails with an AttributeError on transport errors; this one does not.
+        """
+        return self._error_field("Code")
+
+    @property
+    def cause_response_message(self) -> str | None:
+        """DynamoDB's error message, or None where there was no response at all."""
+        return self._error_field("Message")
+
+    def _error_field(self, name: str) -> str | None:
+        response: dict[str, dict[str, str]] = getattr(self.cause, "response", None) or {}
+        return response.get("Error", {}).get(name)
+
+
+class ConfigurationError(LockingError, ValueError):
+    """Arguments, settings, models or tables that cannot work. The message says what to change."""
+
+
+LockingError.__module__ = ConfigurationError.__module__ = "pynamo_locking.exceptions"  # where they are public

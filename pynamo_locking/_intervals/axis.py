@@ -1,0 +1,164 @@
+"""Where a model has its intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._core.claims import order
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.intervals import Edge, Span
+from pynamo_locking._io.stored import Stored
+from pynamo_locking._items import keys
+
+if TYPE_CHECKING:
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.stored import Image
+
+#: Set on a model class: its `Axis`, worked out once.
+_AXIS: Final = "_pynamo_locking_axis"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where the rows of a model have their interval.
+
+    Attributes:
+        model: the model.
+        names: of the attributes that are begin and end, in Python.
+        stored: the same as they are stored.
+        is_by_begin: whether the begin is the range key; the end is otherwise.
+    """
+
+    model: type[Model]
+    names: tuple[str, str]
+    stored: tuple[str, str]
+    is_by_begin: bool
+
+    @property
+    def key_name(self) -> str:
+        """The stored name of the one that is the range key."""
+        return self.stored[0 if self.is_by_begin else 1]
+
+    @property
+    def other_name(self) -> str:
+        """The stored name of the one that is not."""
+        return self.stored[1 if self.is_by_begin else 0]
+
+    def value(self, value: Any, name: str) -> dict[str, Any]:
+        """Return a begin or an end as it is stored.
+
+        Raises:
+            ConfigurationError: it does not fit the attribute.
+        """
+        if value is None:
+            raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and both ends are needed.")
+        try:
+            bound = keys.bound_of(self.model, value)
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace("the range key", repr(name))) from error
+        assert bound is not None  # noqa: S101 - there is a value, and a range key
+        return {bound[0]: bound[1]}
+
+    def edge(self, value: Any, name: str) -> Edge | None:
+        """Return a begin or an end; None stays None."""
+        return None if value is None else _edge(self.value(value, name), value)
+
+    def span(self, begin: Any, end: Any) -> Span:
+        """Return an interval, of which the ends may be open.
+
+        Raises:
+            ConfigurationError: its ends do not fit the model, or are not in order.
+        """
+        span = Span(self.edge(begin, self.names[0]), self.edge(end, self.names[1]))
+        if span.is_empty:
+            raise ConfigurationError(
+                f"an interval of {self.model.__name__} has to begin before it ends, unlike {begin!r} to {end!r}."
+            )
+        return span
+
+    def ends(self, span: Span) -> tuple[dict[str, Any], ...]:
+        """Return the ends of an interval as they are stored."""
+        edges = (span.lower, span.upper)
+        return tuple(
+            self.value(None if edge is None else edge.value, name) for edge, name in zip(edges, self.names, strict=True)
+        )
+
+    def is_stored(self) -> Condition:
+        """Return the condition that there is such a row."""
+        stored: Condition = Path([self.key_name]).exists()
+        return stored
+
+    def has_end(self, value: Any) -> Condition:
+        """Return the condition that the stored row has this end; its begin, if the end is the range key."""
+        name = self.names[1 if self.is_by_begin else 0]
+        same: Condition = Path([self.other_name]) == Stored(self.value(value, name))
+        return same
+
+    def key_in(self, image: Image) -> Image:
+        """Return the key of a stored row."""
+        hash_key: Any = self.model._hash_key_attribute()
+        return {name: image[name] for name in (hash_key.attr_name, self.key_name)}
+
+    def span_in(self, image: Image) -> Span | None:
+        """Return the interval of a stored row; None if it has none."""
+        if not all(name in image for name in self.stored):
+            return None
+        attributes: Any = [self.model.get_attributes()[name] for name in self.names]
+        lower, upper = (
+            _edge(image[name], attribute.deserialize(attribute.get_value(image[name])))
+            for name, attribute in zip(self.stored, attributes, strict=True)
+        )
+        return Span(lower, upper)
+
+
+def _edge(stored: dict[str, Any], value: Any) -> Edge:
+    return Edge(order(next(iter(stored.items()))), value)
+
+
+def axis_of(model: type[Model]) -> Axis:
+    """Return where a model has its intervals.
+
+    Raises:
+        ConfigurationError: it does not say so, or in a way that cannot work.
+    """
+    axis: Axis | None = vars(model).get(_AXIS)
+    if axis is None:
+        axis = _find_axis(model)
+        setattr(model, _AXIS, axis)
+    return axis
+
+
+def _find_axis(model: type[Model]) -> Axis:
+    attributes = model.get_attributes()
+    names = getattr(model.Meta, "interval", None)
+    if not (isinstance(names, (tuple, list)) and len(names) == 2 and all(name in attributes for name in names)):  # noqa: PLR2004 - begin and end
+        raise ConfigurationError(
+            f"{model.__name__} does not say which attributes are begin and end of its intervals: set Meta.interval, "
+            f"as in `interval = ('begin', 'end')` (it is {names!r})."
+        )
+    begin, end = (attributes[name] for name in names)
+    if begin.is_range_key == end.is_range_key or begin.is_hash_key or end.is_hash_key:
+        raise ConfigurationError(
+            f"one of Meta.interval of {model.__name__} has to be its range key: either {names[0]!r} or {names[1]!r}."
+        )
+    _check_kind(model, (names[0], names[1]), begin, end)
+    return Axis(model, (names[0], names[1]), (begin.attr_name, end.attr_name), begin.is_range_key)
+
+
+def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any], end: Attribute[Any]) -> None:
+    if type(begin) is not type(end) or begin.attr_type not in ("S", "N", "B"):
+        raise ConfigurationError(
+            f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "
+            f"strings, bytes or times: they are {type(begin).__name__} and {type(end).__name__}."
+        )
+    if keys.sorts_otherwise(begin) or keys.sorts_otherwise(end):
+        raise ConfigurationError(
+            f"{names[0]!r} and {names[1]!r} of {model.__name__} are stored in a form that sorts unlike their values: "
+            f"use BinaryAttribute(legacy_encoding=False)."
+        )

@@ -1,0 +1,125 @@
+"""The row that guards a whole hash key: each transaction that changes what is there counts its version up.
+
+A guard names the rows of those transactions that may not be settled yet (see `together.settle`), which a query of the
+hash key may miss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.attributes import Attribute, UnicodeAttribute
+from pynamodb.constants import LIST
+from pynamodb.models import Model
+from typing_extensions import override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io import flaws
+from pynamo_locking._items import images
+from pynamo_locking._models.attributes import VersionAttribute
+from pynamo_locking._models.versioned import VersionedMixin
+from pynamo_locking._transactions.guard_rows import ADVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pynamo_locking._core.intervals import Span
+    from pynamo_locking._intervals.axis import Axis
+    from pynamo_locking._io.stored import Image
+
+#: What a guard may say at most, in bytes: it is an item of 400 KB at most.
+_MOST_BYTES: Final = 350_000
+
+
+class _Raw(Attribute[Any]):
+    """A list that stays in DynamoDB's form."""
+
+    attr_type = LIST
+
+    @override
+    def serialize(self, value: Any) -> Any:
+        return value
+
+    @override
+    def deserialize(self, value: Any) -> Any:
+        return value
+
+
+class IntervalGuard(VersionedMixin, Model):
+    """The guard of the intervals of one hash key, a row in a table of locks. Each such table has a subclass."""
+
+    name = UnicodeAttribute(hash_key=True)
+    touched = _Raw(null=True)
+    version = VersionAttribute()
+
+
+_models: dict[type[Any], type[IntervalGuard]] = {}
+
+
+def guards_in(table: type[Any]) -> type[IntervalGuard]:
+    """Return the model of the guards in a table of locks, which goes to DynamoDB by the connection of that."""
+    connection = table._get_connection()
+    model = _models.get(table)
+    if model is None or model._connection is not connection:
+        meta = type("Meta", (), {"table_name": connection.table_name})
+        model = type(f"{table.__name__}Guard", (IntervalGuard,), {"Meta": meta, "__module__": __name__})
+        model._connection = connection
+        _models[table] = model
+    return model
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A row that a transaction has written, perhaps not in its place yet.
+
+    Attributes:
+        hash_key: its hash key, in DynamoDB's form.
+        ends: begin and end as they are stored, or only its range key if the row was removed.
+    """
+
+    hash_key: Image
+    ends: tuple[dict[str, Any], ...]
+
+    def key(self, axis: Axis) -> Image:
+        """Return the key of the row."""
+        return self.hash_key | {axis.key_name: self.ends[0 if axis.is_by_begin else -1]}
+
+    def overlaps(self, axis: Axis, span: Span) -> bool:
+        """Tell whether it is in the way of an interval."""
+        its = axis.span_in(dict(zip(axis.stored, self.ends, strict=False)))
+        return its is not None and its.overlaps(span)
+
+
+def touched_in(guard: IntervalGuard, hash_key: Image) -> list[Touched]:
+    """Return what a guard names.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    table, name = guard.Meta.table_name, guard.name
+    what, key = f"the guard {plain(name)} in {table!r}", {"name": {"S": name}}
+    stored = {"touched": {LIST: guard.touched or []}}
+    return flaws.read(lambda row: _touched(row, hash_key), stored, what, table=table, key=key, advice=ADVICE)
+
+
+def _touched(stored: Mapping[str, Any], hash_key: Image) -> list[Touched]:
+    found = [Touched(hash_key, tuple(each["L"])) for each in stored["touched"]["L"]]
+    if not all(each.ends for each in found):
+        raise ValueError(found)
+    return found
+
+
+def note_touched(guard: IntervalGuard, touched: Sequence[Touched]) -> None:
+    """Make a guard name these rows.
+
+    Raises:
+        ConfigurationError: they are too many for it.
+    """
+    guard.touched = [{"L": list(each.ends)} for each in touched] or None
+    if guard.touched and images.size_of({"touched": {LIST: guard.touched}}) > _MOST_BYTES:
+        raise ConfigurationError(
+            f"{len(touched):,} rows of one hash key are more than one call can write: its guard could not name them. "
+            f"Use several calls."
+        )

@@ -1,0 +1,79 @@
+"""Finds the rows that overlap an interval."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.expressions.operand import Path
+from pynamodb.pagination import ResultIterator
+
+from pynamo_locking._io.stored import Stored
+from pynamo_locking._items.expiry import is_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb.expressions.condition import Condition
+
+    from pynamo_locking._core.intervals import Span
+    from pynamo_locking._intervals.axis import Axis
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._models.isolation import Reader
+
+
+def overlapping(
+    axis: Axis,
+    hash_key: Any,
+    span: Span,
+    reader: Reader,
+    *,
+    page_size: int | None = None,
+    expired: list[Image] | None = None,
+) -> Iterator[tuple[Image, Span]]:
+    """Yield the stored rows of a hash key that overlap an interval, in the order of their ends or against it.
+
+    Stored rows do not overlap each other. So those that begin before the end of the interval are read from there
+    downwards, and the first that ends before the interval begins is the last one that need be looked at; with the
+    end as range key it is the other way round. Rows that have expired, or that nobody has committed, may lie
+    anywhere and say nothing.
+
+    Args:
+        axis: of their model.
+        hash_key: of the rows.
+        span: the interval.
+        reader: reads rows that transactions have.
+        page_size: how many rows to read at once.
+        expired: gets the expired rows that overlap the interval, as far as they are met.
+    """
+    for image in _towards(axis, hash_key, span, page_size):
+        current = reader.committed(axis.model, axis.key_in(image), image)
+        its = None if current is None else axis.span_in(current)
+        if current is None or its is None or its.is_empty:
+            continue
+        if is_expired(axis.model, current):
+            if expired is not None and its.overlaps(span):
+                expired.append(current)
+        elif its.overlaps(span):
+            yield current, its
+        else:
+            return
+
+
+def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> Iterator[Image]:
+    """Query rows of a hash key: from the far end of the interval on, in the direction of the near one."""
+    bound = span.upper if axis.is_by_begin else span.lower
+    condition: Condition | None = None
+    if bound is not None:
+        path = Path([axis.key_name])
+        name = axis.names[0 if axis.is_by_begin else 1]
+        edge = Stored(axis.value(bound.value, name))
+        condition = path < edge if axis.is_by_begin else path > edge
+    arguments = {
+        "range_key_condition": condition,
+        "consistent_read": True,
+        "scan_index_forward": not axis.is_by_begin,
+        "limit": page_size,
+    }
+    serialized = axis.model._serialize_keys(hash_key)[0]
+    found: Iterator[Image] = ResultIterator(axis.model._get_connection().query, (serialized,), arguments)
+    return found

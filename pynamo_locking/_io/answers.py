@@ -1,0 +1,181 @@
+"""What an exception of botocore says about the outcome of a request."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError, VerboseClientError
+
+from pynamo_locking._core import error_codes
+from pynamo_locking._core.error_codes import ACTION_FAILED, CANCELLED, CONDITION_FAILED, INVALID, PASSING, Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
+Reasons = list[dict[str, Any]]
+
+
+#: What a request through PynamoDB can raise.
+BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
+
+
+#: Set on an exception of botocore: whether an attempt before the last one may have been applied.
+REPEATED: Final = "pynamo_locking_was_repeated"
+
+
+def code_of(error: BaseException | None) -> str:
+    """Return DynamoDB's error code, or an empty string where there was no response."""
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def message_of(error: BaseException) -> str:
+    """Return DynamoDB's error message, or the exception's own."""
+    return str(_response(error).get("Error", {}).get("Message", "")) or str(error)
+
+
+def _response(error: BaseException | None) -> dict[str, Any]:
+    return getattr(error, "response", None) or {}
+
+
+def _original(error: BaseException | None) -> BaseException | None:
+    """Return botocore's own exception: PynamoDB's copy drops the item and the count of attempts."""
+    return error.__cause__ if error is not None and isinstance(error.__cause__, ClientError) else error
+
+
+def image_of(error: BaseException) -> dict[str, Any] | None:
+    """Return the item that came with a failed condition, of a write or a transaction of one; None if there is none."""
+    response = _response(_original(error))
+    image: dict[str, Any] | None = next(iter(response.get("CancellationReasons", [])), response).get("Item")
+    return image
+
+
+def reasons_of(error: BaseException | None) -> Reasons:
+    """Return why a transaction was cancelled, one reason an action; empty if it was not."""
+    return list(_response(_original(error)).get("CancellationReasons", []))
+
+
+def was_repeated(error: BaseException | None) -> bool:
+    """Tell whether botocore sent the request again after an attempt that may have been applied.
+
+    One that DynamoDB throttled was not.
+    """
+    noted = getattr(error, REPEATED, None)
+    if noted is not None:
+        return bool(noted)
+    metadata = _response(_original(error)).get("ResponseMetadata", {})
+    return bool(metadata.get("RetryAttempts", 0))
+
+
+def answer_of(error: BaseException, *, is_single: bool = False) -> Answer:
+    """Return what the last attempt of a request came back with.
+
+    Args:
+        error: as botocore raised it.
+        is_single: whether botocore made no attempt before that one.
+    """
+    reasons = reasons_of(error)
+    if reasons:
+        return error_codes.answer_of_reasons([reason.get("Code") or "None" for reason in reasons])
+    if isinstance(error, (HTTPClientError, NoConnectionError)):
+        # botocore shows the last of several attempts: "no connection" says nothing about those before.
+        is_known = is_single or hasattr(error, REPEATED)
+        return Answer.NOT_SENT if is_known and was_not_sent(error) else Answer.UNANSWERED
+    status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return error_codes.answer_of(code_of(error), status)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same request may succeed later."""
+    return answer_of(error) in {*PASSING, Answer.UNANSWERED}
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Tell whether the request may have been applied all the same."""
+    return answer_of(error) is Answer.UNANSWERED or was_repeated(error)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Make the errors of PynamoDB that are raised inside answer when they are asked for their cause's code."""
+    try:
+        yield
+    except PynamoDBException as error:
+        if error.cause is not None:
+            readable(error.cause)
+        raise
+
+
+def readable(error: Exception) -> Exception:
+    """Make the cause of an error readable by PynamoDB, which fails where there was no response."""
+    if getattr(error, "response", {}) is None:
+        error.response = {}  # type: ignore[attr-defined]
+    return error
+
+
+def was_not_sent(error: BaseException | None) -> bool:
+    """Tell whether the last attempt of a request never left, since there was no connection."""
+    return isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
+
+
+def shown(reasons: Reasons) -> list[CancellationReason | None]:
+    """Return reasons as PynamoDB's errors have them."""
+    return [
+        None
+        if reason.get("Code", "None") == "None"
+        else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
+        for reason in reasons
+    ]
+
+
+def set_reasons(error: Exception, reasons: Reasons) -> None:
+    """Make the error of a cancelled transaction show these reasons."""
+    if isinstance(error, VerboseClientError):
+        error.cancellation_reasons = shown(reasons)
+
+
+def condition_failed(
+    error: type[Exception], message: str, table: str, *, request: BaseException | None = None
+) -> VerboseClientError:
+    """Return a cause as PynamoDB's errors have it, for a refusal that callers find by its code.
+
+    Args:
+        error: PynamoDB's error that it will be the cause of.
+        message: what failed.
+        table: of the item.
+        request: what a refused request raised; None if none was sent.
+    """
+    if error is not TransactWriteError:
+        return _cause(CONDITION_FAILED, message, table, request)
+    reasons = shown([{"Code": ACTION_FAILED, "Message": message}])
+    return _cause(CANCELLED, message, table, request, reasons)
+
+
+def invalid(message: str, table: str) -> VerboseClientError:
+    """Return the cause of a refusal of what DynamoDB would call invalid, before it is sent."""
+    return _cause(INVALID, message, table, None)
+
+
+def _cause(
+    code: str,
+    message: str,
+    table: str,
+    request: BaseException | None,
+    reasons: Iterable[CancellationReason | None] = (),
+) -> VerboseClientError:
+    headers = _response(_original(request)).get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return VerboseClientError(
+        {"Error": {"Code": code, "Message": message}},
+        "TransactWriteItems",
+        {"request_id": None if request is None else headers.get("x-amzn-requestid", ""), "table_name": table},
+        cancellation_reasons=reasons,
+    )

@@ -1,0 +1,274 @@
+"""The stream of events: who listens, and what is told.
+
+Whoever tells something asks first whether anybody listens, by one look at `listeners`; without listeners no
+event is made. Listeners are called in the thread in which it happens, with no mutex of this package held:
+what is told while one is held waits in the `Scope` until it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core import events
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from typing_extensions import Self
+
+    from pynamo_locking._core.events import Event
+
+__all__ = [
+    "Scope",
+    "Subscription",
+    "answered",
+    "clocks",
+    "current_scope",
+    "emit",
+    "is_logged",
+    "listeners",
+    "requesting",
+    "scope",
+    "subscribe",
+]
+
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: All subscriptions. Replaced as a whole, so that it can be read without a mutex.
+listeners: tuple[Subscription, ...] = ()
+
+
+_guard = runtime.current.mutex()
+
+
+class Subscription:
+    """What `subscribe` returns. Ends with `cancel`, or with the ``with`` block that it is used in."""
+
+    is_log = False  # makes a record of each event, in the place of the lines that this package writes by itself
+    after_fork: Callable[[], object] | None = None  # called in a forked child, where it stays subscribed
+
+    def __init__(self, subscriber: Callable[[Any], object], of: tuple[type[Event], ...]) -> None:
+        self._subscriber = subscriber
+        self._of = of
+        self._has_failed = False
+
+    def cancel(self) -> None:
+        """Call the subscriber no more, except for what is being told already. May be called twice."""
+        _replace(lambda before: tuple(each for each in before if each is not self))
+
+    def hears(self, kind: type[Event]) -> bool:
+        """Tell whether it is called for such events."""
+        return issubclass(kind, self._of)
+
+    def hear(self, event: Event) -> None:
+        """Call the subscriber. What it does itself is not told to it; the first error it raises is logged."""
+        told = _told.get()
+        if self in told or not isinstance(event, self._of):
+            return
+        reset = _told.set((*told, self))
+        try:
+            self._subscriber(event)
+        except Exception:
+            if not self._has_failed:
+                self._has_failed = True
+                logger.exception(
+                    "%r, which subscribed to events, failed on %s. It is called again for the next ones, and further "
+                    "failures are not logged.",
+                    self._subscriber,
+                    type(event).__name__,
+                )
+        finally:
+            _told.reset(reset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+
+def subscribe(
+    subscriber: Callable[[Any], object],
+    of: type[Event] | tuple[type[Event], ...] | None = None,
+) -> Subscription:
+    """Call a function for everything that happens to locks, writes and transactions of this process.
+
+    It is called at once, in the thread and the context in which it happened, which goes on afterwards: so it should
+    be quick, and hand long work to a thread of its own. It may be called by several threads at the same time, among
+    them the heartbeat. No lock depends on it: an exception is logged, the first one for each subscription, and
+    forgotten. What the function itself does with locks is not told to it. In a forked child it stays subscribed.
+
+    Args:
+        subscriber: called with each event. Never the values of an item; only its key, as part of the lock's name.
+        of: the class, or classes, of the events it is called for; all unless given.
+
+    Returns:
+        The subscription, whose `cancel` ends it. As a context manager it ends with the block.
+
+    Raises:
+        ConfigurationError: `subscriber` cannot be called, or is a coroutine function; or `of` is not a class of events.
+
+    Cost: no request.
+    """
+    base = events.Event
+    classes: tuple[Any, ...] = of if isinstance(of, tuple) else (base if of is None else of,)
+    if inspect.iscoroutinefunction(subscriber) or not callable(subscriber):
+        raise ConfigurationError(f"a subscriber is a plain function of one argument, not {subscriber!r}.")
+    if not all(isinstance(each, type) and issubclass(each, base) for each in classes):
+        raise ConfigurationError(f"`of` says which classes of pynamo_locking.events to hear of, not {of!r}.")
+    subscription = Subscription(subscriber, classes)
+    _replace(lambda before: (*before, subscription))
+    return subscription
+
+
+def _replace(change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ...]]) -> None:
+    global listeners  # noqa: PLW0603 - one stream for the process
+    with _guard:
+        listeners = change(listeners)
+
+
+def emit(event: Event) -> None:
+    """Tell all listeners; later, if a mutex is held that a scope is about."""
+    scope = _scope.get()
+    keeper = None if scope is None else scope.keeper_here()
+    if keeper is not None:
+        keeper.kept.append(event)
+        return
+    reset = _scope.set(None)  # what a listener requests is no part of the work that it hears of
+    try:
+        for listener in listeners:
+            listener.hear(event)
+    finally:
+        _scope.reset(reset)
+
+
+def is_logged(kind: str) -> bool:
+    """Tell whether `telemetry.logs` makes records of the events with this name: a line of ours would double them."""
+    return any(each.is_log and each.hears(getattr(events, kind)) for each in listeners)
+
+
+class Scope:
+    """One piece of work: counts its requests.
+
+    Args:
+        outer: the one that it is a part of.
+        keeps: whether what is told inside waits for its end.
+
+    Attributes:
+        began_s: when, by the monotonic clock.
+        requests: how many requests of locks were sent.
+        looks: how many of them were reads.
+        units: what they consumed, None if DynamoDB did not say.
+        is_waiting: whether it was told that it waits.
+        kept: the events that wait for its end.
+    """
+
+    def __init__(self, outer: Scope | None, *, keeps: bool) -> None:
+        self.began_s = runtime.current.monotonic()
+        self.requests = 0
+        self.looks = 0
+        self.units: float | None = None
+        self.is_waiting = False
+        self.kept: list[Event] = []
+        self._thread = runtime.current.party()[0] if keeps else None
+        self._is_over = False
+        self._keeper = None if outer is None else outer.keeper_here()
+        if keeps and self._keeper is None:
+            self._keeper = self
+
+    def keeper_here(self) -> Scope | None:
+        """Return the outermost scope around that keeps events.
+
+        None where its mutex is not held: in a copy of the context that lives on, or in another thread.
+        """
+        keeper = self._keeper
+        is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.party()[0]
+        return keeper if is_here else None
+
+    def end(self) -> None:
+        """Tell what has been kept."""
+        self._is_over = True
+        for event in self.kept:
+            emit(event)
+
+
+class _Entered:
+    """A scope as a context manager; what it has kept is told once it is left."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        self._keeps = keeps
+
+    def __enter__(self) -> Scope:
+        scope = self._scope = Scope(_scope.get(), keeps=self._keeps)
+        self._reset = _scope.set(scope)
+        return scope
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(ValueError):  # a task that is collected ends in the context of who collects it
+            _scope.reset(self._reset)
+        self._scope.end()
+
+
+#: Where nobody listens.
+_NO_SCOPE: Final = contextlib.nullcontext()
+
+
+_scope: ContextVar[Scope | None] = ContextVar("pynamo_locking_scope", default=None)
+
+
+_told: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_told", default=())
+
+
+def scope(*, keeps: bool = True) -> AbstractContextManager[Scope | None]:
+    """Return the scope of a piece of work, if anybody listens.
+
+    Args:
+        keeps: whether what is told inside has to wait, since a mutex is held.
+    """
+    return _Entered(keeps=keeps) if listeners else _NO_SCOPE
+
+
+def current_scope() -> Scope | None:
+    """Return the scope that this runs in."""
+    return _scope.get()
+
+
+def requesting(operation: str) -> None:
+    """Count a request of a lock."""
+    scope = _scope.get()
+    if scope is not None:
+        scope.requests += 1
+        scope.looks += operation == "GetItem"
+
+
+def answered(answer: dict[str, Any]) -> None:
+    """Count what a request of a lock has consumed: PynamoDB asks for it with every request."""
+    scope = _scope.get()
+    consumed = answer.get("ConsumedCapacity")
+    if scope is not None and consumed is not None:
+        scope.units = (scope.units or 0.0) + float(consumed.get("CapacityUnits", 0.0))
+
+
+def clocks() -> dict[str, Any]:
+    """Return the time, as every event has it."""
+    return {"time_ms": runtime.current.time_ms(), "monotonic_s": runtime.current.monotonic()}
+
+
+def _begin_anew_after_fork() -> None:
+    global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _guard = runtime.current.mutex()
+    for each in listeners:
+        if each.after_fork is not None:
+            each.after_fork()
+
+
+runtime.after_fork(_begin_anew_after_fork)

@@ -1,0 +1,55 @@
+"""Removes dead entries from the queue of a lock."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.naming import plain
+from pynamo_locking._core.queue import EVICT_AT_ONCE, dead_among
+from pynamo_locking._io import event_stream, lock_requests, reports, retries, runtime
+from pynamo_locking._io.retries import Refused
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+
+
+def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
+    """Empty a queue in which all are dead; False if anybody may be alive."""
+    settings = model.lock_settings()
+    while state.entries:
+        now_ms = runtime.current.time_ms()
+        dead = dead_among(state.entries, {}, 0.0, now_ms, settings.max_clock_skew, settings.max_lease)
+        if len(dead) < len(state.entries):
+            return False
+        try:
+            image = evict_dead(row, dead, state)
+        except retries.Unavailable:
+            return False
+        if image is None:
+            return False
+        state = row.state(image)
+    return True
+
+
+logger = logging.getLogger("pynamo_locking")
+
+
+def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | None:
+    """Remove dead entries of a document, the first ones if there are many; return the new image.
+
+    None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.
+    """
+    dead = dead[:EVICT_AT_ONCE]
+    if not event_stream.is_logged("Evicted"):
+        named = ", ".join(f"ticket {entry.ticket} of {plain(entry.owner)} (lease {entry.lease:g} s)" for entry in dead)
+        logger.warning("evicting from the lock %s, as not renewed for a whole lease: %s", row.label, named)
+    try:
+        image = lock_requests.evict(row, dead, state.evicted)
+    except Refused:
+        return None
+    if event_stream.listeners:
+        reports.evicted(row, dead)
+    return image

@@ -1,0 +1,419 @@
+"""Every request for a transaction's own rows: its header, and the rows beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._core.lease import IDLE_TTL_S
+from pynamo_locking._core.naming import shown_owner
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import answers, flaws, retries, runtime
+from pynamo_locking._io.denials import foreign, of_transactions
+from pynamo_locking._io.retries import Refused, persistently
+from pynamo_locking._io.stored import number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pynamodb.connection import Connection
+
+logger = logging.getLogger("pynamo_locking")
+
+
+_T = TypeVar("_T")
+
+
+#: Stored names.
+ID: Final = "id"
+
+
+STATE: Final = "state"
+
+
+PRIORITY: Final = "priority"
+
+
+OWNER: Final = "owner"
+
+
+BEAT: Final = "beat"
+
+
+LEASE: Final = "lease_ms"
+
+
+UNTIL: Final = "until_ms"
+
+
+BY: Final = "by"
+
+
+ITEMS: Final = "items"
+
+
+ROWS: Final = "rows"
+
+
+EARLY: Final = "early"
+
+
+EXPIRES: Final = "expires_s"
+
+
+CLEAN: Final = "clean"
+
+
+CONTENT: Final = "content"
+
+
+#: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
+ROW_TTL_S: Final = 30 * 24 * 3600
+
+
+#: What to do about a broken header.
+_ADVICE: Final = (
+    "Restore it, with the state that it had. If beat, lease_ms or until_ms is broken, put 0 there: it may be aborted."
+)
+
+
+@dataclass(frozen=True)
+class HeaderTable:
+    """A table of transactions, and how to reach it."""
+
+    connection: Connection
+    table: str
+
+    def key(self, row_id: str) -> dict[str, Any]:
+        """Return the key of a row, in DynamoDB's form."""
+        return {ID: {"S": row_id}}
+
+
+def header_table_of(table: Any) -> HeaderTable:
+    """Return a `TransactionTable` as those who make its requests know it."""
+    connection = table._get_connection()
+    return HeaderTable(connection.connection, connection.table_name)
+
+
+def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return retries.ask(header_table.connection, operation, kwargs)
+    except answers.BOTOCORE_EXCEPTIONS as error:
+        raise of_transactions(header_table.table, header_table.key(""), error) from error
+
+
+def begin(header_table: HeaderTable, header: Header) -> None:
+    """Create a header, pending. Acknowledged before any mark names it, or a mark could seem to be an orphan."""
+    item = {
+        **header_table.key(header.id),
+        STATE: {"S": header.state.value},
+        PRIORITY: {"S": header.priority},
+        OWNER: {"S": header.owner},
+        BEAT: number(header.beat),
+        LEASE: number(header.lease_ms),
+        UNTIL: number(header.until_ms),
+        ITEMS: number(header.items),
+        ROWS: number(header.rows),
+        EARLY: {"BOOL": header.is_early},
+    }
+    put_once(header_table, item, PRIORITY)
+
+
+def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) -> None:
+    """Store a row of a name that is never used twice: who finds one there finds an earlier copy of it.
+
+    Raises:
+        ConfigurationError: what is there lacks an attribute that all such rows have.
+    """
+    kwargs = {
+        "TableName": header_table.table,
+        "Item": item,
+        "ConditionExpression": "attribute_not_exists(#id)",
+        "ExpressionAttributeNames": {"#id": ID},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+    def send() -> None:
+        try:
+            ask(header_table, "PutItem", kwargs)
+        except Refused as refused:
+            check_own(header_table, refused.image or {}, known_by)
+
+    persistently(send)
+
+
+def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str) -> None:
+    if known_by not in image:
+        name = image.get(ID, {}).get("S")
+        raise foreign(f"nothing can be kept in the row {name!r}", header_table.table, f"no attribute {known_by!r}")
+
+
+def read(header_table: HeaderTable, header_id: str) -> Header | None:
+    """Read a header, consistently. None if there is none (any more)."""
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(header_id), "ConsistentRead": True}
+    return header_in(ask(header_table, "GetItem", kwargs).get("Item"), header_table.table)
+
+
+def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None:
+    """Return the header in the image of a row of that table; None if there is none.
+
+    Raises:
+        CorruptRow: its state is none, or a number is no whole one. Whatever else has another type counts as missing.
+    """
+    if image is None or STATE not in image:
+        return None
+    what, advice = f"the row of the transaction {image[ID]['S']!r}", _ADVICE
+    return flaws.read(_header, image, what, table=table, key={ID: image[ID]}, advice=advice)
+
+
+def _header(image: Mapping[str, Any]) -> Header:
+    def text(name: str) -> str:
+        return str(image.get(name, {}).get("S", ""))
+
+    def whole(name: str) -> int:
+        return int(image.get(name, {}).get("N", 0))
+
+    return Header(
+        id=text(ID),
+        state=State(text(STATE)),
+        priority=text(PRIORITY),
+        owner=shown_owner(text(OWNER)),
+        beat=whole(BEAT),
+        lease_ms=whole(LEASE),
+        until_ms=whole(UNTIL),
+        by=text(BY),
+        items=whole(ITEMS),
+        rows=whole(ROWS),
+        is_early=image.get(EARLY, {}).get("BOOL") is not False,  # who wrote it without may not have known
+    )
+
+
+def renew(header_table: HeaderTable, header: Header, beat: int) -> Header:
+    """Prolong the lease of a pending transaction; return what is stored then.
+
+    Beats only grow, so that a late copy cannot take a newer renewal back. Where the transaction is not pending
+    any more, or has a newer beat, nothing changes.
+    """
+    until_ms = runtime.current.time_ms() + header.lease_ms
+    return _change(
+        header_table,
+        header.id,
+        {BEAT: number(beat), UNTIL: number(until_ms)},
+        from_=State.PENDING,
+        condition="#beat < :beat",
+        names={"#beat": BEAT},
+    )
+
+
+def abort(header_table: HeaderTable, header_id: str, by: str, *, beat: int | None = None) -> Header:
+    """Abort a pending transaction; return what is stored then, which may be that it is committed.
+
+    Args:
+        header_table: where it is.
+        header_id: which one.
+        by: why.
+        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is. One that is no
+            number cannot be renewed any more.
+    """
+    # Its marks are not dropped yet; so it stays for as long as what helps to find them.
+    expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
+    changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
+    if beat is None:
+        return _change(header_table, header_id, changes, from_=State.PENDING)
+    seen = {
+        "condition": "(#beat = :seen OR NOT attribute_type(#beat, :number))",
+        "names": {"#beat": BEAT},
+        "values": {":seen": number(beat), ":number": {"S": "N"}},
+    }
+    return _change(header_table, header_id, changes, from_=State.PENDING, **seen)
+
+
+def finish(header_table: HeaderTable, header_id: str) -> Header:
+    """Note that nothing is left to do; only when every marked item is known to be finished."""
+    changes = {STATE: {"S": State.FINISHED.value}, EXPIRES: number(_final_expiry_s())}
+    return _change(header_table, header_id, changes, from_=State.COMMITTED)
+
+
+def clean(header_table: HeaderTable, header_id: str, *, is_certain: bool) -> Header:
+    """Note that no mark of an aborted transaction is left, so that no sweep looks for any.
+
+    Args:
+        header_table: where it is.
+        header_id: which one.
+        is_certain: whether all its marks were answered, as only the process knows that has sent them. Without that
+            one may still arrive, for a day after the abort: nothing changes until then.
+    """
+    changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
+    if is_certain:
+        return _change(header_table, header_id, changes, from_=State.ABORTED)
+    aborted_s = runtime.current.time_ms() // 1000 - IDLE_TTL_S
+    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": number(aborted_s + ROW_TTL_S)}}
+    return _change(header_table, header_id, changes, from_=State.ABORTED, **long_ago)
+
+
+def decision(header_table: HeaderTable, header_id: str, to: State) -> dict[str, Any]:
+    """Return the action of the native transaction that decides."""
+    changes = {STATE: {"S": to.value}} | ({EXPIRES: number(_final_expiry_s())} if to.is_final else {})
+    return {"Update": _update(header_table, header_id, changes, from_=State.PENDING)}
+
+
+def _final_expiry_s() -> int:
+    return runtime.current.time_ms() // 1000 + IDLE_TTL_S
+
+
+def _update(
+    header_table: HeaderTable,
+    header_id: str,
+    changes: Mapping[str, Any],
+    *,
+    from_: State,
+    condition: str = "",
+    names: Mapping[str, str] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    set_ = ", ".join(f"#{name} = :{name}" for name in changes)
+    return {
+        "TableName": header_table.table,
+        "Key": header_table.key(header_id),
+        "UpdateExpression": f"SET {set_}",
+        "ConditionExpression": "#state = :from" + (f" AND {condition}" if condition else ""),
+        "ExpressionAttributeNames": {"#state": STATE, **{f"#{name}": name for name in changes}, **(names or {})},
+        "ExpressionAttributeValues": {
+            ":from": {"S": from_.value},
+            **{f":{name}": value for name, value in changes.items()},
+            **(values or {}),
+        },
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _change(
+    header_table: HeaderTable, header_id: str, changes: Mapping[str, Any], *, from_: State, **condition: Any
+) -> Header:
+    kwargs = _update(header_table, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
+
+    def send() -> Header:
+        try:
+            image = ask(header_table, "UpdateItem", kwargs).get("Attributes")
+        except Refused as refused:
+            image = refused.image
+        # One that is missing counts as aborted: see `fate`.
+        return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
+
+    return persistently(send)
+
+
+def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:
+    """Yield the headers of one segment of the table that something may be left to do about, by id, or what is wrong."""
+    kwargs: dict[str, Any] = {
+        "TableName": header_table.table,
+        "ConsistentRead": True,
+        "Segment": segment,
+        "TotalSegments": segments,
+        "FilterExpression": "#state IN (:pending, :committed) OR (#state = :aborted AND attribute_not_exists(#clean))",
+        "ExpressionAttributeNames": {"#state": STATE, "#clean": CLEAN},
+        "ExpressionAttributeValues": {
+            ":pending": {"S": State.PENDING.value},
+            ":committed": {"S": State.COMMITTED.value},
+            ":aborted": {"S": State.ABORTED.value},
+        },
+    }
+    while True:
+        answer = persistently(lambda: ask(header_table, "Scan", kwargs))
+        for image in answer["Items"]:
+            found: Header | LockingError | None
+            try:
+                found = header_in(image, header_table.table)
+            except LockingError as error:
+                found = error
+            if found is not None:
+                yield image[ID]["S"], found
+        if "LastEvaluatedKey" not in answer:
+            return
+        kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
+# What is kept beside a header: where the marks are, what did not fit into them, the idempotency key
+def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
+    """Keep something beside the header; with an end of its life if it only helps to find the marks."""
+    item = {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
+    if expires:
+        item[EXPIRES] = number(runtime.current.time_ms() // 1000 + ROW_TTL_S)
+    put_once(header_table, item, CONTENT)
+
+
+def once(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
+    """Return the action of a transaction that keeps something, and is refused while something is kept there."""
+    now_s = runtime.current.time_ms() // 1000
+    return {
+        "Put": {
+            "TableName": header_table.table,
+            "Item": {**header_table.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
+            "ConditionExpression": "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content))",
+            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES, "#content": CONTENT},
+            "ExpressionAttributeValues": {":now": number(now_s)},
+        }
+    }
+
+
+def get_row(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what was kept beside a header.
+
+    Raises:
+        CorruptRow: that function cannot read it.
+    """
+    image = _image(header_table, row_id)
+    return None if image is None else _read(header_table, row_id, lambda row: parse(row[CONTENT]["M"]), image)
+
+
+def _image(header_table: HeaderTable, row_id: str) -> dict[str, Any] | None:
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(row_id), "ConsistentRead": True}
+    image: dict[str, Any] | None = persistently(lambda: ask(header_table, "GetItem", kwargs)).get("Item")
+    return image
+
+
+def _read(
+    header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]
+) -> _T:
+    what, advice = f"the row {row_id!r} of {header_table.table!r}", "Restore it, or find out who has written it."
+    return flaws.read(parse, image, what, table=header_table.table, key=header_table.key(row_id), advice=advice)
+
+
+def get_once(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
+
+    Raises:
+        ConfigurationError: another program has stored an item of that name.
+        CorruptRow: that function cannot read it.
+    """
+    image = _image(header_table, row_id)
+    if image is None:
+        return None
+    check_own(header_table, image, CONTENT)
+    ends_s, content = _read(header_table, row_id, lambda row: (int(row[EXPIRES]["N"]), parse(row[CONTENT]["M"])), image)
+    return None if ends_s <= runtime.current.time_ms() // 1000 else content
+
+
+def delete_row(header_table: HeaderTable, row_id: str) -> None:
+    """Remove what was kept beside a header, once the transaction does not need it."""
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": header_table.key(row_id),
+        "ConditionExpression": "attribute_exists(#content)",
+        "ExpressionAttributeNames": {"#content": CONTENT},
+    }
+    with contextlib.suppress(Refused):  # it is gone, or was never ours
+        persistently(lambda: ask(header_table, "DeleteItem", kwargs))
+
+
+def row_of_participants(header_id: str, index: int) -> str:
+    """Return the name of a participant row."""
+    return f"{header_id}#{index:04}"
+
+
+def row_of_changes(header_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into a mark."""
+    return f"{header_id}!{index:05}"

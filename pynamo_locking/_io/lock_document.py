@@ -1,0 +1,395 @@
+"""The document of a lock: the item that carries it, and its stored form."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
+from pynamo_locking._core.naming import plain, row_name, shown_owner
+from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
+from pynamo_locking._io import flaws, runtime
+from pynamo_locking._io.flaws import ADVICE, corrupt
+from pynamo_locking._io.stored import Image, number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.connection import Connection
+
+
+def trusted(row: Row, state: LockState) -> LockState:
+    """Return the lock document of a row, for those who act upon it.
+
+    Raises:
+        CorruptRow: it is broken.
+    """
+    if state.unreadable:
+        what = f"the lock in the attribute {row.attribute!r} of {row.label}"
+        raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=ADVICE)
+    return state
+
+
+NEXT = "next"
+
+
+SINCE = "since"
+
+
+QUEUE = "queue"
+
+
+TICKETS = "tickets"
+
+
+EVICTED = "evicted"
+
+
+OWNER = "owner"
+
+
+MODE = "mode"
+
+
+LEASE = "lease_ms"
+
+
+BEAT = "beat"
+
+
+UNTIL = "until_ms"
+
+
+WRITES = "writes"
+
+
+PERMITS = "permits"
+
+
+LOWER = "lower"
+
+
+UPPER = "upper"
+
+
+TX = "tx"
+
+
+TX_ID = "id"
+
+
+TX_TABLE = "table"
+
+
+INTENT = "intent"
+
+
+OP = "op"
+
+
+GHOST = "ghost"
+
+
+SET = "set"
+
+
+REMOVE = "remove"
+
+
+SPILL = "spill"
+
+
+#: No ticket is above that: they begin at the time in µs, and DynamoDB has 38 digits. One is given out only if it and
+#: the next one can be read, so a repair never lowers them.
+_MOST_TICKETS: Final = 10**30
+
+
+#: What a mark intends.
+_OPS: Final = ("save", "delete", "keep")
+
+
+#: The attribute of a lock before it was ever taken, in a row that is there for locks alone.
+EMPTY: Final[dict[str, Any]] = {"M": {}}
+
+
+#: The same, stored by who says that an attribute has no value.
+NULL: Final[dict[str, Any]] = {"NULL": True}
+
+
+def new_entry(owner: str, claim: Claim, lease: float, now_ms: int) -> dict[str, Any]:
+    """Return the stored form of a fresh entry."""
+    lease_ms = int(lease * 1000)
+    return {
+        "M": {
+            OWNER: {"S": owner},
+            LEASE: number(lease_ms),
+            BEAT: number(0),
+            UNTIL: number(now_ms + lease_ms),
+            WRITES: number(0),
+            **_stored_claim(claim),
+        }
+    }
+
+
+def _stored_claim(claim: Claim) -> dict[str, Any]:
+    stored: dict[str, Any] = {MODE: {"S": claim.mode}}
+    if claim.permits != WHOLE.permits:
+        stored[PERMITS] = number(claim.permits)
+    for name, bound in ((LOWER, claim.lower), (UPPER, claim.upper)):
+        if bound is not None:
+            stored[name] = dict([bound])
+    return stored
+
+
+def _claim_in(stored: Mapping[str, Any]) -> Claim:
+    mode = stored[MODE]["S"]
+    if mode == EXCLUSIVE and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
+        return WHOLE
+    if mode not in (EXCLUSIVE, SHARED):
+        raise ValueError(mode)
+    lower = _bound_in(stored[LOWER]) if LOWER in stored else None
+    upper = _bound_in(stored[UPPER]) if UPPER in stored else None
+    permits = int(stored[PERMITS]["N"]) if PERMITS in stored else WHOLE.permits
+    if permits < 1:
+        raise ValueError(permits)
+    return Claim(mode, permits, lower, upper)
+
+
+def _bound_in(stored: Mapping[str, Any]) -> Bound:
+    bound: Bound = next(iter(stored.items()))
+    if bound[0] not in ("N", "S", "B"):
+        raise ValueError(bound)
+    return bound
+
+
+def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
+    """Return the stored form of a lock document whose first entry is ours."""
+    return {
+        "M": {
+            SINCE: number(ticket),
+            NEXT: number(ticket + 1),
+            QUEUE: {"M": {entry_id: entry}},
+            TICKETS: {"M": {entry_id: number(ticket)}},
+            EVICTED: {"M": {}},
+        }
+    }
+
+
+def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
+    """Return the lock document in an item image; `FREE` if there is no item or no document."""
+    return state_of(((image or {}).get(attribute) or {}).get("M"))
+
+
+def state_of(raw: Mapping[str, Any] | None) -> LockState:
+    """Return the lock document stored as that map: `LockState.unreadable` if it is broken."""
+    if not raw:
+        return FREE if raw is None else LockState(raw=raw)
+    try:
+        return _state(raw)
+    except flaws.UNREADABLE:
+        return broken(raw, flaws.flaw_in(_state, raw))
+
+
+def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
+    """Return the state of a document with that flaw."""
+    state = LockState(raw=raw)
+    object.__setattr__(state, "unreadable", flaw)  # no argument, which each sound one would pay for
+    return state
+
+
+def _state(raw: Mapping[str, Any]) -> LockState:
+    if NEXT not in raw and QUEUE not in raw and TICKETS not in raw:
+        return LockState(raw=raw, mark=_mark_in(raw))
+    now_ms = runtime.current.time_ms()
+    tickets = raw[TICKETS]["M"]
+    entries = [_entry(name, _ticket_in(tickets[name]), stored["M"], now_ms) for name, stored in raw[QUEUE]["M"].items()]
+    if len(entries) > 1:
+        entries.sort(key=lambda entry: entry.ticket)
+        if len({entry.ticket for entry in entries}) < len(entries):  # two would hold the lock
+            raise ValueError(raw[TICKETS])
+    next_ticket = _ticket_in(raw[NEXT])
+    if entries and entries[-1].ticket >= next_ticket:  # a newcomer would pass by others
+        raise ValueError(next_ticket)
+    return LockState(
+        entries=tuple(entries),
+        next_ticket=next_ticket,
+        since=int(raw[SINCE]["N"]),
+        evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
+        raw=raw,
+        mark=_mark_in(raw),
+    )
+
+
+def _mark_in(raw: Mapping[str, Any]) -> Mark | None:
+    if TX not in raw:
+        return None
+    stored = raw[TX]["M"]
+    intent = stored[INTENT]["M"]
+    op = intent[OP]["S"]
+    if op not in _OPS:
+        raise ValueError(op)
+    mark = Mark(
+        id=stored[TX_ID]["S"],
+        table=stored[TX_TABLE]["S"],
+        op=op,
+        is_ghost=GHOST in intent,
+        spill=intent[SPILL]["S"] if SPILL in intent else "",
+    )
+    return with_changes(mark, intent)
+
+
+def stored_mark(mark: Mark) -> dict[str, Any]:
+    """Return the stored form of a mark."""
+    intent: dict[str, Any] = {OP: {"S": mark.op}}
+    if mark.is_ghost:
+        intent[GHOST] = {"BOOL": True}
+    if mark.spill:
+        intent[SPILL] = {"S": mark.spill}
+    else:
+        intent |= stored_changes(mark)
+    return {"M": {TX_ID: {"S": mark.id}, TX_TABLE: {"S": mark.table}, INTENT: {"M": intent}}}
+
+
+def stored_changes(mark: Mark) -> dict[str, Any]:
+    """Return the stored form of what a mark intends: in it, or in a row of its own."""
+    changes: dict[str, Any] = {}
+    if mark.set:
+        changes[SET] = {"M": dict(mark.set)}
+    if mark.remove:
+        changes[REMOVE] = {"L": [{"S": name} for name in mark.remove]}
+    return changes
+
+
+def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
+    """Return a mark with the changes that were stored in a row of their own."""
+    return replace(
+        mark,
+        set=stored[SET]["M"] if SET in stored else {},
+        remove=tuple(name["S"] for name in stored[REMOVE]["L"]) if REMOVE in stored else (),
+    )
+
+
+def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """Return a sound document in the place of a broken one, whose next ticket is above all that were given out.
+
+    Entries that can be read stay, and so does a mark. `since` is new: an entry that is gone was not released.
+    """
+    given = [raw.get(NEXT), raw.get(SINCE)]
+    for name in (TICKETS, EVICTED):
+        given += raw.get(name, {}).get("M", {}).values()
+    ticket = now_us
+    for stored in given:
+        with suppress(*flaws.UNREADABLE):
+            ticket = max(ticket, min(_ticket_in(stored) + 1, _MOST_TICKETS))
+    kept = dict[str, int]()
+    for name, stored in raw.get(QUEUE, {}).get("M", {}).items():
+        with suppress(*flaws.UNREADABLE):
+            kept[name] = _entry(name, _ticket_in(raw[TICKETS]["M"][name], ticket - 1), stored["M"], 0).ticket
+    if len(set(kept.values())) < len(kept):  # two would hold the lock
+        kept = {}
+    content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket), EVICTED: EMPTY}
+    content[QUEUE] = {"M": {name: raw[QUEUE]["M"][name] for name in kept}}
+    content[TICKETS] = {"M": {name: number(each) for name, each in kept.items()}}
+    with suppress(*flaws.UNREADABLE):
+        content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
+    return {"M": content}
+
+
+def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
+    ticket = int(stored["N"])
+    if not 0 < ticket <= most:
+        raise ValueError(ticket)
+    return ticket
+
+
+def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Entry:
+    return Entry(
+        id=name,
+        ticket=ticket,
+        owner=shown_owner(stored[OWNER]["S"]),
+        claim=_claim_in(stored),
+        lease_ms=int(stored[LEASE]["N"]),
+        beat=int(stored[BEAT]["N"]),
+        until_ms=int(stored[UNTIL]["N"]),
+        writes=int(stored[WRITES]["N"]),
+        read_ms=now_ms,
+    )
+
+
+def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:
+    """Return a copy of a stored document in which the entry's last guarded write has that number."""
+    entry = {**raw[QUEUE]["M"][entry_id]["M"], WRITES: number(write)}
+    return {**raw, QUEUE: {"M": {**raw[QUEUE]["M"], entry_id: {"M": entry}}}}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One item that carries a lock document, and how to reach it.
+
+    Attributes:
+        connection: the connection for lock requests.
+        table: name of the table.
+        key: the item's key, in DynamoDB's form.
+        hash_name: stored name of the hash key.
+        attribute: stored name of the lock attribute.
+        ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
+        may_create: whether entering may create the item.
+        given_name: the lock's name, if it is not made of the key.
+        model: the model of the item, if it is known.
+    """
+
+    connection: Connection
+    table: str
+    key: dict[str, Any]
+    hash_name: str
+    attribute: str
+    ttl_attribute: str | None
+    may_create: bool
+    given_name: str
+    model: type[Any] | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def identity(self) -> tuple[Any, ...]:
+        """What makes two rows the same lock in this process."""
+        key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
+        return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
+
+    @property
+    def transactions(self) -> str | None:
+        """Name of the table of transactions that the item's model declares; None if it declares none."""
+        declared = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
+        return None if declared is None else str(declared.Meta.table_name)
+
+    @cached_property
+    def name(self) -> str:
+        """The lock's name, as it is; made when it is asked for."""
+        return self.given_name or row_name(self.table, tuple(next(iter(each.items())) for each in self.key.values()))
+
+    @cached_property
+    def label(self) -> str:
+        """The lock's name for logs and messages."""
+        return plain(self.name)
+
+    def state(self, image: Image | None) -> LockState:
+        """Return the lock document in an image of this item, for those who act upon it; see `flaws.trusted`."""
+        state = state_in(image, self.attribute)
+        return trusted(self, state) if state.unreadable else state
+
+
+#: Access keys of models that have their own, as they were first seen: later sessions of a role have others.
+_accounts: weakref.WeakKeyDictionary[type[Any], str] = weakref.WeakKeyDictionary()
+
+
+def _account(model: type[Any] | None) -> str | None:
+    """Return what tells whose tables a model's are: two accounts may have some of one name in one Region.
+
+    None: those of the environment's account.
+    """
+    meta: Any = getattr(model, "Meta", object)
+    said_by: Any = next(
+        (base for base in getattr(meta, "__mro__", ()) if vars(base).get("aws_access_key_id") is not None), None
+    )
+    return None if said_by is None else _accounts.setdefault(said_by, said_by.aws_access_key_id)

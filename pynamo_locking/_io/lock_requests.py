@@ -1,0 +1,222 @@
+"""Every request of a lock."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.claims import SHARED, WHOLE, Claim
+from pynamo_locking._core.error_codes import INVALID
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import row_expiry_s
+from pynamo_locking._core.queue import Entry, LockState, traces
+from pynamo_locking._io import answers, denials, event_stream, lock_document, runtime
+from pynamo_locking._io.retries import Unavailable, ask
+from pynamo_locking._io.stored import Image, number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamo_locking._io.lock_document import Row
+
+logger = logging.getLogger("pynamo_locking")
+
+
+@dataclass(frozen=True)
+class NewEntry:
+    """What a newcomer writes into the queue."""
+
+    id: str
+    owner: str
+    lease: float
+    claim: Claim = WHOLE
+
+    def stored(self, now_ms: int) -> dict[str, Any]:
+        """Return the stored form."""
+        return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms)
+
+
+def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
+    """Join the queue and take the next ticket, in one atomic write.
+
+    Refused if there is no document yet, if we are in it already, or if `capacity` entries are.
+    """
+    now_ms = runtime.current.time_ms()
+    return _update(
+        row,
+        set_="#l.#q.#me = :entry, #l.#t.#me = #l.#n, #l.#n = #l.#n + :one",
+        condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
+        names={"#n": lock_document.NEXT, "#me": entry.id},
+        values={":entry": entry.stored(now_ms), ":one": number(1), ":max": number(capacity)},
+        expiry=_expiry(row, entry.lease),
+    )
+
+
+def enter_first(row: Row, entry: NewEntry) -> Image:
+    """Create the document with us in it. Its tickets start at the time in µs: what that promises says protocol.md.
+
+    Refused if somebody else made it first, if the item has to exist and does not, if a transaction has the item,
+    whose mark would be lost, or if another program has: see `denials.refuse_foreign`.
+    """
+    now_us = runtime.current.time_us()
+    place = "attribute_not_exists(#h)" if row.may_create else "attribute_exists(#h) AND attribute_not_exists(#l)"
+    return _update(
+        row,
+        set_="#l = :map",
+        condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",
+        names={"#h": row.hash_name},
+        values={
+            ":map": lock_document.new_document(entry.id, entry.stored(now_us // 1000), now_us),
+            ":empty": lock_document.EMPTY,
+            ":null": {"S": "NULL"},
+        },
+        expiry=_expiry(row, entry.lease),
+        used=("#l",),
+    )
+
+
+def look(row: Row, *, consistent: bool) -> Image | None:
+    """Read the item, or None if it is gone."""
+    answer = _call(row, "GetItem", {"ConsistentRead": consistent})
+    image: Image | None = answer.get("Item")
+    return image
+
+
+def look_at_document(row: Row) -> LockState:
+    """Read the lock document alone, consistently; it may be broken, see `flaws.trusted`."""
+    names = {"#l": row.attribute}
+    arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
+    return lock_document.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
+
+
+def renew(row: Row, entry: Entry, beat: int, *, want_image: bool) -> Image:
+    """Prolong our lease. Beats only grow, so a late copy cannot take a newer renewal back."""
+    until_ms = runtime.current.time_ms() + entry.lease_ms
+    return _update(
+        row,
+        set_="#l.#q.#me.#b = :beat, #l.#q.#me.#u = :until",
+        condition="#l.#t.#me = :ticket AND #l.#q.#me.#b < :beat",
+        names={"#me": entry.id, "#b": lock_document.BEAT, "#u": lock_document.UNTIL},
+        values={":beat": number(beat), ":until": number(until_ms), ":ticket": number(entry.ticket)},
+        expiry=_expiry(row, entry.lease),
+        want_image=want_image,
+    )
+
+
+def release(row: Row, entry_id: str, *, want_image: bool) -> Image:
+    """Leave the queue. Names the entry alone, so that it also removes one whose ticket never arrived."""
+    return _update(
+        row,
+        remove="#l.#q.#me, #l.#t.#me",
+        condition="attribute_exists(#l.#t.#me)",
+        names={"#me": entry_id},
+        want_image=want_image,
+    )
+
+
+def downgrade(row: Row, entry: Entry, write: int) -> Image:
+    """Share from now on what was ours alone. Counts as a write, so that no late copy of an earlier one lands."""
+    return _update(
+        row,
+        set_="#l.#q.#me.#mode = :shared, #l.#q.#me.#w = :write",
+        condition="#l.#t.#me = :ticket AND #l.#q.#me.#w < :write",
+        names={"#me": entry.id, "#mode": lock_document.MODE, "#w": lock_document.WRITES},
+        values={":shared": {"S": SHARED}, ":write": number(write), ":ticket": number(entry.ticket)},
+    )
+
+
+def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Image:
+    """Remove dead entries, in ticket order, if none of them was renewed since we looked.
+
+    The document remembers those that may have held the lock.
+
+    Args:
+        row: the lock's row.
+        entries: the dead.
+        known: which evictions the document remembers; refused if it has come to remember a later one in their place.
+    """
+    names, values = {"#b": lock_document.BEAT}, dict[str, Any]()
+    removed, conditions, remembered = list[str](), list[str](), list[str]()
+    for i, entry in enumerate(entries):
+        names[f"#e{i}"] = entry.id
+        values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
+        removed.append(f"#l.#q.#e{i}, #l.#t.#e{i}")
+        conditions.append(f"#l.#q.#e{i}.#b = :b{i} AND #l.#t.#e{i} = :t{i}")
+    for slot, ticket in traces(entries, known).items():
+        names[f"#s{slot}"] = str(slot)
+        values[f":s{slot}"] = number(ticket)
+        path = f"#l.#evicted.#s{slot}"
+        remembered.append(f"{path} = :s{slot}")
+        conditions.append(f"(attribute_not_exists({path}) OR {path} < :s{slot})")
+    if remembered:
+        names["#evicted"] = lock_document.EVICTED
+    return _update(
+        row,
+        set_=", ".join(remembered),
+        remove=", ".join(removed),
+        condition=" AND ".join(conditions),
+        names=names,
+        values=values,
+    )
+
+
+def replace(row: Row, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
+    """Put another lock document in the place of one, if that is still there."""
+    values = {":old": {"M": dict(old)}, ":new": new}
+    return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
+
+
+def _expiry(row: Row, lease: float) -> int | None:
+    return None if row.ttl_attribute is None else row_expiry_s(runtime.current.time_ms(), lease)
+
+
+def _update(  # noqa: PLR0913 - the parts of one expression
+    row: Row,
+    *,
+    condition: str,
+    names: Mapping[str, str],
+    set_: str = "",
+    remove: str = "",
+    values: Mapping[str, Any] | None = None,
+    expiry: int | None = None,
+    want_image: bool = True,
+    used: tuple[str, ...] = ("#l", "#q", "#t"),
+) -> Image:
+    known = {"#l": row.attribute, "#q": lock_document.QUEUE, "#t": lock_document.TICKETS}
+    all_names = {name: known[name] for name in used} | dict(names)
+    all_values = dict(values or {})
+    if expiry is not None and row.ttl_attribute is not None:
+        set_ += ", #ttl = :ttl"
+        all_names["#ttl"] = row.ttl_attribute
+        all_values[":ttl"] = number(expiry)
+    arguments = {
+        "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": all_names,
+        "ReturnValues": "ALL_NEW" if want_image else "NONE",
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    if all_values:
+        arguments["ExpressionAttributeValues"] = all_values
+    try:
+        image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    except ConfigurationError as error:
+        if error.cause_response_code == INVALID:  # as where a part of the document is of another type
+            with suppress(Unavailable):
+                lock_document.trusted(row, look_at_document(row))
+        raise
+    return image
+
+
+def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if event_stream.listeners:
+        event_stream.requesting(operation)
+    try:
+        answer = ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
+    except answers.BOTOCORE_EXCEPTIONS as error:
+        raise denials.final(row, error) from error
+    if event_stream.listeners:
+        event_stream.answered(answer)
+    return answer

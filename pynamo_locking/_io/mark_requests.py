@@ -1,0 +1,97 @@
+"""The requests that take a transaction's mark off an item: finish what it intends, or drop it.
+
+Each names the transaction, so a second copy, or somebody else who does the same, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._io import answers, header_requests, lock_document, retries, trust
+from pynamo_locking._io.retries import Refused, persistently
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._io.lock_document import Row
+
+logger = logging.getLogger("pynamo_locking")
+
+
+def finish(header_table: HeaderTable, row: Row, mark: Mark) -> bool:
+    """Make an item what the mark of a transaction intends, which is committed in that table.
+
+    False: the row of its changes is gone, and nothing was sent; see `whole`.
+    """
+    if mark.op == "keep":
+        drop(row, mark)
+    elif mark.op == "delete":
+        _send(row, "DeleteItem", mark)
+    else:
+        changes = whole(header_table, mark)
+        if changes is None:
+            return False
+        _send(row, "UpdateItem", mark, changes)
+    return True
+
+
+def drop(row: Row, mark: Mark) -> None:
+    """Leave an item as it is, without the mark; a placeholder goes altogether.
+
+    Which of both it is stands in the mark itself, and is checked: memory could be that of another attempt.
+    """
+    if mark.is_ghost:
+        _send(row, "DeleteItem", mark, ghost="attribute_exists")
+    else:
+        _send(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+
+
+def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
+    """Return a mark with its changes, which may be in a row of their own.
+
+    None: that row is gone, as it is after all items of the transaction were finished, this one among them.
+
+    Raises:
+        LockingError: the mark names a row that is not its transaction's.
+    """
+    if not mark.spill:
+        return mark
+    trust.check_row_of_changes(mark.id, mark.spill)
+    return header_requests.get_row(header_table, mark.spill, lambda row: lock_document.with_changes(mark, row))
+
+
+def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:
+    names = {"#l": row.attribute, "#tx": lock_document.TX, "#id": lock_document.TX_ID}
+    values: dict[str, Any] = {":id": {"S": mark.id}}
+    condition = "#l.#tx.#id = :id"
+    if ghost:
+        names |= {"#intent": lock_document.INTENT, "#ghost": lock_document.GHOST}
+        condition += f" AND {ghost}(#l.#tx.#intent.#ghost)"
+    kwargs: dict[str, Any] = {"TableName": row.table, "Key": row.key, "ConditionExpression": condition}
+    if changes is not None:
+        kwargs["UpdateExpression"] = _expression(changes, names, values)
+    kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+    try:
+        persistently(lambda: retries.ask(row.connection, operation, kwargs))
+    except Refused:
+        logger.debug("the mark of %s in %s was taken off by somebody else", mark.id, row.label)
+    except answers.BOTOCORE_EXCEPTIONS as error:
+        raise LockingError(
+            f"{row.label} carries the mark of the decided transaction {mark.id}, and DynamoDB refused to take it off: "
+            f"{answers.code_of(error)}: {answers.message_of(error)}",
+            cause=error,
+        ) from error
+
+
+def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) -> str:
+    set_, remove = list[str](), ["#l.#tx"]
+    for i, (name, value) in enumerate(changes.set.items()):
+        names[f"#s{i}"], values[f":s{i}"] = name, value
+        set_.append(f"#s{i} = :s{i}")
+    for i, name in enumerate(changes.remove):
+        names[f"#r{i}"] = name
+        remove.append(f"#r{i}")
+    return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"

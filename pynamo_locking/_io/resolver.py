@@ -1,0 +1,160 @@
+"""What everybody does who meets the mark of a transaction: look at its header, and finish, drop, wait or abort."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._core.lease import LockSettings, backoff
+from pynamo_locking._core.naming import plain
+from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
+from pynamo_locking._io import event_stream, header_requests, mark_requests, reports, runtime, trust
+from pynamo_locking._io.retries import persistently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._io.lock_document import Row
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: How long a single write, which has no deadline of its own, waits for a transaction that is alive.
+PATIENCE_S: Final = 30.0
+
+
+#: So often one and the same thing is done about a mark that stays. For a sound one, once is enough.
+_MOST_TRIES: Final = 5
+
+
+class StillPending(Exception):  # noqa: N818 - an answer, not an error
+    """A transaction that is alive has the item, and there is no time left to wait for it."""
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(
+            f"the transaction {plain(header.id)} of {plain(header.owner)} has the item, and is not decided yet; "
+            f"nothing was written"
+        )
+        self.header = header
+
+
+def reason_now(header: Header, meeting: Meeting, priority: str | None = None) -> str | None:
+    """Return why a pending transaction may be aborted at this moment, None if it may not; see `reason_to_abort`."""
+    return reason_to_abort(
+        header,
+        meeting,
+        now=runtime.current.monotonic(),
+        now_ms=runtime.current.time_ms(),
+        max_clock_skew=LockSettings().max_clock_skew,
+        priority=priority,
+    )
+
+
+class Resolver:
+    """Takes marks of other transactions out of the way, for one operation that meets them.
+
+    Args:
+        deadline: until when to wait for those that are alive, by the monotonic clock; None for `PATIENCE_S`
+            from the first one on.
+        priority: of the transaction on whose behalf; None for what is no transaction.
+        pulse: called before each wait, to renew what would run out meanwhile; may raise.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline: float | None = None,
+        priority: str | None = None,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._deadline = deadline
+        self._priority = priority
+        self._pulse = pulse
+        self._met: dict[str, Meeting] = {}
+        self._waits = 0
+        self._tried: dict[tuple[Any, ...], int] = {}
+
+    def resolve(self, row: Row, mark: Mark) -> None:
+        """Do what can be done about a mark now, or wait a little; the caller then looks again.
+
+        Raises:
+            StillPending: the deadline has passed.
+            Unavailable: no answer came.
+            LockingError: the mark cannot be resolved: what it names is not to be believed, or it stays whatever is
+                done, or DynamoDB refused.
+        """
+        wait = self.begin(row, mark)
+        if wait is not None:
+            runtime.current.sleep(wait)
+
+    def begin(self, row: Row, mark: Mark) -> float | None:
+        """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
+        header_table = trust.header_table_of(row, mark)
+        header = persistently(lambda: header_requests.read(header_table, mark.id))
+        what = fate(header)
+        if what is Fate.WAIT:
+            assert header is not None  # noqa: S101 - it is pending
+            wait = self._wait_or_abort(header_table, header)
+            return self._try_again(row, mark, what) if wait is None else wait
+        if what is Fate.FINISH:
+            is_done = mark_requests.finish(header_table, row, mark)
+        else:
+            logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
+            mark_requests.drop(row, mark)
+            is_done = True
+        if event_stream.listeners and is_done:
+            outcome = "finished" if what is Fate.FINISH else "aborted"
+            reports.recovered(header_table, header, mark.id, outcome=outcome, by="reader")
+        return self._try_again(row, mark, what)
+
+    def _try_again(self, row: Row, mark: Mark, what: Fate) -> float | None:
+        """Let the caller look what became of it: at once after the first time, later each time if it was in vain."""
+        done = (row.identity, mark.id, what)
+        times = self._tried[done] = self._tried.get(done, 0) + 1
+        if times == 1:
+            return None
+        left = math.inf if self._deadline is None else self._deadline - runtime.current.monotonic()
+        is_late = left <= 0 and what is not Fate.WAIT  # a transaction that lives may have been renewed just then
+        if is_late or times >= _MOST_TRIES:
+            raise stuck(row, mark, what)
+        self._pulse()
+        return max(0.0, min(left, backoff(times, runtime.current.jitter())))
+
+    def _wait_or_abort(self, header_table: HeaderTable, header: Header) -> float | None:
+        now = runtime.current.monotonic()
+        meeting = self._met[header.id] = meet(self._met.get(header.id), header, now)
+        reason = reason_now(header, meeting, self._priority)
+        if reason is not None:
+            logger.warning("aborting the transaction %s of %s: %s", plain(header.id), plain(header.owner), reason)
+            stored = header_requests.abort(
+                header_table, header.id, reason, beat=header.beat if reason == "expired" else None
+            )
+            if event_stream.listeners and stored.state is State.ABORTED:
+                reports.recovered(header_table, header, header.id, outcome="aborted", by="reader", reason=reason)
+            return None
+        if self._deadline is None:
+            self._deadline = now + PATIENCE_S
+        left = self._deadline - now
+        if left <= 0:
+            raise StillPending(header)
+        self._pulse()
+        self._waits += 1
+        return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))
+
+
+def stuck(row: Row, mark: Mark, what: Fate) -> LockingError:
+    """Return the error for a mark that stays whatever is done about it."""
+    why = {
+        Fate.WAIT: "is pending without a sign of life, and cannot be aborted",
+        Fate.DROP: "was aborted or is not known any more, and its mark cannot be taken off",
+        Fate.FINISH: "is committed, and cannot be put in place"
+        + (f": the row {mark.spill} of {mark.table}, which has the new values, is gone" if mark.spill else ""),
+    }[what]
+    return LockingError(
+        f"{row.label} carries the mark of the transaction {mark.id!r}, which {why}. Restore its rows in "
+        f"{mark.table}, or remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
+    )

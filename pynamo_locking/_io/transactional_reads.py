@@ -1,0 +1,94 @@
+"""Items read together, in one native transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core import limits
+from pynamo_locking._core.error_codes import CANCELLED, INVALID, PASSING
+from pynamo_locking._core.sending import Policy, Sending
+from pynamo_locking._io import answers, dispatch
+from pynamo_locking._io.retries import is_sent_again
+from pynamo_locking.exceptions import TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.connection import Connection
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.stored import Image
+
+#: Codes with which a read of more than 4 MB is refused.
+_TOO_LARGE: Final = frozenset({INVALID, CANCELLED})
+
+
+class TooLarge(Exception):  # noqa: N818 - an answer, not an error
+    """DynamoDB refuses to read these items together, as it does where they have more than 4 MB."""
+
+    def __init__(self, error: TransactWriteError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def get_together(connection: Connection, gets: Sequence[dict[str, Any]]) -> list[Image | None]:
+    """Return stored items as they were at one moment, up to a hundred.
+
+    Raises:
+        TooLarge: the request is refused as it is.
+        TransactionConflict: other transactions kept the items busy.
+        TransactWriteError: DynamoDB refused the request for another reason.
+    """
+    sending = Sending(Policy(repeats=0))
+    while True:
+        try:
+            answer: dict[str, Any] = dispatch.dispatch(connection, "TransactGetItems", {"TransactItems": gets})
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            if is_sent_again(sending, answers.answer_of(error)):
+                continue
+            if answers.answer_of(error, is_single=True) in PASSING:
+                raise also(TransactionConflict, TransactWriteError)(
+                    f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
+                    f"again: {error}",
+                    cause=error,
+                ) from error
+            failure = TransactWriteError("Failed to read transaction items", answers.readable(error))
+            if answers.code_of(error) in _TOO_LARGE:
+                raise TooLarge(failure) from error
+            raise failure from error
+        return [each.get("Item") for each in answer["Responses"]]
+
+
+def settle(model: type[Model], keys: Sequence[Image]) -> None:
+    """Return only once nothing is left to do to some items for native transactions that were decided before.
+
+    DynamoDB decides a native transaction at one moment, and applies it item by item: until an item is in its place, a
+    plain read (consistent or not) and a query show it as it was before, although another item of the same transaction
+    shows what it has become. A transactional read is refused for so long. What it reads is of no interest here.
+
+    Raises:
+        TransactionConflict: other transactions kept the items busy.
+        TransactWriteError: DynamoDB refused the request for another reason.
+    """
+    connection = model._get_connection()
+    get = {
+        "TableName": connection.table_name,
+        "ProjectionExpression": "#key",
+        "ExpressionAttributeNames": {"#key": next(iter(keys[0]))} if keys else {},
+    }
+    gets = [{"Get": {**get, "Key": key}} for key in keys]
+    for start in range(0, len(gets), limits.MOST_ACTIONS):
+        _settle_some(connection.connection, gets[start : start + limits.MOST_ACTIONS])
+
+
+def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:
+    try:
+        get_together(connection, gets)
+    except TooLarge as refused:
+        if len(gets) == 1:
+            raise refused.error from refused
+        half = len(gets) // 2  # more than 4 MB, which are counted before anything is left out
+        _settle_some(connection, gets[:half])
+        _settle_some(connection, gets[half:])

@@ -1,0 +1,1 @@
+"""One stored item: its key, its image, its version, its expiry."""

@@ -1,0 +1,106 @@
+"""Conditions and actions of one item's write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.limits import LONGEST_EXPRESSION
+from pynamo_locking._io.stored import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamo_locking._items.versions import VersionPart
+
+#: An attribute that no item has.
+_NOTHING: Final = "pynamo_locking_nothing"
+
+
+def both(left: Condition | None, right: Condition | None) -> Condition | None:
+    """Join conditions, either of which may be missing."""
+    if left is None or right is None:
+        return left if right is None else right
+    joined: Condition = left & right
+    return joined
+
+
+def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[Action]:
+    """Return the update that leaves the declared attributes of the stored item as they are here.
+
+    Except those in `kept`, which lock operations maintain.
+
+    A Put would write our old copy of the lock document over those who queued meanwhile, and could not
+    count the stored version up without knowing it.
+    """
+    values = item.serialize(null_check=True)
+    version = part.shape.attribute
+    actions: list[Action] = []
+    for attribute in item.get_attributes().values():
+        name = attribute.attr_name
+        if attribute.is_hash_key or attribute.is_range_key or name in kept or attribute is version:
+            continue
+        path = Path([name])
+        actions.append(path.set(Stored(values[name])) if name in values else path.remove())
+    actions += part.actions()
+    # An update without any action is fine with DynamoDB, but moto, which many test with, fails on it.
+    return actions or [nothing()]
+
+
+def nothing() -> Action:
+    """Return an action that changes nothing, of an attribute that no item has."""
+    action: Action = Path([_NOTHING]).remove()
+    return action
+
+
+def same_class(item: Model) -> Condition | None:
+    """The stored item is of the instance's class, for models with a discriminator.
+
+    PynamoDB notices another class only after it has changed the item.
+    """
+    attribute = item._get_discriminator_attribute()
+    if attribute is None:
+        return None
+    value, path = attribute.get_discriminator(type(item)), Path([attribute.attr_name])
+    none: Condition = path.does_not_exist()
+    return none if value is None else none | (path == value)
+
+
+def is_repeatable(actions: Sequence[Action]) -> bool:
+    """Tell whether a second copy of an update would change nothing that the first has not.
+
+    Elements of a list move when one before them is removed, and are appended beyond its end.
+    """
+    return all(
+        not any("[" in segment for segment in path_of(action))
+        and (
+            isinstance(action, (RemoveAction, DeleteAction))
+            or (isinstance(action, SetAction) and isinstance(action.values[1], Value))
+        )
+        for action in actions
+    )
+
+
+def path_of(action: Action) -> list[str]:
+    """Return the path that an action changes, by its segments."""
+    path: Any = action.values[0]  # a Path in every action there is
+    segments: list[str] = path.path
+    return segments
+
+
+def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
+    """Refuse an update that cannot be expressed, before it is sent."""
+    size = len(kwargs.get("UpdateExpression") or "")
+    if size > LONGEST_EXPRESSION:
+        raise ConfigurationError(
+            f"{type(item).__name__} has {len(item.get_attributes())} attributes: saving them in one update takes an "
+            f"expression of {size} bytes, and DynamoDB allows {LONGEST_EXPRESSION}. Put attributes into a map, "
+            f"keep an embedded lock in a row of its own (Meta.lock_table), or save with the version's condition."
+        )

@@ -1,0 +1,37 @@
+"""Keys as people write and see them."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.attributes import BinaryAttribute
+
+if TYPE_CHECKING:
+    from pynamodb.attributes import Attribute
+    from pynamodb.models import Model
+
+
+def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
+    """Return a model's hash key, and its range key if it has one."""
+    return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
+
+
+def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
+    """Return a stored key as text that `keys_from_text` takes: bytes in base 64, all others as they are stored.
+
+    Args:
+        attribute: the key.
+        stored: its value in DynamoDB's form, without the type.
+    """
+    return stored.decode() if isinstance(stored, bytes) and is_base_64(attribute) else text_of(stored)
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text: bytes in base 64."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def is_base_64(attribute: Attribute[Any]) -> bool:
+    """Tell whether the bytes that are stored are text in base 64 already."""
+    return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding

@@ -1,0 +1,175 @@
+"""Keys, bounds and names of items, checked before any request."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.limits import LARGEST_KEYS
+from pynamo_locking._core.naming import canonical_number, row_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.claims import Bound
+
+
+class ItemKey(NamedTuple):
+    """Which item, as a value. Keys that are one to DynamoDB are equal, however their numbers are written."""
+
+    table: str
+    values: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, table: str, key: Mapping[str, Mapping[str, Any]]) -> ItemKey:
+        """Return that of a key in DynamoDB's form."""
+        typed = ((name, *next(iter(value.items()))) for name, value in key.items())
+        return cls(table, tuple(sorted((name, canonical_number(v) if type_ == "N" else v) for name, type_, v in typed)))
+
+    def __str__(self) -> str:
+        return f"{self.table}({', '.join(repr(value) for _, value in self.values)})"
+
+
+def check_place(model: type[Model]) -> None:
+    """Refuse a model that does not say which table its items are in.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if getattr(getattr(model, "Meta", None), "table_name", None) is None:
+        raise ConfigurationError(
+            f"{model.__name__} does not say which table it is about: derive a class from it with a `class Meta:` that "
+            f"has a `table_name`."
+        )
+
+
+def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
+    """Return an item's key in DynamoDB's form.
+
+    Raises:
+        ConfigurationError: if the values do not fit the model's key attributes.
+    """
+    hash_attribute, range_attribute = model._hash_key_attribute(), model._range_key_attribute()
+    if hash_attribute is None:
+        raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
+    key = {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
+    if range_attribute is None and range_key is not None:
+        raise ConfigurationError(f"{model.__name__} has no range key, but one was given: {range_key!r}.")
+    if range_attribute is not None:
+        key[range_attribute.attr_name] = _value(model, range_attribute, range_key, "range")
+    return key
+
+
+def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str) -> dict[str, Any]:
+    def wrong(why: str) -> ConfigurationError:
+        return ConfigurationError(f"{value!r} cannot be the {kind} key of a {model.__name__}: {why}.")
+
+    if value is None:
+        raise wrong("a value is needed")
+    try:
+        stored = attribute.serialize(value)
+    except Exception as error:
+        raise wrong(f"{type(attribute).__name__} does not accept it ({error})") from error
+    if attribute.attr_type == "N":
+        if isinstance(value, bool) or not isinstance(stored, str):
+            raise wrong("it must be a number")
+        try:
+            return {"N": canonical_number(stored)}
+        except ConfigurationError as error:
+            raise wrong(str(error).rstrip(".")) from error
+    if not isinstance(stored, bytes if attribute.attr_type == "B" else str):
+        raise wrong(f"it must be a {'bytes value' if attribute.attr_type == 'B' else 'string'}")
+    try:
+        size = len(stored.encode() if isinstance(stored, str) else stored)
+    except UnicodeEncodeError as error:
+        raise wrong(str(error)) from error
+    if not 0 < size <= LARGEST_KEYS[kind]:
+        raise wrong(f"DynamoDB allows 1 to {LARGEST_KEYS[kind]} bytes, and it has {size}")
+    return {attribute.attr_type: stored}
+
+
+def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
+    """Return the first part of an item's key in DynamoDB's form.
+
+    Raises:
+        ConfigurationError: if the value does not fit, or the model has no range key.
+    """
+    hash_attribute = model._hash_key_attribute()
+    if hash_attribute is None or model._range_key_attribute() is None:
+        raise ConfigurationError(
+            f"{model.__name__} has no range key, so there are no ranges of it to lock. Use locked(), or "
+            f"locked_range() of a NamedLock for a name of your own."
+        )
+    return {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
+
+
+def bound_of(model: type[Model], value: Any) -> Bound | None:
+    """Return a value of the range key as the end of a range; None stays the open end.
+
+    Raises:
+        ConfigurationError: if the value does not fit the range key.
+    """
+    attribute = model._range_key_attribute()
+    if value is None or attribute is None:
+        return None
+    _refuse_naive(value)
+    if sorts_otherwise(attribute):
+        raise ConfigurationError(
+            f"the range key of {model.__name__} is stored in a form that sorts unlike its values, so it has no ranges: "
+            f"use BinaryAttribute(legacy_encoding=False)."
+        )
+    return position_of(model, value)
+
+
+def position_of(model: type[Model], value: Any) -> Bound:
+    """Return where an item stands among those of its hash key, whose ranges may be locked."""
+    attribute = model._range_key_attribute()
+    assert attribute is not None  # noqa: S101 - there are ranges of it
+    bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
+    return bound
+
+
+def sorts_otherwise(attribute: Attribute[Any]) -> bool:
+    """Tell whether the stored values of an attribute sort unlike its own: those in base 64 do."""
+    return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding
+
+
+def free_bound(value: Any) -> Bound | None:
+    """Return a number, string, bytes or time as the end of a range of a name; None stays the open end.
+
+    Raises:
+        ConfigurationError: for a value of another kind.
+    """
+    if value is None:
+        return None
+    _refuse_naive(value)
+    try:
+        if isinstance(value, datetime):
+            return "S", UTCDateTimeAttribute().serialize(value)
+        if isinstance(value, str):
+            value.encode()
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ConfigurationError(f"{value!r} cannot be the end of a range: {error}.") from error
+    if isinstance(value, (str, bytes)):
+        return "S" if isinstance(value, str) else "B", value
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+        return "N", canonical_number(str(value))
+    raise ConfigurationError(f"a range of a name goes from and to numbers, strings, bytes or datetimes, not {value!r}.")
+
+
+def _refuse_naive(value: Any) -> None:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise ConfigurationError(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
+
+
+def name_of(model: type[Model], key: dict[str, Any]) -> str:
+    """Return the collision-free name of an item: of its lock row, and in messages."""
+    parts = [next(iter(value.items())) for value in key.values()]
+    return row_name(model.Meta.table_name, tuple(parts))

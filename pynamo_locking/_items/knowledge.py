@@ -1,0 +1,199 @@
+"""What an instance knows of its stored item, and whether it is old."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.constants import STRING
+
+from pynamo_locking._core.freshness import Freshness, Why
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._io import answers, runtime
+from pynamo_locking._items.versions import VersionPart, known_of, shape_of
+from pynamo_locking.exceptions import StaleVersion, also
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pynamodb.exceptions import PynamoDBException
+    from pynamodb.models import Model
+
+#: Where an instance keeps its version and the id of the write that made it; no attribute of the model.
+WRITE_ID: Final = "_pynamo_locking_write_id"
+
+
+#: Where it keeps what becomes of it when the transaction is committed that it is part of.
+_EXPECTED: Final = "_pynamo_locking_expected"
+
+
+#: Where it keeps its `Freshness`, once something was known of that.
+_FRESHNESS: Final = "_pynamo_locking_freshness"
+
+
+def known(item: Model) -> Known:
+    """Return what an instance knows of its stored item."""
+    version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, (None, None))
+    # With a version that somebody assigned, what we know is the id of another one.
+    return Known(version, write_id if version == of_version else None)
+
+
+def _version_of(item: Model) -> int | None:
+    name = item._version_attribute_name
+    version: int | None = None if name is None else getattr(item, name)
+    return version
+
+
+def _set_write_id(item: Model, write_id: str | None) -> None:
+    vars(item).pop(WRITE_ID, None)
+    if write_id is not None:
+        vars(item)[WRITE_ID] = (_version_of(item), write_id)
+
+
+def remember(item: Model, image: Mapping[str, Any]) -> None:
+    """Note the write id of the image that an instance was loaded from."""
+    name = shape_of(type(item)).write_id_name
+    vars(item).pop(_FRESHNESS, None)
+    _set_write_id(item, None if name is None else image.get(name, {}).get(STRING))
+
+
+def forget(item: Model) -> None:
+    """Note that the item is written by somebody who leaves no write id."""
+    _set_write_id(item, None)
+
+
+def copy_knowledge(source: Model, target: Model) -> None:
+    """Make one instance know of the stored item what another one does."""
+    for name in (WRITE_ID, _FRESHNESS):
+        vars(target).pop(name, None)
+        if name in vars(source):
+            vars(target)[name] = vars(source)[name]
+
+
+def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
+    """Take the version that DynamoDB has counted up to."""
+    version, write_id = known_of(type(item), attributes).version, known(item).write_id
+    if version is not None and item._version_attribute_name is not None:
+        setattr(item, item._version_attribute_name, version)
+        _set_write_id(item, write_id)
+
+
+def set_known(item: Model, before: Known) -> None:
+    """Make an instance one of a stored item, whatever it was loaded from."""
+    name = item._version_attribute_name
+    if name is not None:
+        if before.version is None:
+            item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
+        else:
+            setattr(item, name, before.version)
+        _set_write_id(item, before.write_id)
+
+
+@contextlib.contextmanager
+def planned_as(item: Model, before: Known) -> Iterator[None]:
+    """Plan the write of an instance as if it had been loaded from that stored item; it is what it was afterwards."""
+    name, state = str(item._version_attribute_name), vars(item)
+    if known(item) == before:
+        yield
+        return
+    values, noted = dict(item.attribute_values), state.get(WRITE_ID)
+    set_known(item, before)
+    try:
+        yield
+    finally:
+        item.attribute_values.pop(name, None)
+        if name in values:
+            item.attribute_values[name] = values[name]
+        state.pop(WRITE_ID, None)
+        if noted is not None:
+            state[WRITE_ID] = noted
+
+
+def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
+    """Return what versions add to a write of an item: nothing, if its model has none.
+
+    Args:
+        item: the model instance.
+        is_checked: whether the stored version must be the known one.
+        token: names the transaction of the write, if the caller has named it himself. The write id then
+            comes from it, since DynamoDB takes a transaction for the same one only if all of it is the same.
+    """
+    shape, before = shape_of(type(item)), known(item)
+    nonce = "" if shape.write_id is None else _nonce(item, before, token)
+    return VersionPart(shape, before, nonce, is_checked=is_checked and shape.attribute is not None)
+
+
+def _nonce(item: Model, before: Known, token: str | None) -> str:
+    if token is None:
+        return runtime.current.token()
+    text = repr((token, type(item).Meta.table_name, item._get_serialized_keys(), before))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+# What becomes of the instance
+@dataclass(frozen=True)
+class _Expected:
+    write_id: str | None
+    outdates: bool
+
+
+def expect(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_out: bool = False) -> None:
+    """Note what PynamoDB's call of `update_local_version_attribute` will mean for an instance.
+
+    Args:
+        item: the instance.
+        part: of the write that will have been applied then.
+        outdates: whether the stored item will have attributes that the instance does not.
+        is_handed_out: whether somebody else sends the write. Of two such writes nobody tells us which it was.
+    """
+    is_second = is_handed_out and _EXPECTED in vars(item)
+    vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates)
+
+
+def take_expected(item: Model) -> None:
+    """Note that the write has been applied."""
+    made: _Expected | None = vars(item).pop(_EXPECTED, None)
+    _set_write_id(item, None if made is None else made.write_id)
+    if made is not None and made.outdates:
+        mark_old(item, is_locked=False)
+
+
+def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
+    """Note that the stored item may have another state than an instance shows."""
+    has_version = item._version_attribute_name is not None
+    vars(item)[_FRESHNESS] = freshness(item).marked(why, known(item), has_version=has_version, is_locked=is_locked)
+
+
+def freshness(item: Model) -> Freshness:
+    """Return what is known of the age of an instance."""
+    found: Freshness = vars(item).get(_FRESHNESS, Freshness())
+    return found
+
+
+def is_old(item: Model) -> bool:
+    """Tell whether the stored item may have another state than an instance shows."""
+    return freshness(item).is_old(known(item))
+
+
+def check_current(item: Model, error: type[PynamoDBException]) -> None:
+    """Refuse to save what was changed, or may have been, without a trace that DynamoDB would notice.
+
+    Raises:
+        StaleVersion: it was.
+    """
+    if freshness(item).must_not_be_saved:
+        raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
+
+
+def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
+    """Return the error for a copy that is known to be old without asking DynamoDB."""
+    version = known(item).version
+    refused: Exception = also(StaleVersion, error)(
+        f"this {type(item).__name__} {why}",
+        expected=version,
+        actual=version,
+        cause=answers.condition_failed(error, "the copy is older than its version", item.Meta.table_name),
+    )
+    return refused

@@ -1,0 +1,1 @@
+"""A lock, from the queue to its release."""

@@ -1,0 +1,336 @@
+"""The way from a place in the queue to its front."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
+from pynamo_locking._core.naming import plain
+from pynamo_locking._core.queue import FREE, Entry, LockState, Pace, Sighting, dead_among, observe, poll_delay
+from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
+from pynamo_locking._io.denials import refuse_foreign
+from pynamo_locking._io.evictions import evict_dead
+from pynamo_locking._io.lock_requests import NewEntry
+from pynamo_locking._io.pauses import Pause, walk
+from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.retries import Refused, Unavailable
+from pynamo_locking._locks import mailboxes, removal, reports
+from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.pauses import Steps
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.options import Wish
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: Unanswered requests in a row before a lock that does not wait gives up.
+_ATTEMPTS_WITHOUT_WAIT: Final = 4
+
+
+#: Attempts to enter without a pause between, while others make room or make the document.
+_ATTEMPTS_AT_ONCE: Final = 4
+
+
+class Acquisition:
+    """One attempt to take a lock."""
+
+    def __init__(self, row: Row, wish: Wish) -> None:
+        self._row = row
+        self._wish = wish
+        self._deadline = runtime.current.monotonic() + wish.wait
+        self._seen: dict[str, Sighting] = {}
+        self._state = FREE
+        self._failure: Unavailable | None = None
+        self._new = self._name_entry()
+        self._mailbox = mailboxes.Mailbox(wish.claim, lambda image: lock_document.state_in(image, row.attribute))
+        self._resolver = Resolver(deadline=self._deadline)
+        self._entry: Entry | None = None
+        self._started, self._beat = 0.0, 0
+        self._may_be_in, self._forks = False, runtime.forks
+        self._pace: Pace | None = None
+        self.own: OwnEntry | None = None  # once it is granted, for whoever does not come to hear of it
+
+    def run(self) -> OwnEntry:
+        """Take the lock, or leave nothing behind.
+
+        Raises:
+            LockTimeout: not our turn within `wait`.
+            ItemNotFound: the item does not exist, or was deleted while we waited.
+            ConfigurationError: DynamoDB refuses such requests.
+        """
+        return walk(self.steps())
+
+    def steps(self) -> Steps[OwnEntry]:
+        """Do what `run` does, but for the pauses. They leave nothing behind if they are closed early, either."""
+        try:
+            mailboxes.open_mailbox(self._row, self._mailbox)
+            while True:
+                image = yield from self._enter()
+                own = yield from self._wait_for_turn(image)
+                if own is not None:
+                    mailboxes.close_mailbox(self._row, self._mailbox)
+                    self.own = own
+                    return own
+                logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
+                self._leave()  # a late copy of the enter request may have brought it back
+                if self._wish.wait and runtime.current.monotonic() >= self._deadline:
+                    self._time_out("our entry was removed")
+                self._new, self._mailbox.ticket = self._name_entry(), None
+        except BaseException:
+            try:
+                mailboxes.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
+            finally:
+                self._leave()
+            raise
+
+    def _name_entry(self) -> NewEntry:
+        return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease, self._wish.claim)
+
+    # Entering
+
+    def _enter(self) -> Steps[Image]:
+        """Join the queue under `self._new`, as often as it takes."""
+        self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
+        self._pace = None
+        attempt = 0
+        while True:
+            try:
+                image = yield from self._enter_once()
+            except Unavailable as error:
+                yield from self._not_answered(error, attempt)
+            else:
+                if image is not None:
+                    return image
+                yield self._back_off(attempt)
+            attempt += 1
+
+    def _enter_once(self) -> Steps[Image | None]:
+        """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
+        for _ in range(_ATTEMPTS_AT_ONCE):
+            image = self._attempt(lambda: lock_requests.enter(self._row, self._new, self._wish.capacity))
+            state = self._row.state(image)
+            if state.find(self._new.id) is not None:
+                return image
+            if state.exists:
+                if self._make_room(state):
+                    continue
+                return None
+            if image is None and not self._row.may_create:
+                self._no_such_item()
+            if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
+                yield from self._resolve(state.mark)
+                continue
+            if image is not None:
+                refuse_foreign(self._row, image)
+            image = self._attempt(lambda: lock_requests.enter_first(self._row, self._new))
+            if image is None:
+                self._no_such_item()
+            if self._row.state(image).find(self._new.id) is not None:
+                return image
+            # Another newcomer made the document in between: join it.
+        return None
+
+    def _attempt(self, request: Callable[[], Image]) -> Image | None:
+        """Send a request to enter; return the image it made, or the one it was refused with.
+
+        From before the request until a refusal, our entry may be there: also for an interrupt that
+        arrives meanwhile. A refusal that shows us in the queue was meant for a second copy.
+        """
+        was_in_doubt, self._may_be_in = self._may_be_in, True
+        if not was_in_doubt:  # the lease counts from before the first copy that may have been applied
+            self._started = runtime.current.monotonic()
+        try:
+            return request()
+        except Refused as refused:
+            if self._row.state(refused.image).find(self._new.id) is None:
+                self._may_be_in = was_in_doubt
+            return refused.image
+
+    def _make_room(self, state: LockState) -> bool:
+        """The queue is full. Tell whether dead entries were evicted; a caller without time learns who is ahead."""
+        self._state = state
+        dead = self._watch(state.entries)
+        if dead and evict_dead(self._row, dead, state) is not None:
+            return True
+        self._wish.must_fit(state.entries[0], self._row.label)
+        if self._wish.wait == 0:
+            self._time_out()
+        if event_stream.listeners:
+            reports.waiting(self._row, self._wish, self._new.id, None, state, len(state.entries))
+        return False
+
+    # Waiting
+
+    def _wait_for_turn(self, image: Image | None) -> Steps[OwnEntry | None]:
+        """Return our granted entry, or None if it vanished from the queue."""
+        attempt = 0
+        while True:
+            image = yield from self._with_us(image)
+            if image is None:
+                return None
+            assert self._entry is not None  # noqa: S101 - set by _with_us
+            ahead = self._state.ahead_of(self._entry)
+            if not ahead and self._state.mark is None:
+                return (yield from self._grant(image))
+            dead = self._watch(ahead)
+            if event_stream.listeners:
+                reports.waiting(self._row, self._wish, self._new.id, self._entry, self._state, len(ahead))
+            try:
+                if not ahead:
+                    image = yield from self._wait_for_transaction()
+                    continue
+                self._wish.must_fit(self._state.entries[0], self._row.label)
+                image = evict_dead(self._row, dead, self._state) if dead else None
+                if image is None:
+                    image = yield from self._next_image(max(1, len(ahead) - self._wish.claim.permits + 1))
+                attempt = 0
+            except Unavailable as error:
+                yield from self._not_answered(error, attempt)
+                attempt += 1
+
+    def _wait_for_transaction(self) -> Steps[Image | None]:
+        """We are first, and a transaction that came before us has the item."""
+        assert self._state.mark is not None  # noqa: S101 - that is why
+        yield from self._resolve(self._state.mark)
+        if runtime.current.monotonic() >= next_renewal(self._started, self._wish.lease):
+            return self._renew()
+        return lock_requests.look(self._row, consistent=True)
+
+    def _resolve(self, mark: Mark) -> Steps[None]:
+        try:
+            wait = self._resolver.begin(self._row, mark)
+        except StillPending as pending:
+            self._time_out(str(pending))
+        if wait is not None:
+            yield Pause(wait)
+
+    def _with_us(self, image: Image | None) -> Steps[Image | None]:
+        """Return an image that has our entry, or None if a consistent read proves that it is gone."""
+        for consistent in (False, True):
+            if consistent:
+                image = yield from self._for_certain(lambda: lock_requests.look(self._row, consistent=True))
+            self._state = self._row.state(image)
+            # A late copy of our enter request may have revived the id under another ticket.
+            found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
+            if found is not None:
+                self._entry, self._mailbox.ticket = found, found.ticket
+                return image
+        if image is None and not self._row.may_create:
+            self._no_such_item()
+        return None
+
+    def _for_certain(self, request: Callable[[], Image | None]) -> Steps[Image | None]:
+        attempt = 0
+        while True:
+            try:
+                return request()
+            except Unavailable as error:
+                yield from self._not_answered(error, attempt)
+                attempt += 1
+
+    def _next_image(self, position: int) -> Steps[Image | None]:
+        """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
+        now = runtime.current.monotonic()
+        if now >= self._deadline:
+            self._time_out()
+        self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
+        delay = poll_delay(self._pace, now, self._wish.settings, runtime.current.jitter())
+        renewal = next_renewal(self._started, self._wish.lease)
+        told = yield from self._hear_until(min(now + delay, self._deadline, renewal))
+        if runtime.current.monotonic() >= renewal:
+            return self._renew()
+        if told is not None:
+            return told
+        # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof.
+        return lock_requests.look(self._row, consistent=False)
+
+    def _hear_until(self, until: float) -> Steps[Image | None]:
+        """Sleep until a release in this process wakes us; return the image it left."""
+        assert self._entry is not None  # noqa: S101 - we are in the queue
+        told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
+        if told is not None and self._row.state(told).next_ticket <= self._entry.ticket:
+            # It is from before we came, and was left while our request to enter was on its way.
+            told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
+        return told
+
+    def _renew(self) -> Image | None:
+        assert self._entry is not None  # noqa: S101 - we are in the queue
+        started = runtime.current.monotonic()
+        self._beat += 1
+        try:
+            image = lock_requests.renew(self._row, self._entry, self._beat, want_image=True)
+        except Refused as refused:
+            if self._row.state(refused.image).find(self._new.id, self._entry.ticket) is None:
+                return lock_requests.look(self._row, consistent=True)
+            return refused.image
+        self._started = started
+        return image
+
+    def _watch(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Note what was just read, and return the entries that are dead."""
+        now = runtime.current.monotonic()
+        self._seen = observe(self._seen, entries, now)
+        now_ms, settings = runtime.current.time_ms(), self._wish.settings
+        return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
+
+    def _grant(self, image: Image) -> Steps[OwnEntry | None]:
+        """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""
+        used = runtime.current.monotonic() - self._started
+        if used >= self._wish.lease * (1 if self._wish.heartbeat else RATE_MARGIN):
+            renewed = yield from self._with_us((yield from self._for_certain(self._renew)))
+            if renewed is None:
+                return None
+            image = renewed
+        assert self._entry is not None  # noqa: S101 - set by _with_us
+        return OwnEntry(self._row, self._entry, self._started, self._beat, image)
+
+    # Giving up
+
+    def _not_answered(self, error: Unavailable, attempt: int) -> Steps[None]:
+        logger.warning("request for %s not answered: %s", self._row.label, error)
+        self._failure = error
+        if self._wish.wait == 0 and attempt + 1 >= _ATTEMPTS_WITHOUT_WAIT:
+            self._time_out()
+        yield self._back_off(attempt)
+
+    def _back_off(self, attempt: int) -> Pause:
+        left = self._deadline - runtime.current.monotonic() if self._wish.wait else math.inf
+        if left <= 0:
+            self._time_out()
+        return Pause(min(left, backoff(attempt, runtime.current.jitter())))
+
+    def _time_out(self, reason: str = "") -> NoReturn:
+        ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
+        if reason:
+            pass
+        elif ahead:
+            first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
+            reason = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
+        else:
+            reason = f"no answer from DynamoDB: {self._failure}"
+        raise LockTimeout(
+            f"did not get the lock {self._row.label} within {self._wish.wait:g} s: {reason}. "
+            f"Nothing is held; trying again is safe.",
+            queue=self._state if self._state.exists else None,
+            cause=None if self._failure is None else self._failure.cause,
+        ) from self._failure
+
+    def _no_such_item(self) -> NoReturn:
+        raise also(ItemNotFound, self._wish.not_found)(
+            f"cannot lock {self._row.label}: there is no such item. Save it first, "
+            f"or lock a name of your own with a NamedLock."
+        )
+
+    def _leave(self) -> None:
+        """Remove our entry, if it is there or may still arrive."""
+        if self._may_be_in and self._forks == runtime.forks:  # a forked child has no place in the queue
+            removal.leave(self._row, self._new.id)

@@ -1,0 +1,70 @@
+"""Which locks this context holds, and under which entry an item is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import held_entry
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.claims import Claim
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._locks.held_entry import OwnEntry
+
+#: Where an item that came out of a lock remembers the entry it was read under.
+OWN_ENTRY: Final = "_pynamo_locking_own_entry"
+
+
+def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
+    """Return the entry under which an item is written: the one it was read under, or the context's.
+
+    Raises:
+        LockLost: that entry is known to be gone.
+    """
+    own: OwnEntry | None = vars(item).get(OWN_ENTRY)
+    if own is not None and own.row.identity != row.identity:
+        own = None  # the item got another key since it was read
+    if own is None or (own.possession.is_over and not own.possession.reason):
+        own = held_entry.held_in_context(row)
+    return usable(own)
+
+
+def taken_here(row: Row, claim: Claim, last: OwnEntry | None) -> OwnEntry | None:
+    """Return the entry of this thread or task that covers a claim; `last` if it is one of several.
+
+    Raises:
+        ConfigurationError: one is in its way, behind which it would wait for ever.
+    """
+    party = runtime.current.party()
+    mine = [own for own in held_entry.all_held_in_context(row) if own.party == party]
+    covering = [own for own in mine if own.entry.claim.covers(claim)]
+    found = last if last in covering else next(iter(covering), None)
+    in_the_way = next((own for own in mine if own.entry.claim.conflicts(claim)), None)
+    if found is None and in_the_way is not None and in_the_way.possession.reason != "forked":
+        raise ConfigurationError(
+            f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
+            f"since two who try would wait for each other for ever. Take all of it from the start, or release it, "
+            f"take it anew, and read again."
+        )
+    return found
+
+
+def usable(own: OwnEntry | None) -> OwnEntry | None:
+    """Return an entry that a write may name, None if it has been given back.
+
+    Raises:
+        LockLost: it is known to be gone.
+        ConfigurationError: others hold the lock beside us, so it does not protect writes.
+    """
+    if own is None:
+        return None
+    if own.possession.reason:
+        raise own.loss()
+    if own.possession.is_over:
+        return None
+    own.check_alone()
+    return own

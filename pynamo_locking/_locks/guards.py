@@ -1,0 +1,86 @@
+"""Conditions and actions of a write that name the lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._io import lock_document
+from pynamo_locking._io.stored import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._locks.held_entry import OwnEntry
+
+
+def in_queue(own: OwnEntry) -> Condition:
+    """Our entry is in the queue.
+
+    The ticket is part of it: a late copy of the request that made the entry could bring its id back
+    after we left, under another ticket, and a late copy of a write must not find it.
+    """
+    path = Path([own.row.attribute, lock_document.TICKETS, own.entry.id])
+    return path == own.entry.ticket
+
+
+def standing(own: OwnEntry, number: int) -> Condition:
+    """Our entry is in the queue, no later write of ours has been applied, and no transaction has the item."""
+    standing: Condition = in_queue(own) & (_writes(own) < number) & unmarked(own.row.attribute)
+    return standing
+
+
+def counting(own: OwnEntry, number: int) -> Action:
+    """Note the number of the write in our entry."""
+    return _writes(own).set(number)
+
+
+def leaving(own: OwnEntry) -> list[Action]:
+    """Remove our entry."""
+    lock = Path([own.row.attribute])
+    return [lock[part][own.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
+
+
+def unlocked(row: Row) -> Condition:
+    """The queue is an empty map, or there is none to be in, and no transaction has the item, nor another program."""
+    queue = Path([row.attribute, lock_document.QUEUE])
+    free: Condition = (queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(row.attribute)
+    if row.may_create:
+        free &= Path([row.hash_name]).does_not_exist() | Path([row.attribute]).is_type("M")
+    return free
+
+
+def founding(row: Row) -> list[Action]:
+    """Give a row that is there for locks alone the attribute by which it is known, before the lock is ever taken."""
+    path = Path([row.attribute])
+    return [path.set(path | Stored(lock_document.EMPTY))] if row.may_create else []
+
+
+def unmarked(lock_name: str) -> Condition:
+    """No transaction of many items has the item: without this its decision could be written over."""
+    condition: Condition = Path([lock_name, lock_document.TX]).does_not_exist()
+    return condition
+
+
+def marked_by(lock_name: str, transaction_id: str) -> Condition:
+    """That transaction has the item."""
+    condition: Condition = Path([lock_name, lock_document.TX, lock_document.TX_ID]) == transaction_id
+    return condition
+
+
+def unchanged(row: Row, raw: Mapping[str, Any] | None) -> Condition:
+    """The whole lock document is the one that was loaded: for a Put, which would overwrite it."""
+    path = Path([row.attribute])
+    if row.may_create and not raw:
+        free: Condition = Path([row.hash_name]).does_not_exist() | (path == Stored(lock_document.EMPTY))
+        return free
+    return path.does_not_exist() if raw is None else path == Stored({"M": raw})
+
+
+def _writes(own: OwnEntry) -> Path:
+    return Path([own.row.attribute, lock_document.QUEUE, own.entry.id, lock_document.WRITES])

@@ -1,0 +1,165 @@
+"""One heart per process: renews the entries of all held locks in the background.
+
+Entries wait in a heap by the time of their next renewal. One thread serves them, and while it is busy
+another one watches the heap; while requests are slow a few more help, and leave again. Nothing that a
+caller does blocks the heart: adding and removing only touch the heap, and every request has the lock's
+short timeouts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pynamo_locking._core.lease import next_renewal, retry_delay
+from pynamo_locking._io import runtime
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._locks.reports import Held
+from pynamo_locking.exceptions import LockLost
+
+if TYPE_CHECKING:
+    from pynamo_locking._locks.outages import Outage
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: Requests in flight at once; at 20 ms a request that is 400 renewals per second.
+MAX_THREADS: Final = 8
+
+
+#: A thread without work for this long leaves.
+_IDLE_S: Final = 5.0
+
+
+#: Released entries are swept out of the heap once they are this many and the majority.
+_SWEEP_AT: Final = 64
+
+
+class Renewable(Held, Protocol):
+    """What the heart knows of a held entry."""
+
+    outage: Outage
+
+    def renew(self) -> None: ...
+
+
+class Heart:
+    """The set of entries to renew, and the threads that do it."""
+
+    def __init__(self) -> None:
+        self._condition = runtime.current.condition()
+        self._due: list[tuple[float, int, Renewable]] = []
+        self._order = itertools.count()
+        self._threads = 0
+        self._idle = 0
+        self._released = 0
+
+    def add(self, own: Renewable) -> None:
+        """Renew an entry from now on, a third of its lease after its last renewal began."""
+        self._push(own, next_renewal(own.deadline - own.entry.lease, own.entry.lease))
+
+    def remove(self, own: Renewable) -> None:  # noqa: ARG002 - the entry itself says that it has ended
+        """Note that an entry needs no more renewals; the heap is swept from time to time."""
+        with self._condition:
+            self._released += 1
+            if self._released > _SWEEP_AT and self._released * 2 > len(self._due):
+                self._due = [item for item in self._due if item[2].possession.is_held]
+                heapq.heapify(self._due)
+                self._released = 0
+
+    def _push(self, own: Renewable, due: float) -> None:
+        with self._condition:
+            heapq.heappush(self._due, (due, next(self._order), own))
+            if self._idle == 0:
+                self._start_thread()
+            elif self._due[0][2] is own:
+                self._condition.notify()
+
+    def _start_thread(self) -> None:
+        """Let another thread watch the heap, unless there are enough."""
+        if self._threads < MAX_THREADS:
+            try:
+                runtime.current.spawn(self._serve, name="pynamo-locking-heartbeat")
+            except RuntimeError:
+                if self._threads == 0:
+                    raise  # nobody would renew
+                logger.warning("no thread to help the heartbeat", exc_info=True)
+            else:
+                self._threads += 1
+
+    def _serve(self) -> None:
+        try:
+            while (own := self._next()) is not None:
+                try:
+                    due = self._renew(own)
+                except BaseException:
+                    self._push(own, self._soon(own))  # whatever kills this thread, the entry goes on
+                    raise
+                if due is not None:
+                    self._push(own, due)
+        finally:
+            with self._condition:
+                self._threads -= 1
+                if self._due and self._idle == 0:
+                    self._start_thread()
+
+    def _next(self) -> Renewable | None:
+        """Wait for the next entry that is due. None: this thread is not needed."""
+        with self._condition:
+            while True:
+                wait = self._due[0][0] - runtime.current.monotonic() if self._due else _IDLE_S
+                if self._due and wait <= 0:
+                    return self._take()
+                self._idle += 1
+                try:
+                    was_told = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
+                finally:
+                    self._idle -= 1
+                is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
+                if not was_told and not is_due and (self._idle > 0 or not self._due):
+                    self._condition.notify()  # the one who stays may not know of the newest entry
+                    return None
+
+    def _take(self) -> Renewable:
+        """Take the first entry, and leave the watch to another thread: this one may be busy for long."""
+        own = heapq.heappop(self._due)[2]
+        if self._due and self._idle > 0:
+            self._condition.notify()
+        elif self._due:
+            self._start_thread()
+        return own
+
+    def _renew(self, own: Renewable) -> float | None:
+        """Renew once and return when to do it again; None when there is nothing left to renew."""
+        if not own.possession.is_held:
+            return None
+        lease = own.entry.lease
+        started = runtime.current.monotonic()
+        try:
+            own.renew()
+        except LockLost:
+            return None
+        except Unavailable:
+            pass  # `renew` has told of it
+        except Exception as error:  # noqa: BLE001
+            # Loss is not proven, whatever this was; giving up would be the one wrong answer.
+            own.outage.failed(own, error, is_odd=True)
+        else:
+            return next_renewal(started, lease)
+        return self._soon(own)
+
+    def _soon(self, own: Renewable) -> float:
+        return runtime.current.monotonic() + retry_delay(own.entry.lease, runtime.current.jitter())
+
+
+#: Of this process. Users of it name the module, so that a test replaces it in one place.
+heart = Heart()
+
+
+def _start_anew_after_fork() -> None:
+    heart.__init__()  # type: ignore[misc]
+
+
+runtime.after_fork(_start_anew_after_fork)

@@ -1,0 +1,413 @@
+"""Our own entry in one queue, from the grant until it is released or lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.claims import SHARED
+from pynamo_locking._core.error_codes import NO_TABLE
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.naming import plain
+from pynamo_locking._core.possession import Possession
+from pynamo_locking._io import event_stream, lock_requests, retries, runtime
+from pynamo_locking._io.retries import Refused, Unavailable
+from pynamo_locking._locks import heartbeat, mailboxes, removal, reports
+from pynamo_locking._locks.callbacks import call_back
+from pynamo_locking._locks.instances import Copies
+from pynamo_locking._locks.outages import Outage
+from pynamo_locking.exceptions import LockLost, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pynamo_locking._core.claims import Bound
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+
+
+def in_order(owns: Iterable[OwnEntry]) -> list[OwnEntry]:
+    """Return entries in the order in which everybody writes under several of them, so that nobody waits in a circle."""
+    return sorted(owns, key=lambda own: own.entry.id)
+
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: How a lock was lost, in words.
+_LOST: Final = {
+    "evicted": (
+        "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
+        "somebody else may hold the lock by now"
+    ),
+    "deleted": "the item that carries it is gone",
+    "": "it was released or its item deleted",
+}
+
+
+class OwnEntry:
+    """Our place in the queue, with everything this process knows about it.
+
+    Args:
+        row: the item that carries the lock.
+        entry: our entry as stored when it was granted.
+        started: when the write began that created or last renewed it, on our monotonic clock. The
+            lease counts from there: from before the write, never from its answer.
+        beat: number of the last renewal that was sent; the image may show an older one.
+        image: the image that first showed us in front.
+    """
+
+    # What it took, and since when we hold it: known if somebody has subscribed to events.
+    taking: event_stream.Scope | None = None
+    held_since_s: float | None = None
+    has_heartbeat = False
+
+    def __init__(self, row: Row, entry: Entry, started: float, beat: int, image: Image) -> None:
+        self.row = row
+        self.entry = entry
+        self.image: Image | None = image
+        self.possession = Possession(entry.id, entry.ticket, row.state(image).since)
+        self.copies = Copies()
+        self.party = runtime.current.party()
+        self.pid = runtime.pid()
+        self.depth = 1
+        # The lock was to be shared, and nobody knows whether it is.
+        self.may_be_alone = False
+        # The item, which is not the row of the lock, was deleted under the lock.
+        self.is_item_deleted = False
+        self.lost = runtime.current.event()
+        self.on_lost: list[Callable[[str], object]] = []
+        self.outage = Outage()
+        self.deadline = started + entry.lease
+        self.last_beat = beat  # sent
+        self.last_write = entry.writes  # made ready
+        self._make_mutexes()
+        held.add(self)
+
+    def _make_mutexes(self) -> None:
+        self._mutex = runtime.current.mutex()
+        self._renewing = runtime.current.mutex()
+        self._writing = runtime.current.mutex()  # reentrant: a signal of PynamoDB may write as well
+
+    def __deepcopy__(self, memo: object) -> OwnEntry:
+        """Copies of an item that came out of a lock are guarded by the same entry."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An item that is unpickled, perhaps in another process, is outside of the lock."""
+        return type(None), ()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends, 0 if it is over."""
+        return max(0.0, self.deadline - runtime.current.monotonic()) if self.possession.is_held else 0.0
+
+    def renew(self) -> None:
+        """Prolong the lease.
+
+        Raises:
+            LockLost: our entry is gone.
+            Unavailable: no answer; the lease is what it was.
+        """
+        with event_stream.scope(), self._renewing:
+            if not self.possession.is_held:
+                raise self.loss()
+            started, before = runtime.current.monotonic(), self.deadline
+            self.last_beat += 1
+            try:
+                lock_requests.renew(self.row, self.entry, self.last_beat, want_image=False)
+            except Refused as refused:
+                self._must_be_in(refused)  # our own first copy was here before: it was sent after `started`
+            except Unavailable as error:
+                self.outage.failed(self, error)
+                raise
+            except ConfigurationError as error:
+                if error.cause_response_code != NO_TABLE:
+                    raise
+                self.lose("deleted")
+                raise self.loss() from error
+            self.deadline = started + self.entry.lease
+            failed_s = self.outage.ended(self)
+            if event_stream.listeners:
+                reports.renewed(self, started, before, failed_s)
+
+    def downgrade(self) -> None:
+        """Share the lock from now on.
+
+        Raises:
+            LockLost: our entry is gone.
+            Unavailable: no answer; it may be shared already, so nothing is written any more. Doing it again is safe.
+        """
+        with self.writing(is_last=True) as number:
+            # From before the request: it may arrive, whatever we hear of it.
+            self.entry = replace(self.entry, claim=replace(self.entry.claim, mode=SHARED))
+            self.may_be_alone = True
+            image = self._share(number)
+            self.may_be_alone = False
+        mailboxes.tell_waiters(self.row, image)
+
+    def _share(self, number: int) -> Image | None:
+        try:
+            return retries.patiently(lambda: lock_requests.downgrade(self.row, self.entry, number))
+        except Refused as refused:
+            self._must_be_in(refused)
+            return refused.image  # our own first copy was here before
+
+    def _must_be_in(self, refused: Refused) -> None:
+        state = self.row.state(refused.image)
+        if state.find(self.entry.id, self.entry.ticket) is None:
+            raise self.absent_from(state) from refused
+
+    def check_alone(self) -> None:
+        """Refuse to write where others may hold the lock as well.
+
+        Raises:
+            ConfigurationError: they may.
+        """
+        if not self.entry.claim.may_write:
+            raise ConfigurationError(
+                f"{self.row.label} is held {self.entry.claim} here, so others may hold it too, and nothing may be "
+                f"written under it. Release it, take it exclusively (locked() without shared or permits), and read "
+                f"again."
+            )
+
+    @contextlib.contextmanager
+    def writing(self, *, is_last: bool = False) -> Iterator[int]:
+        """Number the next guarded write. One at a time, so that numbers arrive in order.
+
+        Args:
+            is_last: whether it is the one after which others may hold the lock too.
+        """
+        with event_stream.scope(), self._writing:
+            if self.possession.reason:
+                raise self.loss()
+            if not is_last:
+                self.check_alone()  # also who has waited here for the last one
+            self.last_write += 1
+            self.image = None  # the image from the grant is no longer the item
+            yield self.last_write
+
+    @contextlib.contextmanager
+    def going(self) -> Iterator[None]:
+        """Mark the time in which a request may remove the entry; it ends with a definite answer."""
+        self._know(Possession.removing)
+        try:
+            yield
+        except OutcomeUnknown:
+            raise
+        except Exception:
+            self._know(lambda known: known.removing(-1))
+            raise
+
+    def write_id(self, number: int) -> str:
+        """Return the name of a guarded write, in errors and logs."""
+        return f"{self.entry.id}/{number}"
+
+    def next_write(self) -> int:
+        """Number a guarded write that is sent later, as part of a transaction."""
+        with self.writing() as number:
+            return number
+
+    def release_and_count(self) -> None:
+        """Do the same as `release`, and count what that consumes if anybody wants to hear of it."""
+        reports.releasing(self) if event_stream.listeners else self.release()
+
+    def release(self) -> None:
+        """Leave the queue.
+
+        Raises:
+            LockLost: we were no longer in it.
+        """
+        if self.possession.reason:
+            self.end()
+            raise self.loss()
+        try:
+            self._know(Possession.removing)
+            image = removal.release(self.row, self.entry.id)
+            self.end()
+            mailboxes.tell_waiters(self.row, image or None)
+        except Unavailable:  # the log has it
+            pass
+        except Refused as refused:
+            if refused.repeated:
+                self._know(Possession.removing)
+            loss = self.absent_from(self.row.state(refused.image), is_removal=True)
+            if self.possession.reason:
+                raise loss from refused
+            self.end()
+        except LockingError:
+            raise
+        except BaseException:  # also of a signal handler, which may be any
+            self.leave_behind()
+            raise
+        finally:
+            self.end(is_confirmed=False)  # whatever happened: who has let go must not go on renewing
+
+    def leave_behind(self) -> None:
+        """Let a thread remove the entry, for a caller that was interrupted or has gone. Nothing renews it any more."""
+        if not self.possession.reason:
+            removal.leave_behind(self.row, self.entry.id)
+        self.end(is_confirmed=False)
+        forget(self)
+
+    def take_again(self) -> bool:
+        """Count one more take by the same context; False if the last one is already given back."""
+        with self._mutex:
+            if self.possession.is_over or self.depth == 0:
+                return False
+            self.depth += 1
+            return True
+
+    def give_back(self) -> bool:
+        """Count one take less; True if that was the last."""
+        with self._mutex:
+            self.depth -= 1
+            return self.depth == 0
+
+    def end(self, *, is_confirmed: bool = True) -> None:
+        """Note that the entry is gone by our own doing, or will be; nothing is renewed any more."""
+        self._know(Possession.over, is_confirmed=is_confirmed)
+
+    def lose(self, reason: str) -> None:
+        """Note a proven loss."""
+        self._know(lambda known: known.lost(reason))
+
+    def absent_from(self, state: LockState, *, is_removal: bool = False) -> LockLost:
+        """Note that a document does not have our entry, see `Possession.absent`; return the error that says so."""
+        self._know(lambda known: known.absent(state, is_removal=is_removal))
+        return self.loss()
+
+    def expect_delete(self, *, expected: bool) -> None:
+        """Note that a transaction may delete the item from now on, and the entry with it, or is known not to."""
+        self._know(lambda known: known.deleting(expected))
+
+    def _know(self, change: Callable[[Possession], Possession], *, is_confirmed: bool = True) -> None:
+        """Note what is known from now on. Who waits to hear of the end is told of it, once, off this thread."""
+        with self._mutex:
+            before, self.possession = self.possession, change(self.possession)
+            now = self.possession
+            if now.reason:
+                self.lost.set()
+        if now.is_over and not before.is_over:
+            heartbeat.heart.remove(self)
+        if before.is_held and now.reason:
+            self._tell_of_loss()
+        elif before.is_held and now.is_over and event_stream.listeners:
+            reports.released(self, is_confirmed=is_confirmed)
+
+    def _tell_of_loss(self) -> None:
+        reason = self.possession.reason
+        if not event_stream.is_logged("Lost"):
+            logger.warning("lost %s (holder %s): %s", self, plain(self.entry.owner), reason)
+        for callback in self.on_lost:
+            call_back(callback, reason)
+        if event_stream.listeners:
+            reports.lost(self)
+
+    def loss(self) -> LockLost:
+        """Return the error that says what happened."""
+        reason, what = self.possession.reason, f"ticket {self.entry.ticket} of {self.row.label}"
+        if reason == "forked":
+            what += (
+                f" belongs to process {self.pid}, which took it before this process {runtime.pid()} was forked, and "
+                f"may still hold it. A child process has none of the locks of its parent: take one here, with locked() "
+                f"or a new lock(), and read again."
+            )
+        else:
+            what += (
+                f" is no longer in the queue: {_LOST[reason]}. Stop writing. Leave the `with` block (or release the "
+                f"lock), take it again, and read again."
+            )
+        return LockLost(what, reason=reason or "deleted", ticket=self.entry.ticket)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""
+        self._make_mutexes()
+        self.possession = self.possession.forked()
+        if not self.possession.is_over:
+            reinit = getattr(self.lost, "_at_fork_reinit", lambda: None)  # its mutex may be mid-flight as well
+            reinit()
+            self.lost.set()
+
+    def __str__(self) -> str:
+        return f"lock {self.row.label} ticket {self.entry.ticket}"
+
+
+#: Our entries in all queues.
+held: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for own in tuple(held):
+        own.leave_to_parent()
+
+
+def _leave_at_exit() -> None:
+    """Remove what the main thread holds. Other threads may still be at work."""
+    thread = runtime.current.party()[:2]
+    mine = [own for own in tuple(held) if own.party[:2] == thread and own.possession.is_held]
+    for own in mine:
+        own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
+    removal.leave_at_exit({own.entry.id: own.row for own in mine})
+
+
+runtime.after_fork(_leave_all_to_parent)
+
+
+runtime.at_exit(_leave_at_exit)
+
+
+_Held = Mapping[tuple[Any, ...], tuple["OwnEntry", ...]]
+
+
+_held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
+
+
+def remember(own: OwnEntry) -> None:
+    """Note that this context holds a lock."""
+    held = _without(None)
+    _held.set({**held, own.row.identity: (*held.get(own.row.identity, ()), own)})
+
+
+def forget(own: OwnEntry) -> None:
+    """Note that this context no longer holds a lock."""
+    if own in _held.get().get(own.row.identity, ()):
+        _held.set(_without(own))
+
+
+def _without(own: OwnEntry | None) -> _Held:
+    """Return what is held, but for one entry and those that have ended."""
+    left = {
+        identity: tuple(each for each in entries if each is not own and not each.possession.is_over)
+        for identity, entries in _held.get().items()
+    }
+    return {identity: entries for identity, entries in left.items() if entries}
+
+
+def all_held_in_context(row: Row) -> tuple[OwnEntry, ...]:
+    """Return our entries in that lock that this context took and has not given back, the last one first."""
+    return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.possession.is_over)
+
+
+def held_in_context(row: Row, bound: Bound | None = None) -> OwnEntry | None:
+    """Return our entry in that lock if this context took it and has not given it back.
+
+    Args:
+        row: the lock's row.
+        bound: what the entry has to be about: a value in its range; None for the whole lock.
+    """
+    held = all_held_in_context(row) if _held.get() else ()
+    return next(
+        (own for own in held if (own.entry.claim.contains(bound) if bound else not own.entry.claim.is_ranged)), None
+    )
+
+
+def holds_nothing() -> bool:
+    """Tell whether this context holds no lock at all, without looking at keys."""
+    return not _held.get()

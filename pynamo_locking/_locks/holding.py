@@ -1,0 +1,134 @@
+"""What is done with a held entry: keep, renew, downgrade, read, leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pynamo_locking._core.claims import SHARED
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._items import expiry
+from pynamo_locking._locks import mailboxes
+from pynamo_locking._locks.context import OWN_ENTRY
+from pynamo_locking.exceptions import ItemNotFound, OutcomeUnknown, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.claims import Claim
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.target import M, Target
+
+
+def left(own: OwnEntry, image: Image | None) -> None:
+    """Note that a write took our entry away with it, and tell who waits in this process."""
+    own.end()
+    mailboxes.tell_waiters(own.row, image)
+
+
+def keep(own: OwnEntry, begin_heartbeat: Callable[[OwnEntry], None]) -> None:
+    """Make sure of what was taken again: its lease may be over, and perhaps nobody renews it.
+
+    Args:
+        own: the entry.
+        begin_heartbeat: lets it be renewed from now on, if that is wished.
+
+    Raises:
+        LockLost: it is gone. This take does not count.
+        OutcomeUnknown: no answer. This take does not count.
+    """
+    try:
+        if not own.remaining:
+            renew(own)
+        begin_heartbeat(own)
+    except BaseException:
+        own.give_back()
+        raise
+
+
+def renew(own: OwnEntry) -> None:
+    """Prolong the lease.
+
+    Raises:
+        LockLost: the entry is gone.
+        OutcomeUnknown: no answer.
+    """
+    try:
+        own.renew()
+    except Unavailable as error:
+        certain = f"{own.remaining:.1f} s of the lease are certain. Try again."
+        raise _unanswered(own, "renewal", error, certain) from error
+
+
+def _unanswered(own: OwnEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no answer to the {request} of {own}; {advice}", write_id=own.entry.id, cause=error.cause)
+
+
+def refuse_expired(own: OwnEntry, target: Target[M]) -> None:
+    """Refuse the lock in an item that has expired.
+
+    Raises:
+        ItemNotFound: it has.
+    """
+    if not target.is_elsewhere and expiry.is_expired(target.model, own.image):
+        raise also(ItemNotFound, target.model.DoesNotExist)(
+            f"{target.row.label} has expired, and counts as absent: there is nothing to lock. Save it anew first."
+        )
+
+
+def must_read(own: OwnEntry, target: Target[M]) -> bool:
+    """Tell whether `item_of` makes a request."""
+    is_known = own.copies.current is not None and not own.is_item_deleted
+    return not is_known and (target.is_elsewhere or own.image is None)
+
+
+def item_of(own: OwnEntry, target: Target[M]) -> M:
+    """Return the instance that all blocks have which do not have an older one; read it if need be.
+
+    Raises:
+        DoesNotExist: there is no such item.
+    """
+    if must_read(own, target):
+        found = target.read()
+    elif own.copies.current is not None:
+        known: M = own.copies.current
+        return known
+    else:
+        assert own.image is not None  # noqa: S101 - else it must be read
+        found = target.model.from_raw_data(own.image)
+    vars(expiry.present(found))[OWN_ENTRY] = own
+    given: M = own.copies.hand_out(found)
+    return given
+
+
+def downgrade(own: OwnEntry, claim: Claim) -> None:
+    """Share a lock from now on, unless it is shared already.
+
+    Args:
+        own: the entry of the lock, perhaps of others as well.
+        claim: what the lock was asked for with.
+
+    Raises:
+        LockLost, OutcomeUnknown, ConfigurationError: as `Lock.downgrade`.
+    """
+    if _has_to_downgrade(own, claim):
+        try:
+            own.downgrade()
+        except Unavailable as error:
+            raise _unanswered(own, "downgrade", error, "doing it again is safe.") from error
+
+
+def _has_to_downgrade(own: OwnEntry, claim: Claim) -> bool:
+    held = own.entry.claim
+    if held.permits > 1:
+        raise ConfigurationError(f"{own.row.label} is a semaphore, which has no readers.")
+    if claim.mode == SHARED or (held.mode == SHARED and not own.may_be_alone):
+        return False
+    if not replace(claim, mode=held.mode).covers(held):
+        raise ConfigurationError(
+            f"{own.row.label} is held {held} here, and {claim} is only a part of that: all of it would be shared. "
+            f"Downgrade the lock that has all of it, or take them one by one."
+        )
+    return True

@@ -1,0 +1,283 @@
+"""Locks seen from outside: look at a queue, list the locks of a table, break one, repair one."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._io import dispatch, event_stream, lock_document, lock_requests, reports, retries, runtime
+from pynamo_locking._io.retries import Refused, Unavailable
+from pynamo_locking._io.stored import Stored
+from pynamo_locking._items import key_text
+from pynamo_locking._items import keys as item_keys
+from pynamo_locking._items.key_text import is_base_64, key_attributes
+from pynamo_locking._locks import held_entry
+from pynamo_locking.exceptions import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._locks.held_entry import OwnEntry
+
+
+def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
+    """Return models, each once, and the tables of locks and transactions that they name in their ``Meta``."""
+    found: dict[type[Model], None] = {}
+    for model in models:
+        found[model] = None
+        for name in ("lock_table", "transaction_table"):
+            table = getattr(model.Meta, name, None)
+            if isinstance(table, type):
+                found[table] = None
+    return list(found)
+
+
+def keys_from_text(model: type[Model], texts: Sequence[str]) -> list[Any]:
+    """Return the hash key, and the range key if there is a text for it, as the model takes them.
+
+    Raises:
+        ConfigurationError: they are no key of the model.
+    """
+    keys = key_attributes(model)
+    if not 1 <= len(texts) <= len(keys):
+        names = " and ".join([*(key.attr_name for key in keys), "no range key"][:2])
+        raise ConfigurationError(f"the key of {model.__name__} is {names}: {len(texts)} values were given.")
+    return [_from_text(key, text) for key, text in zip(keys, texts, strict=False)]
+
+
+def _from_text(attribute: Attribute[Any], text: str) -> Any:
+    try:
+        if attribute.attr_type != "B":
+            return attribute.deserialize(text)
+        decoded = base64.b64decode(text, validate=True)
+        return attribute.deserialize(text.encode() if is_base_64(attribute) else decoded)
+    except Exception as error:  # whatever an application's own attribute raises
+        raise ConfigurationError(
+            f"{text!r} is no {attribute.attr_name} ({type(attribute).__name__}): {error}"
+        ) from error
+
+
+logger = logging.getLogger("pynamo_locking")
+
+
+_ATTEMPTS: Final = 4
+
+
+#: What is shown of a lock, or of an entry.
+Shown = dict[str, Any]
+
+
+def listed(
+    model: Any, prefix: str | None = None, *, with_free: bool = False, is_consistent: bool = True
+) -> Iterator[Shown]:
+    """Yield the locks of a model's items, or of its table of locks, those that are broken among them.
+
+    Args:
+        model: whose locks.
+        prefix: with which the names begin: hash keys that are strings, or the names of locks.
+        with_free: also those without a holder and a waiter.
+        is_consistent: whether to see all that was written before; costs twice as much.
+
+    Cost: a scan of the table that carries the locks.
+    """
+    is_inside = model._lock_attribute() is not None
+    carrier = model if is_inside else model._lock_table()
+    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in key_text.key_attributes(carrier)]
+    condition = _is_made(lock) if with_free else _has_entries(lock)
+    condition |= Path([lock, lock_document.TX]).exists()
+    begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
+    if begin:
+        condition &= Path(names[:1]).startswith(begin)
+    for image in dispatch.scan(carrier, condition, [*names, lock], is_consistent=is_consistent):
+        key = {name: image[name] for name in names}
+        texts = _key_texts(model, [next(iter(value.values())) for value in key.values()], is_inside=is_inside)
+        name = item_keys.name_of(model, key) if is_inside and not model._lock_creates_item else image[names[0]]["S"]
+        yield shown(name, texts, lock_document.state_in(image, lock))
+
+
+def _has_entries(attribute: str) -> Condition:
+    """Return the condition that the lock in an item has a holder or a waiter, or that it has no queue."""
+    queue = Path([attribute, lock_document.QUEUE])
+    condition: Condition = (_is_made(attribute) | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
+    return condition
+
+
+def _is_made(attribute: str) -> Condition:
+    return Path([attribute, lock_document.NEXT]).exists()
+
+
+def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[str]:
+    """Return the key of what is locked; nothing if it was too long for the name of its lock row."""
+    attributes = key_text.key_attributes(model)
+    if not is_inside:
+        parts = stored[0].split("/")[1:]
+        attributes = [] if parts[0].startswith("#") else attributes
+        stored = [
+            unquote_to_bytes(part) if each.attr_type == "B" else unquote(part)
+            for part, each in zip(parts, attributes, strict=False)
+        ]
+    return [key_text.key_to_text(each, value) for each, value in zip(attributes, stored, strict=False)]
+
+
+def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
+    """Return what is shown of a lock.
+
+    Args:
+        name: of the lock.
+        key: hash key and range key of what is locked, in the form in which commands take them.
+        state: of the lock.
+    """
+    mark, (hash_key, range_key) = state.mark, (*key, None, None)[:2]
+    return {
+        "name": name,
+        "key": {"hash": hash_key, "range": range_key},
+        "is_free": not state.entries and mark is None and not state.unreadable,
+        "holders": [_shown_entry(entry) for entry in state.holders],
+        "waiters": [_shown_entry(entry) for entry in state.waiters],
+        "next_ticket": state.next_ticket or None,
+        "broken_tickets": sorted(state.evicted.values()),
+        "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
+        "unreadable": state.unreadable or None,
+    }
+
+
+def _shown_entry(entry: Entry) -> Shown:
+    claim = entry.claim
+    return {
+        "ticket": entry.ticket,
+        "owner": entry.owner,
+        "mode": entry.mode,
+        "permits": claim.permits,
+        "range_lower": None if claim.lower is None else key_text.text_of(claim.lower[1]),
+        "range_upper": None if claim.upper is None else key_text.text_of(claim.upper[1]),
+        "lease_s": entry.lease,
+        "renewals": entry.beat,
+        "guarded_writes": entry.writes,
+        "since_renewal_s": entry.age,
+        "lease_left_s": (entry.until_ms - entry.read_ms) / 1000,
+        "lease_ends_at": text_of_ms(entry.until_ms),
+    }
+
+
+def entries(lock: Shown) -> list[tuple[str, Shown]]:
+    """Return the holders of a lock that is shown, then its waiters, each after ``"holds"`` or ``"waits"``."""
+    return [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
+
+
+def claim_of(entry: Mapping[str, Any]) -> str:
+    """Return what an entry that is shown claims: the mode or the permits, and the range."""
+    what, lower, upper = entry["mode"], entry["range_lower"], entry["range_upper"]
+    what = what if entry["permits"] == 1 else f"permits={entry['permits']}"
+    return what if lower is None and upper is None else f"{what} [{lower or '...'}, {upper or '...'})"
+
+
+def text_of_ms(epoch_ms: int) -> str | None:
+    """Return a time as ISO 8601 in UTC; None if no calendar has it: any number may be stored in a table."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
+    except (OSError, OverflowError, ValueError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def state(row: Row) -> LockState:
+    """Read the lock document, which may be broken."""
+    try:
+        return retries.patiently(lambda: lock_requests.look_at_document(row))
+    except Unavailable as error:
+        raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
+
+
+def repair(row: Row) -> bool:
+    """Replace a lock document that is broken by a sound one; return whether it was.
+
+    Entries that cannot be read are gone then: their owners find that out as after the deletion of the document.
+    """
+    was_broken = False
+    for _ in range(_ATTEMPTS):
+        now = state(row)
+        if now.raw is None or not now.unreadable:
+            return was_broken
+        was_broken = True
+        sound = lock_document.mended(now.raw, runtime.current.time_us())
+        try:
+            retries.patiently(lambda old=now.raw, new=sound: lock_requests.replace(row, old, new))  # type: ignore[misc]
+        except Refused:
+            continue  # it was changed between the look and the repair, or this was a second copy
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"no answer to the repair of {row.label}; look at its state.", cause=error.cause
+            ) from error
+        return True
+    raise OutcomeUnknown(f"the lock document of {row.label} was changed faster than it could be repaired; try again.")
+
+
+def break_entry(row: Row, ticket: int) -> bool:
+    """Remove the entry with that ticket; return whether it was there."""
+    since = 0
+    for _ in range(_ATTEMPTS):
+        now = lock_document.trusted(row, state(row))
+        found = tuple(entry for entry in now.entries if entry.ticket == ticket)
+        if not found:  # not by our first copy, whose answer got lost?
+            return now.was_evicted(ticket, since) is True
+        since = now.since
+        try:
+            retries.patiently(lambda found=found, now=now: lock_requests.evict(row, found, now.evicted))  # type: ignore[misc]
+        except Refused:
+            continue  # it was renewed, or left, between the look and the removal
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.",
+                cause=error.cause,
+            ) from error
+        if event_stream.listeners:
+            reports.evicted(row, found, is_forced=True)
+        return True
+    raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
+
+
+# What a request of a web framework has left behind
+#: The entries that a context holds, and how many times it has taken each.
+Held = dict["OwnEntry", int]
+
+
+def held() -> Held:
+    """Return what this context holds."""
+    return {
+        own: own.depth for entries in held_entry._held.get().values() for own in entries if not own.possession.is_over
+    }
+
+
+def release_all_since(before: Held, work: str) -> None:
+    """Release what this context has taken since and not released, and log it. Never raises.
+
+    Args:
+        before: what it held then.
+        work: what has left the locks behind, for the log.
+    """
+    for own, depth in held().items():
+        forgotten = depth - before.get(own, 0)
+        if forgotten > 0:
+            logger.warning("%s was still held at the end of %s; it is released now", own, work)
+            _give_back(own, forgotten)
+
+
+def _give_back(own: OwnEntry, times: int) -> None:
+    if [own.give_back() for _ in range(times)][-1]:  # otherwise a block from before holds it as well
+        held_entry.forget(own)
+        try:
+            own.release()
+        except LockingError as error:
+            logger.warning("the release of %s failed: %s", own, error)

@@ -1,0 +1,242 @@
+"""The public lock: one object, whether the lock is in an item or in a row of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import Self
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._locks import guards, holding
+from pynamo_locking._locks.taking import Taker
+from pynamo_locking._locks.target import M
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.transactions import TransactWrite
+
+    from pynamo_locking._io.runtime import Event
+    from pynamo_locking._locks.held_entry import OwnEntry
+
+
+class Lock(Taker[M]):
+    """A first come, first served lock on one item or one name.
+
+    Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` statement,
+    or call `acquire()` and `release()` in pairs. The object can be used again after a release; each
+    time it takes a new ticket. A thread or asyncio task that takes a lock it already holds gets the
+    same ticket again, and gives it back with the last release. Threads and tasks started inside a lock
+    write under it if they inherit its context, but do not hold it: they wait like everybody else.
+
+    Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with
+    None): at most one unexpired holder in DynamoDB's own document, holders in the order of their
+    tickets, and no guarded write (`save`, `update`, `delete` of the locked item) applied after another
+    process has taken over.
+    Not guaranteed: exclusion of work outside DynamoDB. Hand the `ticket` to such systems, and let
+    them refuse a smaller one than they have seen.
+
+    Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read
+    a look, and one write each third of the lease.
+    """
+
+    # Taking and giving back
+
+    def acquire(self, wait: Duration | None = None) -> Self:
+        """Take the lock, waiting for our turn.
+
+        Args:
+            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if
+                anybody is in the queue, ``math.inf`` waits for ever. One deadline for everything.
+
+        Returns:
+            The lock itself.
+
+        Raises:
+            LockTimeout: not our turn in time. No entry of ours is left behind.
+            LockLost: this thread or task holds it already, or so it believed: it has lost it.
+            OutcomeUnknown: it holds it already, and no answer came when the lease, which is over, was renewed.
+            ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
+            ConfigurationError: a table is missing or has other keys, the item is full, the key is wrong, or another
+                program has stored an item where the lock would be kept, which stays as it is.
+        """
+        self._acquire(wait)
+        return self
+
+    def release(self) -> None:
+        """Give the lock back; the last of several takes removes our entry from the queue.
+
+        Raises:
+            LockLost: the lock was lost before, so what was done under it may not have been alone.
+                Writes through the models were refused from that moment on.
+            ConfigurationError: this object does not hold the lock.
+        """
+        takes = self._takes - 1
+        try:
+            self._give_back()
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
+
+    def __enter__(self) -> Self:
+        self._enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._leave(error)
+
+    # What is known of it
+
+    @property
+    def name(self) -> str:
+        """The lock's name: ``table/hash key/range key``, or the name of a `NamedLock`."""
+        return self._target.row.name
+
+    @property
+    def owner(self) -> str:
+        """The label that names us to people: host, process and thread unless given."""
+        return self._wish.owner
+
+    @property
+    def ticket(self) -> int:
+        """Our place in the queue and fencing token: larger than that of every earlier holder.
+
+        That is promised as long as the lock's document stays. Across a deletion of the item it rests on wall clocks:
+        see "Tickets" in the documentation of the protocol.
+
+        Raises:
+            ConfigurationError: the lock was never taken.
+        """
+        return self._last().entry.ticket
+
+    @property
+    def item(self) -> M:
+        """The locked item, as it was in the very image that showed us in front.
+
+        No request for an embedded lock, unless the item was written before it was asked for (then 1 read);
+        1 transactional read, once, for a lock in a row of its own (a plain read could show the state before
+        a dead holder's last transaction).
+
+        Each time it is the same instance, and that of the block around it as well, if that has the lock too. But if
+        the item was written under the lock through another instance, an inner block reads it anew, and the old
+        instance cannot be saved until it is refreshed: `StaleVersion`, with or without a version.
+
+        Raises:
+            DoesNotExist: there is no such item.
+            ConfigurationError: the lock was never taken.
+        """
+        own = self._last()
+        if self._wish.claim.is_ranged:
+            raise ConfigurationError(
+                f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
+            )
+        if self._given is None:
+            self._given = holding.item_of(own, self._target)
+        return self._given
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock is taken, its lease not over, and no loss proven."""
+        return self.remaining > 0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed; 0 if it is not held."""
+        return self._own.remaining if self._own is not None and self._takes else 0.0
+
+    @property
+    def lost(self) -> Event:
+        """An event that is set once it is proven that the lock was lost while we held it."""
+        return self._last().lost
+
+    # Keeping it
+
+    def renew(self) -> None:
+        """Prolong the lease to its full length, counted from now. 1 write.
+
+        Raises:
+            LockLost: our entry is gone.
+            OutcomeUnknown: no answer came; the lease is at least what it was.
+            ConfigurationError: this object does not hold the lock.
+        """
+        holding.renew(self._must_have_taken())
+
+    def ensure(self, remaining: Duration) -> None:
+        """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
+
+        Args:
+            remaining: seconds or a timedelta; less than the lease.
+
+        Raises:
+            LockLost: our entry is gone.
+            OutcomeUnknown: no answer came, and less is left.
+            ConfigurationError: more was asked for than a lease is long, or the lock is not held.
+        """
+        wanted = seconds(remaining, "remaining")
+        own = self._must_have_taken()
+        if wanted >= own.entry.lease:
+            raise ConfigurationError(
+                f"ensure({wanted:g} s) can never hold: the lease is {own.entry.lease:g} s. Take a longer lease."
+            )
+        if own.possession.reason:
+            raise own.loss()
+        if own.remaining < wanted:
+            self.renew()
+
+    def downgrade(self) -> None:
+        """Go on as one of the readers: those who wait to share the lock get it now, in their turn.
+
+        From then on writes under the lock are refused, as if it had been taken with ``shared=True``, and no
+        late copy of an earlier guarded write can land any more. The ticket stays. There is no upgrade. A lock that
+        was taken with ``shared=True`` stays what it is, without a request.
+
+        A thread or task that has taken the lock several times has one entry, which is shared in all of its blocks
+        then. So a range inside a range that it holds, or one of several that `locked_all` took together, is refused:
+        more than that range would be shared.
+
+        Raises:
+            LockLost: our entry is gone.
+            OutcomeUnknown: no answer came; it may be shared already, so writes are refused. Doing it again is safe.
+            ConfigurationError: this object does not hold the lock, or only a part of what is held together, or the
+                lock is a semaphore.
+
+        Cost: 1 write.
+        """
+        holding.downgrade(self._must_have_taken(), self._wish.claim)
+
+    # Guards for writes of your own
+
+    def condition(self) -> Condition:
+        """Return the condition that holds as long as our entry is in the queue.
+
+        For hand-written conditions on the row that carries the lock: the item itself for an embedded
+        lock, the lock row otherwise.
+        """
+        return guards.in_queue(self._must_have_taken())
+
+    def check(self, transaction: TransactWrite) -> None:
+        """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.
+
+        For an embedded lock the transaction cannot write the locked item as well: DynamoDB allows
+        one action an item, and `transaction.save(item)` already carries the guard.
+        """
+        model, hash_key, range_key = self._target.carrier
+        transaction.condition_check(model, hash_key, range_key, condition=self.condition())
+
+    # Inside
+
+    def _last(self) -> OwnEntry:
+        if self._own is None:
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."
+            )
+        return self._own
+
+    def __repr__(self) -> str:
+        if self._own is None or not self._takes:
+            return f"<Lock {self._target.row.label} not held>"
+        return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"

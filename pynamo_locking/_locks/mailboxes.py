@@ -1,0 +1,136 @@
+"""How the waiters of one process hear of a release in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.claims import WHOLE, front
+from pynamo_locking._core.queue import FREE
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.claims import Claim
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+
+
+def _progress(state: LockState) -> tuple[int, ...]:
+    """Return what never goes back while a lock document changes: of two images the later one has no less of it.
+
+    Whoever enters takes the next ticket, so as long as that is the same, entries only leave; and as long as none
+    leaves, their beats and their writes only grow. Proves nothing of two documents with a deletion in between, whose
+    tickets come from wall clocks.
+    """
+    entries = state.entries
+    return state.next_ticket, -len(entries), sum(entry.beat + entry.writes for entry in entries)
+
+
+class Mailbox:
+    """Where a waiter sleeps, and where releases in this process leave the new image for it.
+
+    Releases come in any order, and some without an image. So the newest image is kept; and if there was a release
+    without one as well, the waiter is woken once more to look for itself, unless the image was enough for it.
+
+    Args:
+        claim: what the waiter claims.
+        state: reads the lock document in an image.
+    """
+
+    def __init__(self, claim: Claim = WHOLE, state: Callable[[Image], LockState] = lambda _: FREE) -> None:
+        self.claim = claim
+        self.ticket: int | None = None  # of the waiter, once it is in the queue
+        self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
+        self._state = state
+        self._condition = runtime.current.condition()
+        self._image: Image | None = None
+        self._must_look = False
+
+    @property
+    def _rung(self) -> bool:
+        return self._must_look or self._image is not None
+
+    def put(self, image: Image | None) -> None:
+        """Wake the waiter; without an image it has to look for itself."""
+        with self._condition:
+            if image is None:
+                self._must_look = True
+            elif self._image is None or _progress(self._state(image)) >= _progress(self._state(self._image)):
+                self._image = image
+            self._condition.notify_all()
+            wake = self.on_ring
+        if wake is not None:
+            wake()
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` at the next ring; at once if it has rung and nobody has looked since."""
+        with self._condition:
+            self.on_ring, was_rung = wake, self._rung
+        if was_rung:
+            wake()
+
+    def wait(self, timeout: float) -> Image | None:
+        """Return the image that was left, waiting up to `timeout` seconds to be woken."""
+        with self._condition:
+            if not self._rung and timeout > 0:
+                runtime.current.wait(self._condition, timeout)
+            image, self._image = self._image, None
+            if image is None:
+                self._must_look = False
+            return image
+
+
+_mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
+
+
+_guard = runtime.current.mutex()
+
+
+def open_mailbox(row: Row, mailbox: Mailbox) -> None:
+    """Let releases of that lock in this process be heard in a mailbox."""
+    with _guard:
+        _mailboxes.setdefault(row.identity, []).append(mailbox)
+
+
+def close_mailbox(row: Row, mailbox: Mailbox) -> None:
+    """Forget a mailbox."""
+    with _guard:
+        remaining = [box for box in _mailboxes.get(row.identity, ()) if box is not mailbox]
+        if remaining:
+            _mailboxes[row.identity] = remaining
+        else:
+            _mailboxes.pop(row.identity, None)
+
+
+def has_waiters(row: Row) -> bool:
+    """Tell whether a thread of this process waits for that lock."""
+    with _guard:
+        return row.identity in _mailboxes
+
+
+def tell_waiters(row: Row, image: Image | None) -> None:
+    """Tell the waiters of this process that may be next, and those who do not know their place yet.
+
+    With the image after it, they need no read at all; without one they look. Those behind a waiter who
+    conflicts with them cannot be next, and waking them all at each release would cost more than the lock.
+    """
+    with _guard:
+        mailboxes = tuple(_mailboxes.get(row.identity, ()))
+    placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
+    queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
+    for box in (queue[i] for i in front(box.claim for box in queue)):
+        box.put(image)
+    for box in mailboxes:
+        if box.ticket is None:
+            box.put(image)
+
+
+def _forget_after_fork() -> None:
+    global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _guard = runtime.current.mutex()
+    _mailboxes.clear()
+
+
+runtime.after_fork(_forget_after_fork)

@@ -1,0 +1,92 @@
+"""The removal of entries that an interrupt does not stop: a thread ends it, or the end of the process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._io import lock_requests, retries, runtime
+from pynamo_locking._io.retries import Refused, Unavailable
+from pynamo_locking._locks import mailboxes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: Entries that a thread has been given to remove, by their ids.
+_unfinished: dict[str, Row] = {}
+
+
+def leave(row: Row, entry_id: str) -> None:
+    """Remove an entry, if it is there or may still arrive. Raises nothing but interrupts, after which a thread goes on.
+
+    Args:
+        row: the item that carries the lock.
+        entry_id: of an entry that this process wrote, and does not need any more.
+    """
+    try:
+        _remove(row, entry_id)
+    except Exception:
+        logger.exception("removal from %s failed; a thread goes on with it", row.label)
+        leave_behind(row, entry_id)
+    except BaseException:
+        leave_behind(row, entry_id)
+        raise
+
+
+def leave_behind(row: Row, entry_id: str) -> None:
+    """Let a thread remove an entry. Without a thread the end of the process does, or that of the lease."""
+    _unfinished[entry_id] = row
+    with contextlib.suppress(RuntimeError):
+        runtime.current.spawn(partial(_finish, row, entry_id), name="pynamo-locking-leaving")
+
+
+def _finish(row: Row, entry_id: str) -> None:
+    try:
+        _remove(row, entry_id)
+    except BaseException:
+        logger.exception("removal from %s failed; others wait until the lease is over", row.label)
+    finally:
+        _unfinished.pop(entry_id, None)
+
+
+def _remove(row: Row, entry_id: str) -> None:
+    with contextlib.suppress(Refused, Unavailable, LockingError):  # DynamoDB may take no such requests of ours
+        mailboxes.tell_waiters(row, release(row, entry_id) or None)
+
+
+def release(row: Row, entry_id: str) -> Image | None:
+    """Remove an entry, with more requests if the first is not answered; return the new image if waiters want it.
+
+    Raises:
+        Refused: it is not there; `repeated` tells of earlier requests as well.
+        Unavailable: no answer to the last one.
+    """
+    try:
+        return retries.patiently(lambda: lock_requests.release(row, entry_id, want_image=mailboxes.has_waiters(row)))
+    except Unavailable as error:
+        logger.warning("gave up the release of the lock %s; its lease has to end by itself: %s", row.label, error)
+        raise
+
+
+def leave_at_exit(held: Mapping[str, Row]) -> None:
+    """Remove what threads have not removed yet, and these: one request each, until one is not answered."""
+    for entry_id, row in {**_unfinished, **held}.items():
+        try:
+            lock_requests.release(row, entry_id, want_image=False)
+        except (Refused, LockingError):
+            continue
+        except Unavailable as error:
+            logger.warning("the end of the process leaves an entry in %s: %s", row.label, error)
+            return
+
+
+runtime.after_fork(_unfinished.clear)

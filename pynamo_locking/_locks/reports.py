@@ -1,0 +1,190 @@
+"""Events of locks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pynamo_locking._core import events
+from pynamo_locking._io import event_stream, runtime
+from pynamo_locking._io.event_stream import emit
+from pynamo_locking._io.reports import about_lock, harmless
+from pynamo_locking.exceptions import LockTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking._core.possession import Possession
+    from pynamo_locking._core.queue import Entry, LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.runtime import Event
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.options import Wish
+
+_E = TypeVar("_E", bound="Held")
+
+
+# Locks
+class Held(Protocol):
+    """What is told of an entry of ours. `taking` and `held_since_s` are set only while somebody listens."""
+
+    row: Row
+    entry: Entry
+    image: Image | None
+    taking: event_stream.Scope | None
+    held_since_s: float | None
+    deadline: float
+    lost: Event
+    possession: Possession
+    last_beat: int
+    last_write: int
+    has_heartbeat: bool
+
+    @property
+    def remaining(self) -> float: ...
+    def release(self) -> None: ...
+
+
+def _about_own(own: Held) -> dict[str, Any]:
+    return about_lock(own.row, own.entry.owner, own.entry.id, own.entry.ticket)
+
+
+def ms_since(began_s: float) -> float:
+    return (runtime.current.monotonic() - began_s) * 1000
+
+
+@contextlib.contextmanager
+def attempt(row: Row, wish: Wish) -> Iterator[event_stream.Scope | None]:
+    """Count what an attempt to take a lock takes, and tell if it runs out of time."""
+    with event_stream.scope(keeps=False) as scope:
+        try:
+            yield scope
+        except LockTimeout as error:
+            if scope is not None:
+                _timed_out(row, wish, scope, error)
+            raise
+
+
+def taking(row: Row, wish: Wish, take: Callable[[], _E]) -> _E:
+    """Take a lock, and note for `acquired` what it took."""
+    with attempt(row, wish) as scope:
+        own = take()
+    own.taking = scope
+    return own
+
+
+def releasing(own: Held) -> None:
+    """Give a lock back, and count for `released` what that consumes."""
+    with event_stream.scope(keeps=False):
+        own.release()
+
+
+@harmless
+def waiting(row: Row, wish: Wish, entry_id: str, mine: Entry | None, state: LockState, ahead: int) -> None:
+    """Tell that a wait begins, once for each attempt."""
+    scope = event_stream.current_scope()
+    if scope is None or scope.is_waiting or wish.wait == 0:
+        return
+    scope.is_waiting = True
+    first = state.entries[0] if ahead and state.entries else None
+    emit(
+        events.Waiting(
+            **about_lock(row, wish.owner, entry_id, None if mine is None else mine.ticket),
+            queue_depth=len(state.entries),
+            ahead=ahead,
+            holder="" if first is None else first.owner,
+            holder_ticket=None if first is None else first.ticket,
+        )
+    )
+
+
+def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, Any]:
+    return {
+        "waited_ms": ms_since(scope.began_s),
+        "queue_depth": 0 if state is None else len(state.entries),
+        "requests": scope.requests,
+        "looks": scope.looks,
+        "consumed_units": scope.units,
+    }
+
+
+@harmless
+def _timed_out(row: Row, wish: Wish, scope: event_stream.Scope, error: LockTimeout) -> None:
+    emit(
+        events.TimedOut(
+            **about_lock(row, wish.owner, "", None), **_attempt(scope, error.queue), wait_ms=wish.wait * 1000
+        )
+    )
+
+
+@harmless
+def acquired(own: Held) -> None:
+    """Tell that we have a lock."""
+    own.held_since_s = runtime.current.monotonic()
+    own.taking = own.taking or event_stream.current_scope()  # a task is still in it
+    if own.taking is None:  # nobody listened when we began
+        return
+    state = own.row.state(own.image)
+    facts = _attempt(own.taking, state)
+    emit(events.Acquired(**_about_own(own), **facts, lease_ms=own.entry.lease_ms, mode=own.entry.claim.mode))
+
+
+def _held_ms(own: Held) -> float | None:
+    return None if own.held_since_s is None else ms_since(own.held_since_s)
+
+
+def _units() -> float | None:
+    scope = event_stream.current_scope()
+    return None if scope is None else scope.units
+
+
+@harmless
+def renewed(own: Held, began_s: float, deadline_s: float, failed_s: float | None) -> None:
+    """Tell that a lease was renewed, which would have been over at `deadline_s`; after a failure, for how long."""
+    emit(
+        events.Renewed(
+            **_about_own(own),
+            lease_ms=own.entry.lease_ms,
+            took_ms=ms_since(began_s),
+            margin_ms=-ms_since(deadline_s),
+            consumed_units=_units(),
+            failed_ms=None if failed_s is None else failed_s * 1000,
+        )
+    )
+
+
+@harmless
+def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news: bool) -> None:
+    """Tell that a renewal got no usable answer."""
+    cause = getattr(error, "cause", None) or error
+    emit(
+        events.RenewalFailed(
+            **_about_own(own),
+            lease_ms=own.entry.lease_ms,
+            remaining_ms=own.remaining * 1000,
+            error=type(cause).__name__,
+            failing_ms=failing_s * 1000,
+            is_news=is_news,
+        )
+    )
+
+
+@harmless
+def lost(own: Held) -> None:
+    """Tell that a lock was lost."""
+    emit(events.Lost(**_about_own(own), reason=own.possession.reason, held_ms=_held_ms(own)))
+
+
+@harmless
+def released(own: Held, *, is_confirmed: bool) -> None:
+    """Tell that a lock was given back."""
+    emit(
+        events.Released(
+            **_about_own(own),
+            held_ms=_held_ms(own),
+            renewals=own.last_beat,
+            writes=own.last_write,
+            is_confirmed=is_confirmed,
+            consumed_units=_units(),
+        )
+    )

@@ -1,0 +1,241 @@
+"""Takes of one lock by one `Lock` object: counted so that an interrupt, wherever it comes, leaves none behind."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic
+
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._io import event_stream, runtime
+from pynamo_locking._locks import heartbeat, held_entry, holding, reports
+from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._locks.context import taken_here
+from pynamo_locking._locks.target import M
+from pynamo_locking.exceptions import LockLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.options import Wish
+    from pynamo_locking._locks.target import Target
+
+if TYPE_CHECKING:
+    Before = tuple[int, "OwnEntry | None", int]
+
+
+logger = logging.getLogger("pynamo_locking")
+
+
+class Taker(Generic[M]):
+    """What a `Lock` does inside."""
+
+    _blocks = 0  # `with` statements that we are in
+
+    def __init__(self, target: Target[M], wish: Wish, on_lost: Callable[[str], object] | None) -> None:
+        self._target = target
+        self._wish = wish
+        self._on_lost = on_lost
+        self._own: OwnEntry | None = None
+        self._takes = 0
+        self._given: M | None = None  # the instance that `item` has returned since
+        self._acquiring = runtime.current.exclusive()
+        self._attempt: Acquisition | None = None
+
+    # Taking
+
+    def _acquire(self, wait: Duration | None) -> None:
+        wish = self._wish_for(wait)
+        before = None
+        try:
+            self._begin()
+            try:
+                before = self._before()
+                own = self._take_again(before)
+                if own is None:
+                    own = self._take(wish)
+                else:
+                    holding.keep(own, self._begin_heartbeat)
+                self._note_take(own)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _wish_for(self, wait: Duration | None) -> Wish:
+        return self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
+
+    def _begin(self) -> None:
+        if not self._acquiring.acquire(blocking=False):
+            raise self._in_use()
+
+    def _before(self) -> Before:
+        """Return what a take that fails goes back to."""
+        own = taken_here(self._target.row, self._wish.claim, self._own)
+        if self._takes and (own is None or own is not self._own):
+            raise self._in_use()
+        self._attempt = None
+        return self._takes, own, 0 if own is None else own.depth
+
+    def _take_again(self, before: Before) -> OwnEntry | None:
+        """Take the lock that this thread or task holds already, or return None. Makes no request."""
+        own = before[1]
+        if own is None or (own.possession.reason == "forked" and not self._takes):
+            return None
+        if own.possession.reason:
+            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
+        if not own.take_again():
+            return None
+        if self._on_lost is not None and self._on_lost not in own.on_lost:
+            own.on_lost.append(self._on_lost)
+        return own
+
+    def _take(self, wish: Wish) -> OwnEntry:
+        attempt = self._attempt = Acquisition(self._target.row, wish)
+        own = reports.taking(self._target.row, wish, attempt.run) if event_stream.listeners else attempt.run()
+        return self._hold(own)
+
+    def _hold(self, own: OwnEntry) -> OwnEntry:
+        try:
+            holding.refuse_expired(own, self._target)
+            if self._on_lost is not None:
+                own.on_lost.append(self._on_lost)
+            if event_stream.listeners:
+                reports.acquired(own)  # before anything else can be told of it
+            self._begin_heartbeat(own)
+            held_entry.remember(own)
+        except BaseException:
+            own.release_and_count()
+            raise
+        return own
+
+    def _begin_heartbeat(self, own: OwnEntry) -> None:
+        if self._wish.heartbeat and not own.has_heartbeat:
+            heartbeat.heart.add(own)
+            own.has_heartbeat = True
+
+    def _note_take(self, own: OwnEntry) -> None:
+        if not self._takes:
+            self._given = None
+        self._own = own
+        self._takes += 1
+
+    def _undo(self, before: Before | None) -> None:
+        """Count a take that failed as none, however far it came; a thread removes what was granted."""
+        if before is None:
+            return
+        self._takes, own, depth = before
+        if own is not None:
+            own.depth = depth
+        granted = None if self._attempt is None else self._attempt.own
+        if granted is not None and not granted.possession.is_over:
+            granted.leave_behind()
+
+    def _in_use(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"this Lock object is in use for {self._target.row.label} already: by another thread or task, by one whose "
+            f"event loop was closed before it gave the lock back, or its item was deleted in the block. Make one Lock "
+            f"object for each party, and release it before it is taken anew."
+        )
+
+    # Giving back
+
+    def _give_back(self) -> None:
+        own = self._must_have_taken()
+        takes, depth, is_last = self._takes - 1, own.depth - 1, False
+        try:
+            self._takes = takes
+            is_last = own.give_back()
+            if is_last:
+                held_entry.forget(own)
+                if not own.possession.is_over:
+                    own.release_and_count()
+        except LockingError:
+            raise
+        except BaseException:  # an interrupt, which may have come before anything was done
+            self._takes, own.depth = takes, depth
+            if depth == 0:
+                own.leave_behind()
+            raise
+        finally:
+            if is_last:  # nobody renews what nobody can give back any more
+                own.end(is_confirmed=False)
+
+    # Blocks
+
+    def _enter(self, wait: Duration | None = None) -> None:
+        """Take the lock for a block."""
+        takes = self._takes
+        try:
+            self._blocks += 1
+            self._acquire(wait)
+        except BaseException as error:
+            self._blocks -= 1
+            self._leave_above(takes, error)
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Give the lock back at the end of a block, which ended with that error."""
+        takes = self._takes - 1
+        try:
+            self._give_back_after(error)
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
+        finally:
+            self._blocks -= 1
+
+    def _leave_above(self, takes: int, error: BaseException) -> None:
+        """Give back what an interrupt has kept from being given back: more than so many takes."""
+        if self._takes > max(takes, 0):
+            self._give_back_after(error)
+
+    def _give_back_after(self, error: BaseException | None) -> None:
+        try:
+            self._give_back()
+        except LockLost as loss:
+            if error is None:
+                raise
+            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else it is said already
+                logger.warning("%s (while leaving on %r)", loss, error)
+
+    def __del__(self) -> None:
+        """Give it back for a block whose end never began: an interrupt came first, or its event loop has gone."""
+        own = self._own if self._blocks > 0 and self._takes else None
+        if own is not None and not own.possession.is_over:
+            own.depth -= self._takes
+            if own.depth <= 0:
+                own.leave_behind()
+
+    # What is held
+
+    def _must_have_taken(self) -> OwnEntry:
+        if self._own is None or not self._takes:
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."
+            )
+        return self._own
+
+    @property
+    def _is_last_take(self) -> bool:
+        """Whether the next release removes our entry, because the lock was taken only once."""
+        return self._must_have_taken().depth == 1
+
+    @property
+    def _is_item_deleted(self) -> bool:
+        """Whether the item was deleted under the lock."""
+        own = self._must_have_taken()
+        return own.possession.is_over or own.is_item_deleted
+
+    def _forget_item(self) -> None:
+        """Let `item` be read anew the next time somebody asks for it."""
+        own = self._must_have_taken()
+        own.copies.forget()
+        own.image = self._given = None

@@ -1,0 +1,37 @@
+"""What a lock protects, and where it is kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic
+
+from pynamodb.models import Model
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._io.lock_document import Row
+
+M = TypeVar("M", bound=Model, default=Any)
+
+
+class Target(Generic[M]):
+    """What a lock protects: the item of a model, and the row that carries the lock.
+
+    Args:
+        model: the model of the item.
+        row: the row with the lock document.
+        carrier: the model of that row, and its key as given by the caller.
+        read: reads the item as it is now.
+    """
+
+    def __init__(self, model: type[M], row: Row, carrier: tuple[type[Model], Any, Any], read: Callable[[], M]) -> None:
+        self.model = model
+        self.row = row
+        self.carrier = carrier
+        self.read = read
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the lock is in another row than the item."""
+        return self.carrier[0] is not self.model

@@ -1,0 +1,133 @@
+"""Taking a lock in a task of asyncio, and what is left when the task is cancelled."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pynamo_locking._io import runtime
+from pynamo_locking._io.loops import Cancelled, call, spend, start, to_the_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._io.pauses import Pause, Steps
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.held_entry import OwnEntry
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: The class of what `aclose` of an async generator returns; Python has no public name for it.
+_CLOSING: Final = "async_generator_athrow"
+
+
+#: Attempts that are not over. Kept here, or the collector would close them in the middle of a step, or of anything.
+_underway: set[Taking] = set()
+
+
+class Taking:
+    """An attempt to take a lock, made step by step in threads. One of them is at it at a time.
+
+    Args:
+        steps: the attempt.
+        hold: called with the entry once it is granted, and returns it; releases it if it raises.
+    """
+
+    def __init__(self, steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> None:
+        self._steps = steps
+        self._hold = hold
+        self._stepping = runtime.current.exclusive()
+        self._forks = runtime.forks
+        self._own: OwnEntry | None = None
+        self.is_over = False
+        _underway.add(self)
+
+    @property
+    def own(self) -> OwnEntry:
+        """Our entry, once `advance` has returned None."""
+        assert self._own is not None  # noqa: S101 - see above
+        return self._own
+
+    def advance(self, told: Image | None) -> Pause | None:
+        """Go on to the next pause; None: the lock is ours."""
+        with self._stepping:
+            if self.is_over:
+                return None
+            try:
+                return self._steps.send(told)
+            except StopIteration as done:
+                _underway.discard(self)
+                self._own = self._hold(done.value)
+                return None
+            except BaseException:
+                _underway.discard(self)
+                self.is_over = True
+                raise
+
+    def abandon(self) -> None:
+        """Leave nothing behind: after the step that is being made, if there is one."""
+        with self._stepping:
+            self.is_over = True
+            self._steps.close()
+            _underway.discard(self)
+            own, self._own = self._own, None
+            if own is None:
+                return
+            try:
+                own.release_and_count()
+            except Exception as error:  # noqa: BLE001 - that the task was cancelled says more
+                logger.warning("%s (after its task was cancelled)", error)
+
+    def leave_behind(self) -> None:
+        """Do the same in a thread, because nobody can wait for it; in a forked child it is not ours to do."""
+        if self._forks == runtime.forks:
+            leave_behind(self.abandon, self._own)
+
+
+def leave_behind(work: Callable[[], object], own: OwnEntry | None) -> None:
+    """Give a lock back in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
+    try:
+        start(work)
+    except RuntimeError:
+        if own is not None:
+            own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
+
+
+def can_wait(own: OwnEntry) -> bool:
+    """Tell whether the task that is being closed can wait while it gives a lock back.
+
+    An async generator can, when it is closed by the task that took the lock, or by a task that the loop begins for
+    nothing else. What the collector closes cannot: its loop has gone, and if a task runs, it is somebody else's.
+    """
+    party = runtime.current.party()
+    task = party[-1]() if isinstance(party[-1], weakref.ref) else None
+    return task is not None and (own.party == party or type(task.get_coro()).__name__ == _CLOSING)
+
+
+async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> OwnEntry:
+    """Take a lock, or leave nothing behind, also if the task is cancelled or its loop has gone.
+
+    Args:
+        steps: of an `Acquisition`.
+        hold: as for `Taking`.
+    """
+    taking, told = Taking(steps, hold), None
+    try:
+        while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
+            told = await spend(pause)
+    except BaseException as error:
+        try:
+            if isinstance(error, GeneratorExit):
+                taking.leave_behind()
+            elif not taking.is_over:
+                with contextlib.suppress(Cancelled):  # by one that comes on top of it
+                    await to_the_end(taking.abandon)
+        except BaseException:  # an interrupt on top of it, perhaps before a thread has begun
+            taking.leave_behind()
+            raise
+        raise
+    return taking.own

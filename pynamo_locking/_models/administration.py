@@ -1,0 +1,154 @@
+"""Requests about tables: whether one is that of a model, how its expired items are deleted, and what else is in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import PynamoDBException, TableError
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.naming import GUARD_PREFIX
+from pynamo_locking._io import answers as answers_module
+from pynamo_locking._io import connections, header_requests, lock_document, runtime
+from pynamo_locking._io.denials import has_foreign
+from pynamo_locking._items import key_text, versions
+from pynamo_locking.exceptions import CorruptRow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.stored import Image
+
+#: Between two looks whether a table is ready, in seconds; on AWS that takes some ten.
+_LOOK_S: Final = 1.0
+
+
+def describe(model: type[Model]) -> dict[str, Any]:
+    """Return DynamoDB's description of a model's table. 1 DescribeTable.
+
+    Raises:
+        VerboseClientError, BotoCoreError: there is no such table, or no answer.
+    """
+    connection = model._get_connection()
+    answer = connection.connection.dispatch("DescribeTable", {"TableName": connection.table_name})
+    description: dict[str, Any] = answer["Table"]
+    return description
+
+
+def keys_in(description: Mapping[str, Any]) -> str:
+    """Return the keys of a table, for people."""
+    types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
+    names = {each["KeyType"]: each["AttributeName"] for each in description["KeySchema"]}
+    return ", ".join(f"{names[role]} ({types[names[role]]})" for role in ("HASH", "RANGE") if role in names)
+
+
+def keys_of(model: type[Model]) -> str:
+    """Return the keys that a model says, in the form of `keys_in`."""
+    return ", ".join(f"{each.attr_name} ({each.attr_type})" for each in key_text.key_attributes(model))
+
+
+def check_keys(model: type[Model], *, wait: bool) -> None:
+    """Compare the keys of a model's table with those that it says. 1 DescribeTable.
+
+    Args:
+        model: the model.
+        wait: until the table is ready, if another process is making it.
+
+    Raises:
+        ConfigurationError: they are others.
+        TableError: the table could not be described.
+    """
+    try:
+        description = describe(model)
+        while wait and description["TableStatus"] == "CREATING":
+            runtime.current.sleep(_LOOK_S)
+            description = describe(model)
+    except answers_module.BOTOCORE_EXCEPTIONS as error:
+        raise TableError(f"Unable to describe table: {error}", error) from error
+    found, wanted = keys_in(description), keys_of(model)
+    if found != wanted:
+        raise ConfigurationError(
+            f"the table {model.Meta.table_name!r} is not one of {model.__name__}: its keys are {found}, and "
+            f"{model.__name__} needs {wanted}. Nothing was changed. Name another table in Meta.table_name, or correct "
+            f"the model: the keys of a table cannot be changed."
+        )
+
+
+def ttl_of(model: type[Model]) -> str | None:
+    """Return by which attribute DynamoDB deletes expired items of a table; None if it does not. 1 DescribeTimeToLive.
+
+    Raises:
+        VerboseClientError, BotoCoreError: no answer, or no permission.
+    """
+    connection = model._get_connection()
+    client: Any = connection.connection.client  # PynamoDB's own way to send a request adds what this one refuses
+    answer = client.describe_time_to_live(TableName=connection.table_name)
+    found: dict[str, Any] = answer.get("TimeToLiveDescription", {})
+    is_on = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+    return found.get("AttributeName") if is_on else None
+
+
+def is_empty(model: type[Model]) -> bool:
+    """Tell whether a table is known to have no item. 1 Scan of a single item."""
+    connection = model._get_connection()
+    kwargs = {"TableName": connection.table_name, "Limit": 1, "ConsistentRead": True}
+    try:
+        return not connection.connection.dispatch("Scan", kwargs)["Items"]
+    except answers_module.BOTOCORE_EXCEPTIONS:
+        return False
+
+
+def absent(kind: str) -> dict[str, Any]:
+    """Return a key of that type, as stored, that no item has: for requests that only see whether they are answered."""
+    return {kind: {"S": "pynamo-locking check", "N": "-1", "B": b"pynamo-locking check"}[kind]}
+
+
+def answers(model: type[Model], patience_s: float) -> PynamoDBException | None:
+    """Read an item that is not there; return the error if no answer comes in that time. Half a read unit."""
+    connection = connections.lock_connection(model._get_connection().connection, patience_s)
+    keys = [absent(key.attr_type)[key.attr_type] for key in key_text.key_attributes(model)]
+    try:
+        with answers_module.readable_errors():
+            connection.get_item(model.Meta.table_name, *keys)
+    except PynamoDBException as error:
+        return error
+    return None
+
+
+# Rows of a table of locks or transactions
+def flaw_of(model: Any, image: Image) -> str | None:
+    """Return what is wrong with a row of locks, or of transactions; None if nothing is."""
+    try:
+        if not _is_of_locks(model):
+            header_requests.header_in(image, model.Meta.table_name)
+            return None
+        flaw = lock_document.state_in(image, model._lock_attribute().attr_name).unreadable
+    except CorruptRow as error:
+        return str(error)
+    return f"{_name(model, image)!r}: {flaw}" if flaw else None
+
+
+def is_strange(model: Any, image: Image) -> bool:
+    """Tell whether a row is of another program, or has attributes that the model does not declare."""
+    is_guard = _name(model, image).startswith(GUARD_PREFIX) and "version" in image
+    if not _is_of_locks(model):
+        return not (is_guard or {header_requests.PRIORITY, header_requests.CONTENT} & image.keys())
+    if has_foreign(model, image):
+        return not is_guard
+    write_id = versions.shape_of(model).write_id_name
+    return not image.keys() <= {write_id, *(each.attr_name for each in model.get_attributes().values())}
+
+
+def has_lock(model: Any, image: Image) -> bool:
+    """Tell whether a row of a table of locks carries one."""
+    return _is_of_locks(model) and not has_foreign(model, image)
+
+
+def _is_of_locks(model: Any) -> bool:
+    return bool(getattr(model, "_lock_creates_item", False))
+
+
+def _name(model: Any, image: Image) -> str:
+    return str(image[model._hash_key_attribute().attr_name]["S"])

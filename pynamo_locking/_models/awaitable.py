@@ -1,0 +1,162 @@
+"""What a lockable model offers to tasks of asyncio."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import Unpack
+
+from pynamo_locking._models.versioned import VersionedMixin
+from pynamo_locking.exceptions import ItemNotFound, LockTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from typing_extensions import Self
+
+    from pynamo_locking._locks.async_lock import AsyncLock
+    from pynamo_locking._locks.options import LockOptions, RangeOptions
+    from pynamo_locking._models.async_edit import AsyncEdit
+
+
+def _aio() -> Any:
+    """Return the module that needs asyncio, which takes 25 ms to import: most users of PynamoDB do without."""
+    return importlib.import_module("pynamo_locking.aio")
+
+
+class AwaitableMixin(VersionedMixin):
+    """Adds what is written ``async with`` to `LockableMixin`."""
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"alocked", "alocked_range", "alocked_first", "atry_locked", "aedit"}
+    )
+
+    if TYPE_CHECKING:
+        # Those of LockableMixin, which has their documentation.
+        @classmethod
+        def locked(cls, *args: Any, **options: Any) -> Any: ...
+
+        @classmethod
+        def locked_range(cls, *args: Any, **options: Any) -> Any: ...
+
+        @classmethod
+        def edit(cls, *args: Any, **options: Any) -> Any: ...
+
+        @classmethod
+        def _locks_of(cls, keys: Iterable[Any], options: dict[str, Any]) -> Any: ...
+
+    @classmethod
+    def alocked(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> AsyncLock[Self]:
+        """Return the lock of one item for tasks of asyncio: ``async with Account.alocked("a-1") as lock: ...``.
+
+        The same lock as that of `locked`, in the same queue. What cancellation does stands at `AsyncLock`.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            **options: those of `locked`. `on_lost` is called on a thread of its own, as there: a coroutine function
+                is refused.
+
+        Returns:
+            The lock, not yet taken.
+
+        Raises:
+            ConfigurationError: for arguments that cannot work. No request has been made.
+
+        Cost: that of `locked`.
+        """
+        lock: AsyncLock[Self] = _aio().AsyncLock(cls.locked(hash_key, range_key, **options))
+        return lock
+
+    @classmethod
+    def alocked_range(cls, hash_key: Any, lower: Any, upper: Any, **options: Unpack[RangeOptions]) -> AsyncLock[Self]:
+        """Return the lock of a range for tasks of asyncio, the same as that of `locked_range`.
+
+        Args:
+            hash_key: the hash key; the name, of a `NamedLock`.
+            lower: the first value in the range; None for no lower end.
+            upper: the first value behind the range; None for no upper end.
+            **options: those of `locked_range`.
+
+        Returns:
+            The lock, not yet taken. It has no `item`.
+
+        Raises:
+            ConfigurationError: as `locked_range`.
+
+        Cost: that of `locked_range`.
+        """
+        lock: AsyncLock[Self] = _aio().AsyncLock(cls.locked_range(hash_key, lower, upper, **options))
+        return lock
+
+    @classmethod
+    def atry_locked(
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]
+    ) -> AbstractAsyncContextManager[AsyncLock[Self] | None]:
+        """Take the lock if it is free: ``async with Job.atry_locked("j-1") as lock: if lock is not None: ...``.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            **options: those of `locked`; `wait` is 0 unless given.
+
+        Returns:
+            An asynchronous context manager that yields the lock, held, or None if it was not our turn in time.
+
+        Raises:
+            ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: as `try_locked`.
+
+        Cost: that of `try_locked`.
+        """
+        chosen: dict[str, Any] = {"wait": 0, **options}
+        lock = _aio().AsyncLock(cls.locked(hash_key, range_key, **chosen))
+        taking: AbstractAsyncContextManager[AsyncLock[Self] | None] = _aio().first_of([lock], (LockTimeout,))
+        return taking
+
+    @classmethod
+    def alocked_first(
+        cls, keys: Iterable[Any], **options: Unpack[LockOptions]
+    ) -> AbstractAsyncContextManager[AsyncLock[Self] | None]:
+        """Take the first of several locks that is free, skipping those that are not, as `locked_first`.
+
+        Args:
+            keys: hash keys, or pairs of hash and range key, in the order of preference.
+            **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
+
+        Returns:
+            An asynchronous context manager that yields the lock, held, or None if none was free.
+
+        Raises:
+            ConfigurationError, LockLost, OutcomeUnknown: as `locked_first`.
+
+        Cost: that of `locked_first`.
+        """
+        locks = [_aio().AsyncLock(lock) for lock in cls._locks_of(keys, {"wait": 0, **options})]
+        taking: AbstractAsyncContextManager[AsyncLock[Self] | None]
+        taking = _aio().first_of(locks, (LockTimeout, ItemNotFound))
+        return taking
+
+    @classmethod
+    def aedit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> AsyncEdit[Self]:
+        """Lock an item, change it, save it: ``async with Account.aedit("a-1") as account: ...``.
+
+        As `edit`: if the block raises, nothing is saved; so it is if the task is cancelled in the block. A task that
+        is cancelled while the item is being saved hears of it when it is saved and the lock given back.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            **options: those of `locked`.
+
+        Returns:
+            An asynchronous context manager that yields the item.
+
+        Raises:
+            LockTimeout, ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown, PutError: as `edit`.
+
+        Cost: that of `edit`.
+        """
+        edit: AsyncEdit[Self] = _aio().AsyncEdit(cls.edit(hash_key, range_key, **options))
+        return edit

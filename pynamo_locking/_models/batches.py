@@ -1,0 +1,241 @@
+"""Any number of writes that keep their conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+from pynamodb.exceptions import PutError
+from typing_extensions import Self, TypeVar
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import is_count
+from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
+from pynamo_locking._core.outcome import BatchResult
+from pynamo_locking._io.pool import Pool
+from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._models.transact_write import TransactWrite
+from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+
+M = TypeVar("M", bound=GuardedMixin)
+
+
+@dataclass(frozen=True)
+class _Job(Generic[M]):
+    item: M
+    operation: str
+    condition: Condition | None
+    checks_version: bool
+    identity: ItemKey | None
+
+    def run(self) -> None:
+        self._check_key()
+        write = self.item.save if self.operation == "save" else self.item.delete
+        # A model may have a `save` of its own that knows no more than PynamoDB's first argument.
+        write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
+
+    def add_to(self, transaction: TransactWrite) -> None:
+        self._check_key()
+        add = transaction.save if self.operation == "save" else transaction.delete
+        add(self.item, self.condition, add_version_condition=self.checks_version)
+
+    def _check_key(self) -> None:
+        """Refuse an instance that has become another item since it was added."""
+        if self.identity is not None and _identity_of(self.item) != self.identity:
+            raise ConfigurationError(
+                f"the key of this {type(self.item).__name__} was changed after it was added to the batch for "
+                f"{self.identity}, and it was not written: make an instance for each item."
+            )
+
+
+class GuardedBatch(Generic[M]):
+    """Collects saves and deletes of one model, and writes them when the ``with`` block ends.
+
+    Each is guarded as it would be alone: by its version, its lock, its condition. One that is refused does
+    not keep the others from being written, except those of the same native transaction.
+
+    Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result.
+    Made by `VersionedMixin.guarded_batch`.
+
+    Attributes:
+        results: one `BatchResult` for each write, in the order in which they were added; empty until the
+            block has ended.
+    """
+
+    def __init__(self, *, transactions: bool, workers: int, on_progress: Callable[[int, int], object] | None) -> None:
+        if not is_count(workers):
+            raise ConfigurationError(f"a batch needs at least one worker, not {workers!r}.")
+        self._transactions = transactions
+        self._workers = workers
+        self._on_progress = on_progress
+        self._jobs: list[_Job[M]] = []
+        self._seen: set[Any] = set()
+        self._errors: dict[int, Exception | None] = {}
+        self._has_ended = False
+        self.results: tuple[BatchResult, ...] = ()
+
+    def save(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Add a save. The item is written as it is when the block ends.
+
+        Args:
+            item: the model instance.
+            condition: has to be true for this item.
+            add_version_condition: with False the item is overwritten whatever its version.
+
+        Raises:
+            ConfigurationError: the batch has a write of this item, or of this instance, already.
+        """
+        self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item)))
+
+    def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Add a delete.
+
+        Args:
+            item: the model instance.
+            condition: has to be true for this item.
+            add_version_condition: with False the item is deleted whatever its version.
+
+        Raises:
+            ConfigurationError: the batch has a write of this item, or of this instance, already.
+        """
+        self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item)))
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise ConfigurationError("this batch has ended: make a new one with guarded_batch().")
+
+    def _add(self, job: _Job[M]) -> None:
+        self._check_open()
+        if job.identity is not None and job.identity in self._seen:
+            raise ConfigurationError(
+                f"a batch allows one write for each item, since they are written in any order, and this one has "
+                f"two for {job.identity}: join them."
+            )
+        if id(job.item) in self._seen:
+            raise ConfigurationError(
+                f"this {type(job.item).__name__} is in the batch already, and an instance is written once, as it is "
+                f"when the block ends: make one for each item."
+            )
+        self._seen |= {job.identity, id(job.item)}
+        self._jobs.append(job)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._has_ended = True
+        if error is None:
+            self._commit()
+
+    def _commit(self) -> None:
+        jobs = self._jobs
+        groups = self._groups(jobs)
+        pool = Pool(
+            [lambda group=group: self._write(group, jobs) for group in groups],  # type: ignore[misc]
+            self._workers,
+            lambda _: self._tell(len(jobs)),
+        )
+        try:
+            pool.run()
+        finally:
+            begun = {number for index in pool.begun for number in groups[index]}
+            self.results = tuple(
+                BatchResult(job.item, job.operation, self._errors.get(number, _interrupted(number in begun)))
+                for number, job in enumerate(jobs)
+            )
+        failed = [result for result in self.results if result.error is not None]
+        if failed:
+            raise also(BatchError, PutError)(
+                f"{len(failed)} of {len(jobs)} writes of the batch were not applied (`results` has all of them); "
+                f"the first: {failed[0].error}",
+                results=self.results,
+                cause=failed[0].error,
+            )
+
+    def _groups(self, jobs: list[_Job[M]]) -> list[list[int]]:
+        """Return which writes go out together."""
+        if not self._transactions:
+            return [[number] for number in range(len(jobs))]
+        groups: list[list[int]] = []
+        room = bytes_left = 0
+        for number, job in enumerate(jobs):
+            actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job)
+            if not groups or room < actions or bytes_left < size:
+                groups.append([])
+                room, bytes_left = MOST_ACTIONS, MOST_BYTES
+            groups[-1].append(number)
+            room, bytes_left = room - actions, bytes_left - size
+        return groups
+
+    def _write(self, group: list[int], jobs: list[_Job[M]]) -> None:
+        """Write one item, or some in one transaction, and note what became of each."""
+        members = [jobs[number] for number in group]
+        errors = _transact(members) if self._transactions else [_failure_of(members[0].run)]
+        self._errors.update(zip(group, errors, strict=True))
+
+    def _tell(self, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress(len(self._errors), total)
+
+
+def _failure_of(act: Callable[[], object]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - it is the result
+        return error
+    except BaseException as error:  # noqa: BLE001 - of a worker thread: nobody else would hear of it
+        return OutcomeUnknown(f"the write was broken off by {error!r}, and may or may not have been applied")
+    return None
+
+
+def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
+    """Write all or none of them, and return why each was refused."""
+    transaction = TransactWrite(connection=jobs[0].item._get_connection().connection)
+    errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
+    if not any(errors):
+        error = _failure_of(transaction._commit)
+        is_explained = any(transaction._refusals) and not isinstance(error, OutcomeUnknown)
+        errors = transaction._refusals if is_explained else [error] * len(jobs)
+    first = next((error for error in errors if error is not None), None)
+    return errors if first is None else [error or _with_another(first) for error in errors]
+
+
+def _with_another(first: Exception) -> Exception:
+    return Conflict(f"not written, since another write of the same transaction was refused: {first}", cause=first)
+
+
+def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
+    if is_begun:
+        return OutcomeUnknown("the batch was interrupted while this was written; it may or may not have been applied")
+    return Conflict("not written: the batch was interrupted before")
+
+
+def _identity_of(item: GuardedMixin) -> ItemKey | None:
+    """Return the table and the key of an item; None for a key that cannot be, which the write itself will say."""
+    try:
+        return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *item._key_values()))
+    except ConfigurationError:
+        return None
+
+
+def _size_of(job: _Job[M]) -> int:
+    """Return how large an item is at most, in bytes; 0 for one that cannot be written, and will say so then."""
+    if job.operation == "delete":
+        return 0
+    try:
+        return len(repr(job.item.serialize(null_check=False)).encode())
+    except Exception:  # noqa: BLE001 - whatever an attribute raises
+        return 0

@@ -1,0 +1,86 @@
+"""Read, change and save one item under its lock, as a context manager."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Generic
+
+from typing_extensions import TypeVar, override
+
+from pynamo_locking._core.outcome import Kind
+from pynamo_locking._locks.instances import Before
+from pynamo_locking.exceptions import LockLost
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pynamo_locking._locks.lock import Lock
+    from pynamo_locking._models.writing import GuardedMixin
+
+G = TypeVar("G", bound="GuardedMixin")
+
+
+class Edit(contextlib.AbstractContextManager[G], Generic[G]):
+    """The context manager of `LockableModel.edit`."""
+
+    def __init__(self, lock: Lock[G]) -> None:
+        self.lock = lock
+        self._before: Before | None = None
+
+    @override
+    def __enter__(self) -> G:
+        takes = self.lock._takes
+        try:
+            self.lock._enter()
+            item = self.lock.item
+            self._note(item)
+        except BaseException as error:
+            if self.lock._takes > takes:
+                self.lock._leave(error)
+            raise
+        return item
+
+    def _note(self, item: G) -> None:
+        """Note what the item is, if an outer block goes on with it should this one fail."""
+        is_inner, copies = not self.lock._is_last_take, self.lock._must_have_taken().copies
+        self._before = Before(item, copies) if is_inner else None
+        self._copies = copies
+        copies.edits += 1
+
+    def _take_back(self, error: BaseException) -> None:
+        """Take back the changes of this block, which were not saved: an outer block must not save them either."""
+        if self._before is None:
+            self.lock._forget_item()
+        else:
+            self._before.restore(error)
+
+    @override
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._copies.edits -= 1
+        try:
+            if error is None:
+                self._save()
+            else:
+                self._take_back(error)
+        except BaseException as failure:
+            self._take_back(failure)
+            self.lock.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self.lock.__exit__(kind, error, traceback)
+
+    def _save(self) -> None:
+        if self.lock._is_item_deleted:  # in the block, and perhaps the lock with it
+            return
+        kind = Kind.FINISH if self.lock._is_last_take else Kind.KEEP
+        written = self.lock.item._writer()
+        assert written is not None  # noqa: S101 - the lock is held
+        try:
+            written.save(None, checks_version=True, kind=kind)
+        except LockLost:
+            if not self.lock._is_item_deleted:
+                raise

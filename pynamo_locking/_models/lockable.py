@@ -1,0 +1,335 @@
+"""Models whose items can be locked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.models import Model
+from typing_extensions import Self, Unpack
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._items import keys as item_keys
+from pynamo_locking._locks import inspection
+from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.options import check_on_lost, make_claim, make_wish
+from pynamo_locking._locks.several import first_of
+from pynamo_locking._models.awaitable import AwaitableMixin
+from pynamo_locking._models.edit import Edit
+from pynamo_locking.exceptions import ItemNotFound, LockTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from pynamo_locking._core.claims import Claim
+    from pynamo_locking._core.lease import Duration, LockSettings
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._locks.options import LockOptions
+    from pynamo_locking._locks.target import Target
+    from pynamo_locking._models.attributes import LockAttribute
+
+
+class LockableMixin(AwaitableMixin):
+    """Adds locks to a model: put it right before `Model` in the bases, or derive from `LockableModel`.
+
+    The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
+    `NamedLock` class named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a
+    `LockSettings`.
+
+    Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
+    lock is lost. With a `LockAttribute`, writes from outside are refused while somebody holds it.
+
+    With a `LockAttribute`, `save` is an UpdateItem that sets the declared attributes and removes those without
+    a value. Attributes that the model does not declare therefore survive it.
+
+    A model may have a version besides: everything of `VersionedMixin` is here as well.
+    """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"lock", "locked", "locked_range", "locked_first", "try_locked", "edit", "lock_state", "break_lock"}
+        | {"lock_settings"}
+    )
+
+    @classmethod
+    def locked(  # noqa: PLR0913 - each stands alone, and they are named
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        heartbeat: bool | None = None,
+        shared: bool = False,
+        permits: int = 1,
+        owner: str | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        settings: LockSettings | None = None,
+    ) -> Lock[Self]:
+        """Return the lock of one item, to be used in a ``with`` statement.
+
+        First come, first served, whatever the modes: readers that come after a waiting writer wait behind it.
+        Inside, `lock.item` is the item as it was when the lock was taken. What is guaranteed under which
+        fault stands at `Lock`.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            wait: how long to wait for our turn, in seconds or as a timedelta; 0 fails at once if
+                anybody is in the queue, ``math.inf`` waits for ever. 60 s unless set.
+            lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s
+                unless set.
+            heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or takes
+                one lease that is long enough.
+            shared: hold it together with all others who share it, and never beside one who does not. Writes of
+                the item are refused then, before any request. Who shares a lock cannot upgrade it; who has it
+                alone can `Lock.downgrade`.
+            permits: how many may hold it at once, a semaphore; all who use it at the same time must say the
+                same number. Above 1, writes of the item are refused as for `shared`. The same thread or task
+                asking again gets the same permit.
+            owner: label for people of at most 256 bytes; host, process and thread unless given.
+            on_lost: a plain function, called once with the reason, on a thread of its own, when loss is proven. If no
+                thread can be started, on the one that finds it out.
+            settings: instead of ``Meta.lock_settings``.
+
+        Returns:
+            The lock, not yet taken.
+
+        Raises:
+            ConfigurationError: for arguments that cannot work. No request has been made.
+
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 1 refused
+        write; shared or with permits 2 writes.
+        """
+        claim = make_claim(shared=shared, permits=permits)
+        terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
+        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def _make_lock(
+        cls,
+        target: Callable[[LockSettings], Target[Self]],
+        claim: Claim,
+        on_lost: Callable[[str], object] | None,
+        terms: dict[str, Any],
+    ) -> Lock[Self]:
+        check_on_lost(on_lost)
+        wish = make_wish(cls, **terms, claim=claim)
+        return Lock(target(wish.settings), wish, on_lost)
+
+    @classmethod
+    def locked_range(  # noqa: PLR0913 - as for `locked`
+        cls,
+        hash_key: Any,
+        lower: Any,
+        upper: Any,
+        *,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        heartbeat: bool | None = None,
+        shared: bool = False,
+        owner: str | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        settings: LockSettings | None = None,
+    ) -> Lock[Self]:
+        """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
+
+        It conflicts with other ranges of that hash key where they overlap, also where no item is yet; ranges
+        that only touch do not. First come, first served: small ranges that come later wait behind a large
+        one. Inside, writes of items in the range are refused by DynamoDB once the lock is lost, and reads see
+        all that earlier holders wrote. Locks of single items, which `locked` takes, know nothing of ranges;
+        nor do writes of items that carry a `LockAttribute` of their own.
+
+        The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a
+        `NamedLock` it is a range of a name, and the bounds are numbers, strings, bytes or aware datetimes;
+        `locked` of that name is the whole of it.
+
+        Args:
+            hash_key: the hash key; the name, of a `NamedLock`.
+            lower: the first value in the range; None for no lower end.
+            upper: the first value behind the range; None for no upper end.
+            wait: as for `locked`.
+            lease: as for `locked`.
+            heartbeat: as for `locked`.
+            shared: as for `locked`: shared ranges may overlap each other.
+            owner: as for `locked`.
+            on_lost: as for `locked`.
+            settings: as for `locked`. All ranges of a hash key queue in one row: `max_waiters` bounds them
+                together, holders included.
+
+        Returns:
+            The lock, not yet taken. It has no `item`.
+
+        Raises:
+            ConfigurationError: the range is empty, its ends do not fit the range key, a datetime has no time
+                zone, or there is no place for the lock. No request has been made.
+
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 2 writes.
+        """
+        bounds = [
+            item_keys.free_bound(end) if cls._lock_creates_item else item_keys.bound_of(cls, end)
+            for end in (lower, upper)
+        ]
+        claim = make_claim(shared=shared, lower=bounds[0], upper=bounds[1])
+        terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
+        return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def try_locked(
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]
+    ) -> AbstractContextManager[Lock[Self] | None]:
+        """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            **options: those of `locked`; `wait` is 0 unless given.
+
+        Returns:
+            A context manager that yields the lock, held, or None if it was not our turn in time.
+
+        Raises:
+            ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`. With
+                ``Meta.lock_table`` an absent item has a lock as well, and `lock.item` raises DoesNotExist.
+            LockLost: on leaving, as `Lock.release`.
+
+        Cost: that of the lock; 1 refused write if somebody holds it.
+        """
+        chosen: dict[str, Any] = {"wait": 0, **options}
+        return first_of([cls.locked(hash_key, range_key, **chosen)], (LockTimeout,))
+
+    @classmethod
+    def locked_first(
+        cls, keys: Iterable[Any], **options: Unpack[LockOptions]
+    ) -> AbstractContextManager[Lock[Self] | None]:
+        """Take the first of several locks that is free, skipping those that are not: for work queues.
+
+        Like SQL's ``SKIP LOCKED``: workers that are given the same list take different items. With a
+        `LockAttribute`, items that do not exist (any more) are skipped as well; with ``Meta.lock_table`` their locks
+        are taken, and `lock.item` raises DoesNotExist. Whether the work is still to be done, `lock.item` says. A lock
+        that this thread or task holds already counts as free, and is taken again.
+
+        Args:
+            keys: hash keys, or pairs of hash and range key, in the order of preference.
+            **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
+
+        Returns:
+            A context manager that yields the lock, held, or None if none was free.
+
+        Raises:
+            ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
+                this thread or task shares one that it would have to take alone.
+            LockLost: on leaving, as `Lock.release`.
+
+        Cost: that of the lock, and 1 refused write for each one that was skipped; shared or with permits 2.
+        """
+        return first_of(cls._locks_of(keys, {"wait": 0, **options}), (LockTimeout, ItemNotFound))
+
+    @classmethod
+    def _locks_of(cls, keys: Iterable[Any], options: dict[str, Any]) -> list[Lock[Self]]:
+        if isinstance(keys, (str, bytes)):
+            raise ConfigurationError(f"locked_first() takes a list of keys, not {keys!r} alone.")
+        pairs = [key if isinstance(key, tuple) else (key, None) for key in keys]
+        wrong = next((pair for pair in pairs if len(pair) != 2), None)  # noqa: PLR2004 - hash and range key
+        if wrong is not None:
+            raise ConfigurationError(f"a key is a hash key, or a pair of hash and range key, not {wrong!r}.")
+        return [cls.locked(*pair, **options) for pair in pairs]
+
+    if TYPE_CHECKING:
+        # Most models call their LockAttribute `lock`; it makes locks as well (see there).
+        lock: LockAttribute
+    else:
+
+        @classmethod
+        def lock(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Lock[Self]:
+            """Return the lock of one item, to be passed on or acquired by hand. The same as `locked`."""
+            return cls.locked(hash_key, range_key, **options)
+
+    @classmethod
+    def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Edit[Self]:
+        """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``.
+
+        The item is read by the request that takes the lock, and saved by the one that gives it back.
+        If the block raises, nothing is saved; of nested blocks each takes back its own changes only.
+        All arguments are those of `locked`.
+
+        Returns:
+            A context manager that yields the item.
+
+        Raises:
+            LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
+            LockLost: on leaving; nothing was saved.
+            OutcomeUnknown: on leaving; no answer tells whether it was saved.
+            PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was
+                written through another instance in the block: `StaleVersion`.
+
+        Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
+        """
+        lock = cls.locked(hash_key, range_key, **options)
+        if not lock._wish.claim.may_write:
+            raise ConfigurationError("edit() writes, so it takes the lock alone: leave out shared and permits.")
+        return Edit(lock)
+
+    @classmethod
+    def lock_state(cls, hash_key: Any, range_key: Any = None) -> LockState:
+        """Return who holds the lock of an item and who waits.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one. Without it: the ranges of that hash key.
+
+        Returns:
+            A `LockState`; both tuples are empty when the lock is free, also if there is no such item.
+
+        Raises:
+            LockingError: no answer came.
+            ConfigurationError: wrong key, or no such table.
+
+        Cost: 1 consistent read.
+        """
+        return inspection.state(cls._target_of(hash_key, range_key).row)
+
+    @classmethod
+    def _target_of(cls, hash_key: Any, range_key: Any) -> Target[Self]:
+        if range_key is None and cls._range_keyname is not None:
+            return cls._range_target(hash_key, cls.lock_settings())
+        return cls._lock_target(hash_key, range_key, cls.lock_settings())
+
+    @classmethod
+    def break_lock(
+        cls, hash_key: Any, range_key: Any = None, *, ticket: int | None = None, force: bool = False
+    ) -> bool:
+        """Remove an entry from a queue by hand, whether its owner lives or not; or repair a broken lock document.
+
+        The owner's guarded writes are refused from then on; the next of its requests, at the latest its
+        next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that has
+        changed hands since he looked.
+
+        With `force` a document that is broken (`LockState.unreadable`) is replaced by a sound one. Its next ticket is
+        above all that can be read in the broken one. Holders and waiters stay if their entries can be read; the others
+        are out, as after a deletion of the document. The values of the item stay, and so does the mark of a transaction
+        if it can be read; if it cannot, it is dropped, and with it what that transaction has not put in place yet.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one. Without it: a range of that hash key.
+            ticket: of the entry, from `lock_state`.
+            force: instead of the ticket: repair the document. One that is sound is left as it is.
+
+        Returns:
+            Whether the entry was there and is gone now; with `force`, whether the document was broken.
+
+        Raises:
+            CorruptRow: the document is broken, and a ticket was given.
+            OutcomeUnknown: no answer came; look at the lock's state.
+            ConfigurationError: neither a ticket nor `force` was given, or both. No request has been made.
+
+        Cost: 1 read and 1 write.
+        """
+        row = cls._target_of(hash_key, range_key).row
+        if force is (ticket is not None):
+            raise ConfigurationError("break_lock() takes the ticket of an entry, or force=True to repair the document.")
+        return inspection.repair(row) if ticket is None else inspection.break_entry(row, ticket)
+
+
+class LockableModel(LockableMixin, Model):
+    """A PynamoDB `Model` with locks and versions. See `LockableMixin` and `VersionedMixin`."""

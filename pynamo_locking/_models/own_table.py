@@ -1,0 +1,128 @@
+"""Tables of the package's own rows: billed on demand, cleaned up by DynamoDB's TTL."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import TableError
+from typing_extensions import override
+
+from pynamo_locking._core.error_codes import TABLE_EXISTS
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import answers
+from pynamo_locking._items.keys import check_place
+from pynamo_locking._models import administration
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+if TYPE_CHECKING:
+    _Base = Model
+else:
+    _Base = object
+
+
+logger: logging.Logger = logging.getLogger("pynamo_locking")
+
+
+class OwnTable(_Base):
+    """Creates a table so that nobody has to think about it."""
+
+    @override
+    @classmethod
+    def create_table(
+        cls,
+        wait: bool = True,
+        read_capacity_units: int | None = None,
+        write_capacity_units: int | None = None,
+        billing_mode: str | None = None,
+        ignore_update_ttl_errors: bool = False,
+        *,
+        enable_ttl: bool = False,
+    ) -> None:
+        """Create the table, billed on demand, with TTL enabled. Does nothing if that is so already.
+
+        Safe to call twice, and from several processes at once. A table that is there already is compared before
+        anything is changed, and TTL is enabled for it only if it has no item: where other programs have items, those
+        that carry an attribute of that name would be deleted. If it is left off, a warning is logged.
+
+        Args:
+            wait: until the table can be used. True here, since TTL cannot be enabled before.
+            read_capacity_units: as for PynamoDB's `Model.create_table`.
+            write_capacity_units: as there.
+            billing_mode: as there; ``"PAY_PER_REQUEST"`` unless `Meta` or an argument says otherwise.
+            ignore_update_ttl_errors: as there; also if TTL is enabled for another attribute.
+            enable_ttl: enable it for a table that is there already, whatever is in it.
+
+        Raises:
+            ConfigurationError: the table has other keys, or its TTL is enabled for another attribute; or the class has
+                no ``Meta.table_name``. Nothing was changed.
+            TableError: DynamoDB refused a request.
+
+        Cost: 1 DescribeTable to find the table missing, a CreateTable, and what it takes to enable TTL. 1
+        DescribeTable more and 1 DescribeTimeToLive for a table that is there; if its TTL is off, 1 scan of a single
+        item.
+        """
+        check_place(cls)
+        if billing_mode is None and not hasattr(cls.Meta, "billing_mode") and read_capacity_units is None:
+            billing_mode = "PAY_PER_REQUEST"
+        is_new = not cls.exists()
+        try:
+            if is_new:
+                super().create_table(
+                    wait, read_capacity_units, write_capacity_units, billing_mode, ignore_update_ttl_errors
+                )
+                return
+        except TableError as error:
+            if answers.code_of(error.cause) != TABLE_EXISTS:
+                raise  # else another process was faster, and the table is as new as one of ours
+        administration.check_keys(cls, wait=wait)
+        try:
+            is_enabled = cls._has_ttl()
+        except (TableError, ConfigurationError):
+            if not ignore_update_ttl_errors:
+                raise
+            return
+        if is_enabled:
+            return
+        if is_new or enable_ttl or administration.is_empty(cls):
+            cls.update_ttl(ignore_update_ttl_errors)
+            return
+        logger.warning(
+            "TTL of the table %s is off, and was left off, since the table has items: what expires there is kept for "
+            "ever. If nothing else is stored in it, call create_table(enable_ttl=True).",
+            cls.Meta.table_name,
+        )
+
+    @override
+    @classmethod
+    def update_ttl(cls, ignore_update_ttl_errors: bool) -> None:
+        """Enable TTL, unless it is enabled, whatever is in the table.
+
+        Raises:
+            ConfigurationError: the table has other keys, or its TTL is enabled for another attribute.
+            TableError: DynamoDB refused a request. Not with `ignore_update_ttl_errors`, and then not the latter.
+        """
+        administration.check_keys(cls, wait=False)
+        try:
+            if not cls._has_ttl():
+                super().update_ttl(ignore_update_ttl_errors=False)
+        except (TableError, ConfigurationError) as error:
+            if not (ignore_update_ttl_errors or "already enabled" in str(error)):  # by another process
+                raise
+
+    @classmethod
+    def _has_ttl(cls) -> bool:
+        attribute = cls._ttl_attribute()  # type: ignore[no-untyped-call]
+        try:
+            found = administration.ttl_of(cls)
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            raise TableError(f"Failed to describe TTL on table: {error}", error) from error
+        if attribute is not None and found not in (None, attribute.attr_name):
+            raise ConfigurationError(
+                f"TTL of the table {cls.Meta.table_name!r} is enabled for the attribute {found!r}, and {cls.__name__} "
+                f"needs it for {attribute.attr_name!r}; a table has one. Nothing was changed. Name another table in "
+                f"Meta.table_name, or switch TTL of this one off first."
+            )
+        return attribute is None or found is not None

@@ -1,0 +1,312 @@
+"""PynamoDB's TransactWrite, with the guards of versions, locks and expiry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.constants import ITEM
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.transactions import TransactWrite as PynamoTransactWrite
+from typing_extensions import override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.limits import MOST_ACTIONS
+from pynamo_locking._io import answers, connections, event_stream, runtime
+from pynamo_locking._items import knowledge, versions
+from pynamo_locking._items.keys import ItemKey
+from pynamo_locking._locks import guards
+from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._writes import reports
+from pynamo_locking._writes.assembly import Assembly
+from pynamo_locking._writes.native import Commit, TransactAction
+from pynamo_locking._writes.plans import plan_check
+from pynamo_locking._writes.write import CHECK
+from pynamo_locking._writes.writers import FreeItem, GuardedItem
+from pynamo_locking.exceptions import also
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._writes.write import Write
+
+
+class TransactWrite(PynamoTransactWrite):
+    """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
+
+    Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
+
+    * `save` takes `add_version_condition`, and `read` makes an item that is not written part of what is
+      checked.
+    * The `cancellation_reasons` of an error have the order in which the actions were added.
+    * A lost answer is resolved with the transaction's own token, which DynamoDB knows for ten minutes.
+      A transaction that is cancelled for another one's sake, or a limit's, is sent up to nine times, with
+      pauses of full jitter that last at most 9.1 s together.
+    * It can be committed once. An empty one sends nothing.
+    * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
+
+    All of these come when the ``with`` block ends. If the block raises, nothing is sent.
+
+    Args:
+        client_request_token: names the transaction, so that an application can repeat it within ten
+            minutes from the same copies of its items, outside of locks; a new one unless given.
+        **options: those of PynamoDB's class, above all `connection`.
+
+    Raises:
+        StaleVersion: the stored version of an item is another one; also a `TransactWriteError`.
+        ItemLocked: somebody else holds the lock of an item; also a `TransactWriteError`.
+        LockLost: a lock of ours is gone; nothing was written.
+        Conflict: a condition of the caller's own failed; also a `TransactWriteError`.
+        TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
+        OutcomeUnknown: no answer tells whether it was applied; also a `TransactWriteError`.
+        TransactWriteError: DynamoDB refused the transaction for another reason.
+        ConfigurationError: it was committed before. Or it is more than a transaction can be: more than 100 actions, or
+            two for one item; also a `TransactWriteError`.
+
+    Cost: 1 transactional write, two write units for each KB of each action.
+    """
+
+    def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
+        super().__init__(client_request_token or runtime.current.token(), **options)
+        connections.note(self._connection)
+        self._has_own_token = client_request_token is None
+        self._is_committed = False
+        self._assembly = Assembly()
+        self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
+
+    @override
+    def condition_check(
+        self, model_cls: type[Model], hash_key: Any, range_key: Any = None, condition: Condition | None = None
+    ) -> None:
+        """Check a condition on an item that is not written. See PynamoDB's `TransactWrite.condition_check`."""
+        if condition is None:
+            raise TypeError("`condition` cannot be None")
+        lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
+        if lock is None or not issubclass(model_cls, GuardedMixin):
+            kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
+            self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}))
+            return
+        # A transaction of many items may have decided what is not stored yet.
+        condition &= guards.unmarked(lock.attr_name)
+        kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
+        kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
+        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}, row=row))
+
+    def read(self, item: Model) -> None:
+        """Check that an item is still the one that was read, without writing it.
+
+        Whoever decides by one item and writes another needs this: two such transactions could both be
+        right by what they read, and wrong together (write skew). An item that the transaction writes as
+        well, with its version, needs no check of its own.
+
+        Args:
+            item: an instance whose model has a version. One that was never stored is checked to be absent.
+
+        Raises:
+            ConfigurationError: the model has no version.
+
+        Source: JPA's ``LockModeType.OPTIMISTIC``.
+        """
+        if not isinstance(item, GuardedMixin) or versions.shape_of(type(item)).attribute is None:
+            raise ConfigurationError(
+                f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
+                f"or LockableModel, and declare a VersionAttribute."
+            )
+        write, key = plan_check(item), _key_of(item)
+        written = self._assembly.actions.get(key)
+        if written is not None and written.write is not None and written.write.part.is_checked:
+            _check_same_copy(written, write)
+            return
+        self._make_room(key, write)
+        self._assembly.add_check(key, write, None if item._lock_attribute() is None else item._lock_row_of_item())
+
+    @override
+    def save(
+        self,
+        model: Model,
+        condition: Condition | None = None,
+        return_values: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
+        writer = self._writer_of(model)
+        if isinstance(model, GuardedMixin):
+            condition = model._kept(condition)
+        if writer is not None:
+            write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
+            self._add_write(writer, write)
+            return
+        if add_version_condition:
+            kwargs = model.get_save_kwargs_from_instance(condition, return_values)
+        else:  # a stock model: PynamoDB has no way to leave the version out
+            keys, arguments = model._get_save_args(condition, add_version_condition=False)
+            arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
+            kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
+        self._add(_key_of(model), TransactAction({"Put": kwargs}))
+        self._models_for_version_attribute_update.append(model)
+
+    @override
+    def update(
+        self,
+        model: Model,
+        actions: list[Action],
+        condition: Condition | None = None,
+        return_values: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        """Update an item. See PynamoDB's `TransactWrite.update`."""
+        writer = self._writer_of(model)
+        if isinstance(model, GuardedMixin):
+            condition = model._kept(condition, actions)
+        if writer is not None:
+            self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
+            return
+        kwargs = model.get_update_kwargs_from_instance(
+            [*actions], condition, return_values, add_version_condition=add_version_condition
+        )
+        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Update": kwargs}))
+        self._models_for_version_attribute_update.append(model)
+
+    @override
+    def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Delete an item. See PynamoDB's `TransactWrite.delete`."""
+        writer = self._writer_of(model)
+        if writer is not None:
+            self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
+            return
+        kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
+        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Delete": kwargs}))
+
+    def _writer_of(self, model: Model) -> FreeItem | None:
+        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        if writer is not None and not self._has_own_token:
+            writer.token = str(self._client_request_token)
+        return writer
+
+    def _add_write(self, writer: FreeItem, write: Write) -> None:
+        key = _key_of(write.item)
+        unguarded = self._assembly.unguarded(writer) if isinstance(writer, GuardedItem) else []
+        for own in unguarded:
+            if ItemKey.of(own.row.table, own.row.key) in self._assembly.actions:
+                raise _checked_already(own)
+        self._make_room(key, write, needed=1 + len(unguarded))
+        self._assembly.add_write(key, writer, write)
+
+    def _add(self, key: ItemKey, action: TransactAction) -> None:
+        for own in self._assembly.rows:
+            if ItemKey.of(own.row.table, own.row.key) == key:
+                raise _checked_already(own)
+        self._make_room(key, action.write)
+        self._assembly.actions[key] = action
+
+    def _make_room(self, key: ItemKey, write: Write | None, needed: int = 1) -> None:
+        """Refuse what DynamoDB would refuse, before anything is noted anywhere."""
+        self._check_open()
+        before = self._assembly.actions.get(key)
+        if before is not None:
+            _check_replaces(before, write, key)
+        elif len(self._assembly.actions) + len(self._assembly.rows) + needed > MOST_ACTIONS:
+            raise _invalid(
+                f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
+                f"counts twice). Use several, or guarded_batch().",
+                key[0],
+            )
+
+    def _check_open(self) -> None:
+        if self._is_committed:
+            raise ConfigurationError(
+                "this transaction has been committed (or refused) already, and can be committed once only: "
+                "make a new TransactWrite."
+            )
+
+    @override
+    def _commit(self) -> Any:
+        self._check_open()
+        self._is_committed = True
+        if not self._assembly.actions:
+            return {}
+        self._assembly.before_commit()
+        try:
+            with self._assembly.last_under_locks():
+                data = self._send()
+        except Exception as error:
+            self._assembly.note_refusal(error)
+            if event_stream.listeners:
+                actions = list(self._assembly.actions.values())
+                reports.commit_failed(str(self._client_request_token), _table_of(actions), error)
+            raise
+        for model in self._models_for_version_attribute_update:
+            model.update_local_version_attribute()
+        self._assembly.note_commit()
+        return data
+
+    def _send(self) -> dict[str, Any]:
+        commit = Commit(
+            self._connection,
+            list(self._assembly.actions.values()),
+            self._assembly.guards,
+            str(self._client_request_token),
+            may_change_token=self._has_own_token,
+            options={
+                "return_consumed_capacity": self._return_consumed_capacity,
+                "return_item_collection_metrics": self._return_item_collection_metrics,
+            },
+        )
+        try:
+            return commit.send()
+        finally:
+            self._refusals = commit.refusals
+            self._client_request_token = commit.token
+
+
+def _check_replaces(before: TransactAction, write: Write | None, key: ItemKey) -> None:
+    """Refuse a second action on an item, unless it is a write with the check that the first one was."""
+    is_read = before.write is not None and before.write.operation is CHECK
+    if not (is_read and write is not None and write.part.is_checked):
+        raise _invalid(
+            f"a transaction allows one action for each item, and this one has two for {key}: join them.", key.table
+        )
+    _check_same_copy(before, write)
+
+
+def _invalid(message: str, table: str) -> ConfigurationError:
+    """Return the error for what DynamoDB would refuse."""
+    return also(ConfigurationError, TransactWriteError)(message, cause=answers.invalid(message, table))
+
+
+def _check_same_copy(before: TransactAction, write: Write) -> None:
+    """Refuse to read one state of an item and write another: one of the copies is old."""
+    if before.write is not None and before.write.part.before != write.part.before:
+        raise knowledge.stale(
+            write.item,
+            TransactWriteError,
+            "is in the transaction twice, as two copies that differ: one of them is old.",
+        )
+
+
+def _table_of(actions: Sequence[TransactAction]) -> str:
+    """Return the table of the first action."""
+    table: str = next(iter(actions[0].request.values()))["TableName"]
+    return table
+
+
+def _key_of(item: Model) -> ItemKey:
+    attributes = item._hash_key_attribute(), item._range_key_attribute()
+    pairs = zip(attributes, item._get_hash_range_key_serialized_values(), strict=True)
+    key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in pairs if attribute is not None}
+    return ItemKey.of(item._get_connection().table_name, key)
+
+
+def _checked_already(own: OwnEntry) -> ConfigurationError:
+    """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
+    return _invalid(
+        f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it.",
+        own.row.table,
+    )

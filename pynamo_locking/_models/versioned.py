@@ -1,0 +1,182 @@
+"""Models whose items carry a version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.exceptions import DoesNotExist
+from typing_extensions import Self
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import backoff, is_count
+from pynamo_locking._io import runtime
+from pynamo_locking._items import versions
+from pynamo_locking._models.batches import GuardedBatch
+from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._writes.writers import FreeItem
+from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionConflict, gave_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb.expressions.condition import Condition
+
+
+class VersionedMixin(GuardedMixin):
+    """Adds optimistic locking to a model: put it right before `Model` in the bases.
+
+    ::
+
+        class Office(VersionedMixin, Model):
+            class Meta:
+                table_name = "offices"
+
+            office_id = UnicodeAttribute(hash_key=True)
+            name = UnicodeAttribute()
+            version = VersionAttribute()
+
+    `LockableModel` has all of this as well. Everything that PynamoDB does with a version stays as it is,
+    and in addition:
+
+    * a write that is refused says what is stored (`StaleVersion.current`), at no cost;
+    * a version only goes up, also with ``add_version_condition=False`` and with objects that carry a key alone;
+    * a write whose answer was lost is known again by its id, and an item that was deleted and created
+      again is not taken for the old one.
+    """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "touch", "guarded_batch"})
+
+    @classmethod
+    def modify(
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        change: Callable[[Self], object] | None = None,
+        *,
+        attempts: int = 10,
+        condition: Condition | None = None,
+        create: bool = False,
+        consistent_read: bool = True,
+    ) -> Self:
+        """Read an item, change it, save it; again from the stored item if somebody else was faster.
+
+        ``Account.modify("a-1", change=lambda account: account.add(10))``; with a model that has no range
+        key, the function may be the second argument.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            change: gets the item and changes it in place. It may be called `attempts` times, each time
+                with a fresh item. What it returns is ignored; if it raises, nothing is written.
+            attempts: how often to try before giving up; 10 unless set. The second one follows at once, with
+                the item that the refusal brought; before each other one there is a pause of full jitter, up to
+                0.1 s, doubled each time, at most 2 s, and the item is read again.
+            condition: has to be true as well; if it is not, there is no other attempt.
+            create: begin with a new instance where there is no item; otherwise that is an error.
+            consistent_read: whether the first read is consistent.
+
+        Returns:
+            The item as it was saved.
+
+        Raises:
+            DoesNotExist: there is no such item, and `create` is False.
+            StaleVersion, ItemLocked, TransactionConflict: the last one, after as many attempts; the message says so.
+            Conflict: the condition was not met.
+            OutcomeUnknown: no answer tells whether it was saved.
+            ConfigurationError: the model has no version.
+
+        Cost: 1 read and 1 write; 1 write for a second attempt, and 1 read and 1 write for each other one.
+        """
+        if change is None and callable(range_key):
+            range_key, change = None, range_key
+        cls._check_modify(change, attempts)
+        assert change is not None  # noqa: S101 - checked
+        item = cls._read_or_create(hash_key, range_key, create=create, consistent_read=consistent_read)
+        for attempt in range(1, attempts + 1):
+            change(item)
+            try:
+                item.save(condition)
+            except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
+                if attempt == attempts:
+                    gave_up(conflict, "modify()", attempts)
+                    raise
+                item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
+            else:
+                return item
+        raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    def _check_modify(cls, change: object, attempts: int) -> None:
+        if versions.shape_of(cls).attribute is None:
+            raise ConfigurationError(
+                f"{cls.__name__} has no version, so modify() could not tell whether somebody else wrote meanwhile: "
+                f"declare `version = VersionAttribute()`."
+            )
+        if not callable(change):
+            raise ConfigurationError(f"modify() needs a function that changes the item: change={change!r}.")
+        if not is_count(attempts):
+            raise ConfigurationError(f"modify() needs at least one attempt, not {attempts!r}.")
+
+    @classmethod
+    def _read_or_create(cls, hash_key: Any, range_key: Any, *, create: bool, consistent_read: bool = True) -> Self:
+        try:
+            return cls.get(hash_key, range_key, consistent_read=consistent_read)
+        except DoesNotExist:
+            if not create:
+                raise
+            return cls(hash_key, range_key)
+
+    @classmethod
+    def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
+        """Return the item that a first refusal brought: nothing is as fresh. After a pause it would be old."""
+        is_first = attempt == 1 and isinstance(conflict, StaleVersion)
+        return conflict.current if is_first else None
+
+    @classmethod
+    def _read_later(cls, hash_key: Any, range_key: Any, attempt: int, create: bool) -> Self:  # noqa: FBT001
+        runtime.current.sleep(backoff(attempt - 1, runtime.current.jitter()))
+        return cls._read_or_create(hash_key, range_key, create=create)
+
+    def touch(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Count the version up and change nothing else, so that everybody who has read the item must read again.
+
+        For whoever changes something that belongs to the item and is stored elsewhere.
+
+        Args:
+            condition: has to be true as well.
+            add_version_condition: with False it counts whatever the stored version.
+
+        Raises:
+            StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`; also if there is no item.
+            ConfigurationError: the model has no version.
+
+        Cost: 1 write. Source: JPA's ``LockModeType.OPTIMISTIC_FORCE_INCREMENT``.
+        """
+        if versions.shape_of(type(self)).attribute is None:
+            raise ConfigurationError(f"{type(self).__name__} has no version that touch() could count up.")
+        is_there = self.get_attributes()[str(self._hash_keyname)].exists()
+        whole = is_there if condition is None else condition & is_there
+        (self._writer() or FreeItem(self)).touch(whole, checks_version=add_version_condition)
+
+    @classmethod
+    def guarded_batch(
+        cls,
+        *,
+        transactions: bool = False,
+        workers: int = 8,
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> GuardedBatch[Self]:
+        """Return a context in which to collect any number of saves and deletes, which keep their conditions.
+
+        See `GuardedBatch`. Nothing is sent before the ``with`` block ends, and nothing at all if it raises.
+
+        Args:
+            transactions: write in native transactions of up to 100, each all or none, at two write units
+                for each KB; otherwise one by one, in parallel.
+            workers: how many requests at once.
+            on_progress: called after each request with the number of writes done and of all.
+
+        Raises:
+            BatchError: some writes were not applied; its `results` say which, and why.
+        """
+        return GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)

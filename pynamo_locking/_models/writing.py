@@ -1,0 +1,321 @@
+"""The writes that DynamoDB refuses once the version has changed or the lock is lost, and reads that notice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from pynamodb.models import BatchWrite
+from typing_extensions import Self, override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.queue import LockState
+from pynamo_locking._io import answers
+from pynamo_locking._items import knowledge, versions
+from pynamo_locking._locks import context
+from pynamo_locking._models.attributes import LockAttribute
+from pynamo_locking._models.reading import ReadingMixin
+from pynamo_locking._writes.write import DELETE
+from pynamo_locking._writes.writers import EmbeddedItem, FreeItem, GuardedItem, put_document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._writes.write import Write
+
+_M = TypeVar("_M", bound="GuardedMixin")
+
+
+#: Where an instance that is being written keeps the entry under which it is.
+_WRITES_UNDER: Final = "_pynamo_locking_writes_under"
+
+
+class _Unguarded(BatchWrite[_M]):
+    @override
+    def save(self, put_item: _M) -> None:
+        knowledge.forget(put_item)  # what is stored then has no write id
+        lock = put_item._lock_attribute()
+        if put_item._lock_creates_item and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
+            lock.__set__(put_item, LockState(raw={}))  # by which the row is known
+        super().save(put_item)
+
+
+class GuardedMixin(ReadingMixin):
+    """What every mixin of this package does with reads and writes.
+
+    Each part (version, lock, expiry) is there if the model has it. A model without any of them is read and
+    written as PynamoDB does.
+    """
+
+    _hides_expired: ClassVar[bool] = False
+
+    def _writer(self) -> FreeItem | None:
+        """Return how this item is written, and note the entry under which it is going to be; None: as PynamoDB does."""
+        writer = self._find_writer()
+        vars(self).pop(_WRITES_UNDER, None)
+        if (own := getattr(writer, "own", None)) is not None:
+            vars(self)[_WRITES_UNDER] = own
+        return writer
+
+    def _was_written(self) -> None:
+        """Make the other instances of the item under the same lock old. See `Copies`."""
+        own: OwnEntry | None = vars(self).pop(_WRITES_UNDER, None)
+        if own is not None:
+            own.copies.note_write(self)
+
+    def _find_writer(self) -> FreeItem | None:
+        attribute = self._lock_attribute()
+        if attribute is not None:
+            row = self._lock_row_of_item()
+            return EmbeddedItem(self, attribute, row, self._own_entry(row))
+        owns = self._own_entries_elsewhere()
+        if owns:
+            return GuardedItem(self, *owns)
+        shape = versions.shape_of(type(self))
+        has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
+        return FreeItem(self) if has_parts else None
+
+    def _own_entries_elsewhere(self) -> list[OwnEntry]:
+        """Return those of its own lock and of a range in which it lies: both may be lost, and have to be checked."""
+        if not self._may_be_held_elsewhere():
+            return []
+        own, around = self._own_entry(self._lock_row_of_item()), self._range_entry()
+        return [each for each in (own, around) if each is not None]
+
+    def _kept(
+        self,
+        condition: Condition | None,
+        actions: Sequence[Action] | None = None,  # noqa: ARG002 - for those who override it
+    ) -> Condition | None:
+        """Return the condition of a save or an update in a transaction, with what has to stay as it is stored.
+
+        Raises:
+            ConfigurationError: it cannot be written in this way.
+        """
+        return condition
+
+    # Guarded writes
+
+    @override
+    def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
+        """Save the item, guarded by its version and its lock. See PynamoDB's `Model.save`.
+
+        A save whose answer was lost is recognised by its write id, in an item that has them.
+
+        Args:
+            condition: has to be true as well.
+            add_version_condition: with False the item is overwritten whatever its version; the stored
+                version still goes up by one, never back.
+
+        Returns:
+            DynamoDB's response; where its answer was lost, the stored item under ``"Attributes"``. Empty
+            where the write was a transaction.
+
+        Raises:
+            StaleVersion: the stored version is another one, nothing was written; also a `PutError`.
+            ItemLocked: somebody else holds the item's embedded lock; also a `PutError`.
+            LockLost: we held the lock and lost it; nothing was written.
+            Conflict: the caller's condition failed; also a `PutError`.
+            TransactionConflict: transactions kept the item busy; also a `PutError`.
+            OutcomeUnknown: no answer tells whether it was written; also a `PutError`.
+            PutError: DynamoDB refused the write for another reason.
+
+        Cost: 1 write, no read, also when it is refused. With the lock in a row of its own: 1 transaction
+        of two writes inside the lock.
+        """
+        written = self._writer()
+        if written is None:
+            return super().save(condition, add_version_condition=add_version_condition)
+        data: dict[str, Any] = written.save(condition, checks_version=add_version_condition)
+        return data
+
+    @override
+    def update(
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> Any:
+        """Update the item, guarded by its version and its lock. See PynamoDB's `Model.update`.
+
+        The list of actions is not changed. Errors are those of `save`, as `UpdateError`.
+
+        With ``add_version_condition=False`` and actions that count (`add`, `append`, `increment`) a
+        second copy would count twice. Such an update of an item with write ids is therefore sent once
+        only: where its answer is lost, the item is read, and either shows the write, or the outcome is unknown.
+
+        Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
+        (`StaleVersion`, nothing is sent) until it is read again: its copy here may lack that update. The same holds
+        where the lock is in a row of its own and the read after the transaction got no answer: a warning is logged
+        then, and the copy keeps its old attributes.
+
+        Cost: 1 write. With the lock in a row of its own: 1 transaction and 1 read inside the lock.
+        """
+        written = self._writer()
+        if written is None:
+            return super().update(actions, condition, add_version_condition=add_version_condition)
+        return written.update(actions, condition, checks_version=add_version_condition)
+
+    @override
+    def delete(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> Any:
+        """Delete the item, guarded by its version and its lock. See PynamoDB's `Model.delete`.
+
+        An embedded lock goes with its item: everybody who waits for it gets `ItemNotFound`. Errors are
+        those of `save`, as `DeleteError`.
+
+        A delete that had to be sent again and then finds no item counts as done, whoever it was: the item
+        in the version that was read is gone. To find out *who* deletes it, mark the item by an update first.
+
+        Cost: 1 write. With the lock in a row of its own: 1 transaction inside the lock.
+        """
+        written = self._writer()
+        if written is None:
+            return super().delete(condition, add_version_condition=add_version_condition)
+        return written.delete(condition, checks_version=add_version_condition)
+
+    @override
+    def refresh(self, consistent_read: bool = False) -> None:
+        """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
+
+        A copy that was read under a lock since lost or released starts afresh. One that was made old by a write of
+        another instance under the same lock can be saved again.
+        """
+        vars(self).pop(_WRITES_UNDER, None)  # of a write that failed
+        own: OwnEntry | None = vars(self).get(context.OWN_ENTRY)
+        if own is not None and not own.possession.is_held:
+            del vars(self)[context.OWN_ENTRY]
+        target = self._target_held_here(*self._key_values())
+        if target is None or not target.is_elsewhere:
+            with answers.readable_errors():
+                super().refresh(consistent_read or target is not None)
+            return
+        fresh = target.read()
+        if type(fresh) is not type(self):
+            raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
+        self.attribute_values: dict[str, Any] = fresh.attribute_values
+        knowledge.copy_knowledge(fresh, self)
+
+    @override
+    @classmethod
+    def batch_write(cls, auto_commit: bool = True, *, unguarded: bool = False) -> BatchWrite[Self]:
+        """Write many items without any condition, which has to be asked for by name. See `guarded_batch`.
+
+        Args:
+            auto_commit: see PynamoDB's `Model.batch_write`.
+            unguarded: must be True if the model has a version or a lock: a BatchWriteItem has no conditions,
+                so it overwrites newer versions, locks, and the items that others hold.
+
+        Raises:
+            ConfigurationError: without ``unguarded=True``.
+        """
+        if not unguarded and (cls._version_attribute_name is not None or cls._has_lock_place()):
+            raise ConfigurationError(
+                f"batch_write() of {cls.__name__} would overwrite locks and newer versions: a BatchWriteItem has no "
+                f"conditions. Use guarded_batch(), or pass unguarded=True."
+            )
+        return _Unguarded(cls, auto_commit)
+
+    # PynamoDB's own TransactWrite asks for these
+
+    def _writer_without_row(self) -> FreeItem | None:
+        writer = self._writer()
+        if isinstance(writer, GuardedItem):
+            raise ConfigurationError(
+                f"{writer.own.row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
+                f"that row. Use pynamo_locking.TransactWrite."
+            )
+        return writer
+
+    def _handed_out(
+        self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
+    ) -> dict[str, Any]:
+        """Return a request that somebody else will send, and who will call `update_local_version_attribute`."""
+        if write.operation is not DELETE:  # of which PynamoDB tells nobody
+            knowledge.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
+        del kwargs["ReturnValuesOnConditionCheckFailure"]
+        if return_values_on_condition_failure is not None:
+            kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
+        return kwargs
+
+    @override
+    def get_save_kwargs_from_instance(
+        self, condition: Condition | None = None, return_values_on_condition_failure: str | None = None
+    ) -> dict[str, Any]:
+        """Build the Put of PynamoDB's own TransactWrite: an embedded lock must be as it was loaded."""
+        writer = self._writer_without_row()
+        if writer is None:
+            return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
+        return self._handed_out(*writer.put(condition), return_values_on_condition_failure)
+
+    @override
+    def get_update_kwargs_from_instance(
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> dict[str, Any]:
+        """Build the Update of PynamoDB's own TransactWrite, with all guards."""
+        writer = self._writer_without_row()
+        if writer is None:
+            return super().get_update_kwargs_from_instance(
+                [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition
+            )
+        write = writer.plan_update(actions, condition, checks_version=add_version_condition)
+        return self._handed_out(write, writer.action(write)["Update"], return_values_on_condition_failure)
+
+    @override
+    def get_delete_kwargs_from_instance(
+        self,
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> dict[str, Any]:
+        """Build the Delete of PynamoDB's own TransactWrite, with all guards."""
+        writer = self._writer_without_row()
+        if writer is None:
+            return super().get_delete_kwargs_from_instance(
+                condition, return_values_on_condition_failure, add_version_condition=add_version_condition
+            )
+        write = writer.plan_delete(condition, checks_version=add_version_condition)
+        if isinstance(writer, EmbeddedItem) and writer.own is not None:
+            writer.own.expect_delete(expected=True)  # whenever that is sent; nobody tells us
+        return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
+
+    @override
+    def update_local_version_attribute(self) -> None:
+        """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
+        super().update_local_version_attribute()  # type: ignore[no-untyped-call]
+        knowledge.take_expected(self)
+        state = put_document(self)
+        if state is not None:
+            name = next(name for name, a in self.get_attributes().items() if isinstance(a, LockAttribute))
+            self.attribute_values[name] = state
+        self._was_written()
+
+    @override
+    def deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
+        """Load what DynamoDB has stored, which is the answer to an update. See PynamoDB's `Model.deserialize`."""
+        super().deserialize(attribute_values)
+        self._was_written()
+
+    # What came from DynamoDB brings its write id along
+
+    @override
+    @classmethod
+    def from_raw_data(cls, data: dict[str, Any]) -> Self:
+        """Return an instance for a stored item. See PynamoDB's `Model.from_raw_data`."""
+        item = super().from_raw_data(data)
+        knowledge.remember(item, data)
+        return item
+
+    @override
+    def _container_deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
+        super()._container_deserialize(attribute_values)
+        knowledge.remember(self, attribute_values)

@@ -1,0 +1,1 @@
+"""Any number of items, all or none."""

@@ -1,0 +1,253 @@
+"""Chooses the path of a commit, and takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core import commit_paths, limits
+from pynamo_locking._core.commit_paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import event_stream, header_requests
+from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._items import images
+from pynamo_locking._transactions.long_commit import LongCommit, assemble, key_size
+from pynamo_locking._transactions.marking import can_be_marked
+from pynamo_locking._transactions.member_writes import Unread
+from pynamo_locking._transactions.validation import item_size, validate
+from pynamo_locking._writes import reports
+from pynamo_locking._writes.assembly import Assembly
+from pynamo_locking._writes.native import Commit, TransactAction
+from pynamo_locking._writes.write import DELETE
+from pynamo_locking._writes.writers import GuardedItem
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown, TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamodb.connection import Connection
+
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._transactions.options import TransactionOptions
+
+#: For how long an idempotency key is known, in seconds.
+KEY_TTL_S: Final = 24 * 3600
+
+
+class Committing:
+    """The commit of some items.
+
+    Args:
+        members: all of the transaction, in any order.
+        options: how.
+
+    Attributes:
+        path: the one that it takes; empty before.
+    """
+
+    def __init__(self, members: Sequence[Member], options: TransactionOptions) -> None:
+        taking_part = [member for member in members if member.write is not None or member.is_read]
+        self._members = sorted(taking_part, key=lambda member: repr(member.identity))
+        self._options = options
+        self._long: LongCommit | None = None
+        self._assembly: Assembly | None = None
+        self.path = ""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known to be committed, although what came afterwards was interrupted."""
+        return self._long is not None and self._long.is_decided
+
+    def plan(self) -> Plan:
+        """Return which path it will take.
+
+        Raises:
+            ConfigurationError: too many items cannot carry a mark, or there is no table of transactions.
+        """
+        try:
+            extra = self._extra_actions()
+            is_long = len(self._members) + extra > limits.MOST_ACTIONS
+            table = None if self._options.header_table is None else self._options.header_table.table
+            plan = choose([_facts(member, table, is_long=is_long) for member in self._members], extra=extra)
+        except CannotBeStaged as error:
+            raise _too_large(error) from error
+        self._check_places()
+        if self._options.header_table is None and (
+            plan.path is CommitPath.LONG or self._options.idempotency_key is not None
+        ):
+            raise ConfigurationError(
+                "a transaction of more than 100 actions, or with an idempotency key, needs a TransactionTable: pass it "
+                "to transaction(), or name it in Meta.transaction_table of a model."
+            )
+        return plan
+
+    def direct(self) -> list[Member]:
+        """Return the items that the deciding transaction writes itself."""
+        return [self._members[i] for i in self.plan().direct]
+
+    def _check_places(self) -> None:
+        """Refuse items that no native transaction could include."""
+        connections = [member.item._get_connection().connection for member in self._members]
+        if self._options.header_table is not None:
+            connections.append(self._options.header_table.connection)
+        places = {(connection.region, connection.host) for connection in connections}
+        if len(places) > 1:
+            named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
+            raise ConfigurationError(
+                f"the items of a transaction, and its TransactionTable, have to be in one Region and on one host: "
+                f"they are in {named}."
+            )
+
+    def _extra_actions(self) -> int:
+        writers = [member.writer for member in self._members]
+        guarded = [writer for writer in writers if isinstance(writer, GuardedItem)]
+        locked_rows = {own.row.identity for writer in guarded for own in writer.owns}
+        return len(locked_rows) + (self._options.idempotency_key is not None)
+
+    def run(self) -> bool:
+        """Commit; tell whether it was committed before, under the same idempotency key.
+
+        Raises:
+            Conflict: in one of its kinds; nothing was written.
+            OutcomeUnknown: nothing tells whether it was committed.
+        """
+        plan = self.plan()
+        self.path = plan.path.value
+        try:
+            if plan.path is CommitPath.READ:
+                self._validate()
+            elif plan.path is CommitPath.SINGLE:
+                self._write_one()
+            elif plan.path is CommitPath.NATIVE:
+                self._write_together()
+            elif plan.path is CommitPath.LONG:
+                self._write_long(plan)
+        except (Conflict, OutcomeUnknown, TransactWriteError) as error:
+            found = self._found_key()
+            if found is None:
+                if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # of which the write itself has told
+                    reports.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
+                raise
+            if found == self._options.id:
+                self._note_commit()
+            return found != self._options.id
+        return False
+
+    def _note_commit(self) -> None:
+        """It was committed, although no answer said so: make the instances what they are now."""
+        if self._long is not None:
+            self._long.conclude()
+        elif self._assembly is not None:
+            self._assembly.note_commit()
+
+    def _validate(self) -> None:
+        resolver = Resolver(deadline=self._options.deadline, priority=self._options.priority)
+        try:
+            validate(self._members, resolver, is_snapshot=True)
+        except (StillPending, Unavailable) as reason:
+            raise also(TransactionConflict, TransactWriteError)(f"{reason}. Trying again is safe.") from reason
+
+    def _write_one(self) -> None:
+        [member] = self._members
+        assert member.writer is not None  # noqa: S101 - it has a write
+        member.writer._write(member.final())
+
+    def _write_together(self) -> None:
+        assembly = self._assembly = Assembly()
+        for i, member in enumerate(self._members):
+            assemble(assembly, i, member)
+        assembly.before_commit()
+        try:
+            with assembly.last_under_locks():
+                Commit(
+                    self._connection(),
+                    list(assembly.actions.values()),
+                    [*assembly.guards, *self._key_action()],
+                    self._options.id,
+                    may_change_token=True,
+                    options={},
+                    resolver=Resolver(deadline=self._options.deadline, priority=self._options.priority),
+                ).send()
+        except BaseException as error:
+            assembly.note_refusal(error)
+            raise
+        assembly.note_commit()
+
+    def _connection(self) -> Connection:
+        if not self._members:  # only the key
+            assert self._options.header_table is not None  # noqa: S101 - `plan` checks it
+            return self._options.header_table.connection
+        connection: Connection = self._members[0].item._get_connection().connection
+        return connection
+
+    def _write_long(self, plan: Plan) -> None:
+        self._long = LongCommit(self._members, plan, self._options, extra=self._key_action())
+        try:
+            self._long.run()
+        except CannotBeStaged as error:
+            raise _too_large(error) from error
+
+    # Idempotency keys
+
+    def _key_action(self) -> list[TransactAction]:
+        """Return the action that notes the idempotency key, once."""
+        header_table, key = self._options.header_table, self._options.idempotency_key
+        if header_table is None or key is None:
+            return []
+        return [
+            TransactAction(
+                header_requests.once(header_table, _row_of_key(key), {"id": {"S": self._options.id}}, KEY_TTL_S)
+            )
+        ]
+
+    def _found_key(self) -> str | None:
+        """Return which transaction has left the idempotency key: an earlier one, or this one."""
+        header_table, key = self._options.header_table, self._options.idempotency_key
+        if header_table is None or key is None:
+            return None
+        try:
+            return header_requests.get_once(header_table, _row_of_key(key), lambda row: str(row["id"]["S"]))
+        except Unavailable:
+            return None
+
+
+def _too_large(error: CannotBeStaged) -> ConfigurationError:
+    return ConfigurationError(
+        f"this transaction is too large for one native transaction, and {error}: declare `lock = LockAttribute()` on "
+        f"their models, name the transaction's table in their Meta.transaction_table, read items that expire in the "
+        f"transaction (a mark needs a day), or write at most 99 such items in it."
+    )
+
+
+def _row_of_key(key: str) -> str:
+    return f"key#{key}"
+
+
+def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
+    row, write = member.row, member.write
+    is_deleted = write is not None and write.operation is DELETE
+    after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
+    is_counted = member.writer is not None and member.writer.is_locked  # in the lock, which refuses a second copy
+    size = images.size_of(after)
+    return MemberFacts(
+        is_write=write is not None,
+        is_absent=member.is_absent,
+        can_be_marked=can_be_marked(member, table),
+        wants_direct=size > commit_paths.LARGE_BYTES,
+        needs_token=write is not None and write.is_sent_once and not is_counted,
+        size=size if write is not None else item_size(member),
+        before_size=images.size_of(member.stored),
+        intent_size=_intent_size(member, after) if is_long and write is not None else 0,
+        key_size=0 if row is None else key_size(row),
+    )
+
+
+def _intent_size(member: Member, after: Image) -> int:
+    """Return about what a mark will have to say."""
+    if not after:
+        return 0
+    set_, removed = images.difference(member.stored, after, keys=member.key)
+    return images.size_of(set_) + sum(map(len, removed))

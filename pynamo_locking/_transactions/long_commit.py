@@ -1,0 +1,337 @@
+"""Commits more items than a native transaction holds: header, marks, one decision, finish.
+
+1. The header, *pending*, is acknowledged before anything else.
+2. All items but the direct ones get a mark, which says what they will be. Their values stay as they are.
+3. One native transaction turns the header, and writes the direct items. This decides.
+4. The marked items are finished, by whoever comes first.
+
+Whatever fails before the third step, and whoever dies, the header is turned to *aborted* by a
+compare-and-set, and the marks are dropped. Source: /docs/explanation/transactions.md has the argument.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.commit_paths import keys_in_rows
+from pynamo_locking._core.lease import next_renewal
+from pynamo_locking._core.naming import plain
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import header_requests, lock_document, mark_requests, runtime
+from pynamo_locking._io.pool import Pool
+from pynamo_locking._io.resolver import StillPending
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._items import images
+from pynamo_locking._locks import holding
+from pynamo_locking._models import isolation
+from pynamo_locking._transactions.marking import Marked, Marker, plan_mark
+from pynamo_locking._transactions.validation import validate
+from pynamo_locking._writes.assembly import Assembly, note_applied
+from pynamo_locking._writes.native import Commit, TransactAction
+from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted, TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._transactions.options import TransactionOptions
+
+logger = logging.getLogger("pynamo_locking")
+
+
+class LongCommit:
+    """One commit of the long path.
+
+    Args:
+        members: the items, in the order of their keys.
+        plan: which of them are direct, staged, checked, validated.
+        options: of the transaction.
+        extra: more actions of the decision.
+
+    Attributes:
+        is_decided: whether it is known to be committed.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], plan: Plan, options: TransactionOptions, extra: Sequence[TransactAction]
+    ) -> None:
+        assert options.header_table is not None  # noqa: S101 - `Committing.plan` checks it
+        self._members = members
+        self._plan = plan
+        self._options = options
+        self._header_table = options.header_table
+        self._header = _new_header(options, is_early=bool(plan.validated))
+        self._extra = extra
+        self._done = 0
+        self._beat = 0
+        self._renewed = 0.0
+        self._renewing = runtime.current.mutex()
+        self._failure: BaseException | None = None
+        self._marked: list[Marked] = []
+        self._is_begun = False
+        self._is_sent = False
+        self.is_decided = False
+        self._assembly = Assembly()
+        self._marker = Marker(self._header, options.deadline, self.pulse, lambda: self._failure is not None)
+
+    def run(self) -> None:
+        """Commit, or leave nothing behind.
+
+        Raises:
+            Conflict: in one of its kinds; nothing was written.
+            TransactionAborted: somebody else aborted it; nothing was written.
+            OutcomeUnknown: the header could not be reached after the decision was sent.
+        """
+        self._marked = self._plan_marks()
+        self._header = replace(self._header, items=len(self._marked), rows=self._plan.rows)
+        self._renewed = runtime.current.monotonic()
+        interrupt: BaseException | None = None
+        try:
+            header_requests.begin(self._header_table, self._header)
+            self._is_begun = True
+            self._write_rows()
+            self._run([partial(self._marker.mark, one) for one in self._marked])
+            validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
+            self._decide()
+        except BaseException as error:
+            if not self._give_up(error):
+                if isinstance(error, (Unavailable, StillPending)):
+                    raise self._given_up(error) from error
+                raise
+            interrupt = None if isinstance(error, Exception) else error
+        self.conclude()
+        if interrupt is not None:
+            raise interrupt
+
+    def conclude(self) -> None:
+        """It is committed: make the instances, and the marked items, what they are to be."""
+        self.is_decided = True
+        self._note_commit()
+        self._finish()
+
+    # Before the decision
+
+    def _plan_marks(self) -> list[Marked]:
+        """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
+        id_, staged, name = self._header.id, set(self._plan.staged), header_requests.row_of_changes
+        with isolation.for_commit():
+            return [
+                plan_mark(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
+                for i in self._plan.marked
+            ]
+
+    def _write_rows(self) -> None:
+        """Keep what is needed to find the marks, and what did not fit into them, before the first mark."""
+        for one in self._marked:
+            if one.mark.spill:
+                self.pulse()
+                header_requests.put_row(
+                    self._header_table, one.mark.spill, lock_document.stored_changes(one.mark), expires=False
+                )
+        stored = [_participant(one) for one in self._marked]
+        for number, keys in enumerate(keys_in_rows([key_size(one.row) for one in self._marked])):
+            self.pulse()
+            content = {"items": {"L": [stored[i] for i in keys]}}
+            header_requests.put_row(
+                self._header_table, header_requests.row_of_participants(self._header.id, number), content, expires=True
+            )
+
+    def pulse(self) -> None:
+        """Renew the lease of the header if it is time to.
+
+        Raises:
+            TransactionAborted: it is not pending any more.
+        """
+        with self._renewing:
+            now = runtime.current.monotonic()
+            if now < next_renewal(self._renewed, self._header.lease):
+                return
+            self._beat += 1
+            self._renewed = now
+            stored = header_requests.renew(self._header_table, self._header, self._beat)
+        if stored.state is not State.PENDING:
+            raise self._aborted(stored)
+
+    def _aborted(self, stored: Header) -> TransactionAborted:
+        return also(TransactionAborted, TransactWriteError)(
+            f"the transaction {self._header.id} was aborted by somebody else ({plain(stored.by or 'expired')}); "
+            f"nothing was written. Run it again from the start.",
+            by=stored.by or "expired",
+        )
+
+    def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None] | None = None) -> None:
+        """Do jobs in parallel; after the first failure no other one begins, and all have ended."""
+
+        def guarded(job: Callable[[], object]) -> None:
+            if self._failure is None:
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                    self._failure = error
+
+        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done or self._progress).run()
+        if self._failure is not None:
+            raise self._failure
+
+    def _progress(self, _: int) -> None:
+        self._done += 1
+        if self._options.on_progress is not None:
+            staged = len(self._plan.staged)
+            self._options.on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
+
+    # The decision
+
+    def _decide(self) -> None:
+        self.pulse()
+        self._assemble()
+        to = State.COMMITTED if self._plan.staged else State.FINISHED
+        flip = TransactAction(header_requests.decision(self._header_table, self._header.id, to))
+        self._assembly.before_commit()
+        self._expect_deletes(expected=True)
+        with self._assembly.last_under_locks():
+            commit = Commit(
+                self._header_table.connection,
+                list(self._assembly.actions.values()),
+                [flip, *self._assembly.guards, *self._extra],
+                self._header.id,
+                may_change_token=False,
+                options={},
+                resolver=self._marker.resolver(),
+            )
+            self._is_sent = True
+            commit.send()
+
+    def _assemble(self) -> None:
+        marked = {id(one.member): one for one in self._marked}
+        for i in (*self._plan.direct, *self._plan.checked):
+            one = marked.get(id(self._members[i]))
+            if one is None:
+                assemble(self._assembly, i, self._members[i])
+            else:
+                self._assembly.actions[i] = one.decided_by()
+
+    def _give_up(self, error: BaseException) -> bool:
+        """Abort, unless the decision got through; tell whether it did.
+
+        Raises:
+            OutcomeUnknown, TransactionAborted: where that says more than the error.
+        """
+        try:
+            stored = header_requests.abort(self._header_table, self._header.id, "itself")
+        except Unavailable as silence:
+            if self._is_sent:
+                raise self._unknown(silence) from error
+            logger.warning("transaction %s could not be aborted, and will expire: %s", self._header.id, silence)
+            return False
+        if stored.state.is_committed:
+            return True
+        self._assembly.note_refusal(error)
+        self._expect_deletes(expected=False)
+        self._drop_marks()
+        if self._is_begun and stored.by not in ("itself", ""):
+            raise self._aborted(stored) from error
+        if isinstance(error, OutcomeUnknown):
+            raise self._given_up(error) from error
+        return False
+
+    def _given_up(self, error: Exception) -> TransactionConflict:
+        return also(TransactionConflict, TransactWriteError)(
+            f"the transaction {self._header.id} was given up: {error}. Nothing was written, and trying again is safe."
+        )
+
+    def _unknown(self, silence: Unavailable) -> OutcomeUnknown:
+        return also(OutcomeUnknown, TransactWriteError)(
+            f"the transaction {self._header.id} may or may not have been committed: its header could not be reached "
+            f"({silence}). All or nothing of it will be seen. outcome() tells which, later.",
+            write_id=self._header.id,
+            cause=silence.cause,
+        )
+
+    def _drop_marks(self) -> None:
+        """Take our marks off again; what is left is taken off by whoever meets it."""
+        self._failure = None
+        try:
+            self._run([partial(mark_requests.drop, one.row, one.mark) for one in self._marked], lambda _: None)
+            self._remove_rows()
+            if any(one.underway for one in self._marked):
+                logger.info(
+                    "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
+                )
+            else:
+                header_requests.clean(self._header_table, self._header.id, is_certain=True)
+        except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
+            logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
+
+    # After the decision
+
+    def _finish(self) -> None:
+        """Make the marked items what they are to be. Whatever fails, others do it: the transaction is committed."""
+        staged = [one for one in self._marked if one.is_staged]
+        if not staged:
+            return
+        self._failure = None
+        try:
+            self._run([partial(mark_requests.finish, self._header_table, one.row, one.mark) for one in staged])
+            header_requests.finish(self._header_table, self._header.id)
+            self._remove_rows()
+        except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
+            logger.warning("the committed transaction %s is left to be finished: %s", self._header.id, error)
+
+    def _remove_rows(self) -> None:
+        for one in self._marked:
+            if one.mark.spill:
+                header_requests.delete_row(self._header_table, one.mark.spill)
+
+    def _note_commit(self) -> None:
+        self._assembly.note_commit()
+        for one in self._marked:
+            if one.is_staged:
+                note_applied(one.member.final())
+            if one.member.is_deleted and one.own is not None:
+                holding.left(one.own, None)
+
+    def _expect_deletes(self, *, expected: bool) -> None:
+        """Note that locks of ours may go with the items that carry them."""
+        for one in self._marked:
+            if one.member.is_deleted and one.own is not None:
+                one.own.expect_delete(expected=expected)
+
+
+def assemble(assembly: Assembly, i: int, member: Member) -> None:
+    """Add the write of an item, or its check, to a native transaction."""
+    if member.write is None or member.writer is None:
+        assembly.add_check(i, member.final(), member.row)
+    else:
+        assembly.add_write(i, member.writer, member.final())
+
+
+def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+    now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
+    return Header(
+        options.id,
+        State.PENDING,
+        options.priority,
+        options.owner,
+        lease_ms=lease_ms,
+        until_ms=now_ms + lease_ms,
+        is_early=is_early,
+    )
+
+
+def key_size(row: Row) -> int:
+    """Return what a key takes in a participant row."""
+    return images.size_of({"k": {"M": {"t": {"S": row.table}, "a": {"S": row.attribute}, "k": {"M": row.key}}}})
+
+
+def _participant(one: Marked) -> dict[str, Any]:
+    stored = {"table": {"S": one.row.table}, "key": {"M": one.row.key}, "lock": {"S": one.row.attribute}}
+    if one.mark.spill:
+        stored["spill"] = {"S": one.mark.spill}
+    return {"M": stored}

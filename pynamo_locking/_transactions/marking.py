@@ -1,0 +1,314 @@
+"""Leaves a transaction's mark in its items: each one says what the item will be, beside what it is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking._core.commit_paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
+from pynamo_locking._core.error_codes import Answer
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import IDLE_TTL_S, backoff
+from pynamo_locking._core.queue import Mark
+from pynamo_locking._core.sending import Policy, Sending
+from pynamo_locking._io import answers, evictions, lock_document, retries, runtime
+from pynamo_locking._io.denials import has_foreign
+from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.retries import Refused, Unavailable, is_sent_again
+from pynamo_locking._io.stored import Stored
+from pynamo_locking._items import clauses, expiry, images
+from pynamo_locking._locks import guards
+from pynamo_locking._transactions.intents import intent_of
+from pynamo_locking._transactions.member_writes import Unread
+from pynamo_locking._writes import outside, refusals
+from pynamo_locking._writes.native import TransactAction
+from pynamo_locking._writes.write import DELETE, Operation
+from pynamo_locking._writes.writers import EmbeddedItem
+from pynamo_locking.exceptions import TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.transaction import Header
+    from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._transactions.member import Member
+
+#: Copies of one mark that are sent while no answer comes, before the transaction gives up.
+_REPEATS: Final = 7
+
+
+#: How long a transaction waits for the lock of an item that somebody else holds and renews.
+LOCK_GRACE_S: Final = 2.0
+
+
+_MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
+
+
+@dataclass
+class Marked:
+    """An item that gets a mark.
+
+    Attributes:
+        member: what the transaction does to it.
+        row: the item as one that can carry a mark.
+        mark: what it says.
+        has_document: whether the item has a lock document, empty or not, as far as is known.
+        number: of the write in our entry of the lock's queue, if we hold the lock.
+        waits_until: until when to wait for the lock, by the monotonic clock; 0 if nobody was met yet.
+        underway: how many copies of the mark may still arrive.
+    """
+
+    member: Member
+    row: Row
+    mark: Mark
+    has_document: bool
+    number: int = 0
+    waits_until: float = 0.0
+    underway: int = 0
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it is finished after the decision, instead of being written by it."""
+        return self.mark.op != "keep"
+
+    @property
+    def own(self) -> OwnEntry | None:
+        """Our entry in the queue of its lock, if we hold it."""
+        writer = self.member.writer
+        return writer.own if isinstance(writer, EmbeddedItem) else None
+
+    def decided_by(self) -> TransactAction:
+        """Return how the decision writes the item, which carries our mark."""
+        write, name = self.member.final(), self.row.attribute
+        mine = replace(write, condition=guards.marked_by(name, self.mark.id))
+        is_delete = write.operation is DELETE
+        kwargs = mine.kwargs(None, [] if is_delete else [Path([name, lock_document.TX]).remove()])
+        kwargs.pop("ReturnValues", None)
+        return TransactAction({write.request.removesuffix("Item"): kwargs}, write)
+
+
+def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: str, *, is_staged: bool) -> Marked:
+    """Work out what the mark of an item says; nothing is sent that anybody else could see.
+
+    Args:
+        member: what the transaction does to the item.
+        header_id: of the transaction.
+        header_table: where its header is.
+        name: of the row for what does not fit into the mark.
+        is_staged: False for an item that is only kept, for the decision to write it.
+
+    Raises:
+        CannotBeStaged: the item turns out to be one that must not carry a mark.
+        StaleVersion, TransactWriteError, ConfigurationError: as `intent_of`.
+    """
+    if not member.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
+        member.pin()
+        if not can_be_marked(member, header_table.table):
+            raise _no_place(member)
+    op, set_, removed = intent_of(member) if is_staged else ("keep", {}, [])
+    row = member.row
+    assert row is not None  # noqa: S101 - checked when the path was chosen
+    mark = Mark(header_id, header_table.table, op, member.is_absent, set_, tuple(removed))
+    if is_staged and _must_spill(member, mark):
+        mark = replace(mark, spill=name)
+        if images.size_of(lock_document.stored_changes(mark)) > LARGEST_SPILL_BYTES:
+            raise ConfigurationError(
+                f"{row.label} has more to change than fits into a row beside it: write it in a transaction of at most "
+                f"99 items, or make it smaller. Nothing was written."
+            )
+    return Marked(member, row, mark, has_document=_has_document(member))
+
+
+def can_be_marked(member: Member, table: str | None) -> bool:
+    """Tell whether an item has a place for a mark of that table, in which the mark stays and that its readers trust."""
+    row = member.row
+    if row is None or row.transactions != table:
+        return False
+    return member.is_absent or not _may_expire(member.model, member.base)
+
+
+def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
+    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished.
+
+    That of another program is refused for what it is: it gets no mark either.
+    """
+    ttl: Any = model._ttl_attribute()
+    if ttl is None:
+        return False
+    if not isinstance(base, dict):
+        return True
+    value = None if has_foreign(model, base) else base.get(ttl.attr_name, {}).get("N")
+    return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
+
+
+def _no_place(member: Member) -> CannotBeStaged:
+    return CannotBeStaged(f"{member.final().label} has no place for a mark")
+
+
+def _must_spill(member: Member, mark: Mark) -> bool:
+    old = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
+    return images.size_of(old) + images.size_of(lock_document.stored_changes(mark)) > SPILL_BYTES
+
+
+def _has_document(member: Member) -> bool:
+    lock = member.model._lock_attribute()
+    assert lock is not None  # noqa: S101 - checked when the path was chosen
+    if member.is_absent:
+        return False
+    if isinstance(member.base, dict):
+        return lock.attr_name in member.base
+    return lock.__get__(member.item, member.model).raw is not None
+
+
+class Marker:
+    """Leaves the marks of one transaction; used by several threads.
+
+    Args:
+        header: of the transaction.
+        deadline: until when to wait for others, by the monotonic clock.
+        pulse: renews the lease of the header if it is time to; raises if the transaction is not pending any more.
+        is_over: tells whether another mark has failed, so that none is needed.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        deadline: float,
+        pulse: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._header = header
+        self._deadline = deadline
+        self._pulse = pulse
+        self._is_over = is_over
+
+    def resolver(self) -> Resolver:
+        """Return what takes marks of others out of the way."""
+        return Resolver(deadline=self._deadline, priority=self._header.priority, pulse=self._pulse)
+
+    def mark(self, one: Marked) -> None:
+        """Leave our mark in an item that is still what it was, once nobody else has it.
+
+        Raises:
+            Conflict: in one of its kinds, if that cannot be.
+            CannotBeStaged: the item turns out to be one that must not carry a mark.
+        """
+        resolver, sending = self.resolver(), Sending(Policy(_REPEATS, first_pause=1))
+        while not self._is_over():
+            self._pulse()
+            one.underway += 1
+            try:
+                self._send(one)
+            except Refused as refused:
+                one.underway -= 1
+                if self._is_mine_or_settle(one, refused.image, resolver):
+                    return
+            except Unavailable as error:
+                one.underway -= not answers.is_ambiguous(error.cause)
+                if not is_sent_again(sending, Answer.UNANSWERED):
+                    raise also(TransactionConflict, TransactWriteError)(
+                        f"no answer came for {one.row.label}: {error}; nothing was written.", cause=error.cause
+                    ) from error
+            except TransactWriteError:  # refused for good
+                one.underway -= 1
+                raise
+            else:
+                one.underway = 0 if one.mark.is_ghost else one.underway - 1  # copies of a placeholder have one token
+                return
+
+    def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
+        """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
+        state, member = one.row.state(image), one.member
+        if state.mark is not None and state.mark.id == self._header.id:
+            one.underway -= 1  # the copy that was not answered, and was applied
+            return True
+        if state.mark is not None:
+            try:
+                resolver.resolve(one.row, state.mark)
+            except StillPending as pending:
+                raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
+        elif one.mark.is_ghost and expiry.is_expired(member.model, image):
+            self._clear_expired(one, image or {})
+        elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):
+            # It is there, without a version, which was not known: the copy that has none was not read here.
+            if _may_expire(member.model, image):
+                raise _no_place(member)
+            one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
+        elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and member.holds(image):
+            one.has_document = state.raw is not None
+        elif state.entries and one.own is None and member.holds(image):
+            self._wait_for_lock(one, state)
+        else:
+            cause = answers.condition_failed(TransactWriteError, "the item is not the one that was read", member.table)
+            raise TransactAction({}, member.final(), one.row, one.own, one.number).explain(image, cause)
+        return False
+
+    def _clear_expired(self, one: Marked, image: Image) -> None:
+        """An expired item counts as absent. It goes first: DynamoDB could delete it at any moment, with our mark."""
+        try:
+            outside.clear_expired(one.member.item, image, guards.unlocked(one.row))
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            raise TransactWriteError("Failed to remove an expired item", answers.readable(error)) from error
+
+    def _wait_for_lock(self, one: Marked, state: LockState) -> None:
+        """Somebody holds the lock of the item, or waits for it. Whoever is dead there is evicted.
+
+        Not for long: he may be waiting for one of our marks.
+        """
+        if evictions.evict_all(one.row, state, one.member.model):
+            return
+        now = runtime.current.monotonic()
+        one.waits_until = one.waits_until or min(self._deadline, now + LOCK_GRACE_S)
+        left = one.waits_until - now
+        if left <= 0:
+            raise refusals.locked_out(one.row, state, TransactWriteError)
+        self._pulse()
+        runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
+
+    def _send(self, one: Marked) -> None:
+        operation, kwargs = "UpdateItem", self._kwargs(one)
+        if one.mark.is_ghost:
+            # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
+            # DynamoDB knows this token for longer than a copy can be on its way.
+            token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
+            operation, kwargs = (
+                "TransactWriteItems",
+                {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token},
+            )
+        try:
+            retries.ask(one.row.connection, operation, kwargs)
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            raise TransactWriteError("Failed to mark an item", answers.readable(error)) from error
+
+    def _kwargs(self, one: Marked) -> dict[str, Any]:
+        name, stored, write, own = one.row.attribute, lock_document.stored_mark(one.mark), one.member.final(), one.own
+        path, value = (
+            ([name, lock_document.TX], stored) if one.has_document else ([name], {"M": {lock_document.TX: stored}})
+        )
+        actions: list[Action] = [Path(path).set(Stored(value))]
+        condition: Condition | None = write.condition
+        guard: Condition | None = None
+        if one.mark.is_ghost:
+            condition = clauses.both(one.member.condition, Path([one.row.hash_name]).does_not_exist())
+        else:
+            has_document = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
+            guard = Path([one.row.hash_name]).exists() & guards.unlocked(one.row) & has_document
+        if own is not None:
+            one.number = one.number or own.next_write()
+            guard = guards.standing(own, one.number)
+            actions.append(guards.counting(own, one.number))
+        mark = replace(
+            write, operation=_MARK, condition=condition, actions=actions, attributes=None, return_values=None
+        )
+        return mark.kwargs(guard)

@@ -1,0 +1,499 @@
+"""One item of a transaction: as it is stored, as the transaction sees it, and the one write that all of it becomes."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._expressions import refusals
+from pynamo_locking._io import answers
+from pynamo_locking._items import clauses, expiry, images, knowledge, versions
+from pynamo_locking._items.keys import ItemKey
+from pynamo_locking._transactions import member_writes
+from pynamo_locking._transactions.member_writes import Unread
+from pynamo_locking._writes.plans import check_actions
+from pynamo_locking._writes.refusals import refusal
+from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write
+from pynamo_locking.exceptions import StaleVersion, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._items.versions import VersionPart
+    from pynamo_locking._models.writing import GuardedMixin
+    from pynamo_locking._writes.writers import FreeItem
+
+
+#: What an operation that fails leaves as it was. What was read stays read.
+_UNDONE: Final = ("condition", "is_checked", "write", "writer", "after", "_pending", "_is_changed")
+
+
+class Member:
+    """One item of a transaction.
+
+    All conditions are about the item as it is stored before the transaction, whatever was done to it in the
+    meantime: DynamoDB checks them when the transaction is committed. The stored item is read when it has to be known.
+
+    Args:
+        item: the instance that every caller of the transaction's `get` receives.
+        key: the item's key, in DynamoDB's form.
+        base: the stored item; None if there is none.
+        read: reads the stored item.
+        token: of the transaction; the write ids come from it.
+
+    Attributes:
+        identity: which item it is.
+        before: what is known of the stored item.
+        write: what is going to be done; None if the item is only read.
+        after: the item as the transaction sees it; None if it is deleted, or was never there.
+        condition: those of the callers.
+        is_read: whether the transaction relies on it beyond its own write.
+        is_checked: whether the stored item has to be the one that is known.
+    """
+
+    def __init__(
+        self,
+        item: GuardedMixin,
+        key: Image,
+        base: Image | Unread | None,
+        read: Callable[[Member], Image | None],
+        token: str,
+    ) -> None:
+        self.item = item
+        self.key = key
+        self.identity = ItemKey.of(self.table, key)
+        self.base = base
+        self.before: Known = knowledge.known(item)
+        self.write: Write | None = None
+        self.writer: FreeItem | None = None
+        self.after: Image | Unread | None = base
+        self.condition: Condition | None = None
+        self.is_read: bool = False
+        self.is_checked: bool = False
+        self._read = read
+        self._token = token
+        self._first, self._given = item, self.before  # as it began
+        self._version: int | None = self.before.version  # that the instance had when it was handed in
+        self._is_key = False  # whether the last instance was handed in only to say which item is meant
+        self._is_changed = False  # whether values of the item were
+        self._pending: list[Action] = []  # an update that was not evaluated yet
+        # Those of the instance while it shows what the transaction sees, and what its user has changed in it since.
+        self._values: dict[str, Any] | None = None if isinstance(base, Unread) else item.attribute_values
+        # The instances that show what is not committed, as long as they have these very values: `refresh` replaces
+        # them. To save one by itself would write that. One list for all states to go back to.
+        self._shown: list[tuple[GuardedMixin, dict[str, Any]]] = []
+
+    @property
+    def model(self) -> type[GuardedMixin]:
+        """The model of the item."""
+        return type(self.item)
+
+    @property
+    def table(self) -> str:
+        """The name of the item's table."""
+        name: str = self.item._get_connection().table_name
+        return name
+
+    @property
+    def row(self) -> Row | None:
+        """The item as one that can carry a mark, if its model has a lock attribute."""
+        member_writes.check_key(self.item, self.key)
+        return None if self.model._lock_attribute() is None else self.item._lock_row_of_item()
+
+    @property
+    def stored(self) -> Image:
+        """The stored item, as far as it was read; empty if there is none."""
+        return self.base if isinstance(self.base, dict) else {}
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the item does not exist, as far as is known."""
+        return self.base is None or (isinstance(self.base, Unread) and self.before == Known())
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether there is no such item in the eyes of the transaction."""
+        return self.after is None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the instance shows what the transaction sees, and what its user has changed in it since."""
+        return self.item.attribute_values is self._values
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the transaction neither does anything to the item nor relies on it: the first operation failed."""
+        return self.write is None and not self.is_read and isinstance(self.base, Unread)
+
+    # Instances
+
+    def take(self, item: GuardedMixin, *, replaces: bool) -> None:
+        """Go on with the instance that the caller passes, which has to be of the same stored item.
+
+        If another instance shows changes of the transaction, that one is written, unless this one `replaces` all.
+
+        Raises:
+            StaleVersion: it is another copy, and one of them is old; or the caller has given it another version.
+        """
+        known, is_other = knowledge.known(item), item is not self.item
+        is_made_anew = self.is_deleted and known == Known()
+        if not is_other and not is_made_anew and known.version != self._version:
+            why = "the item is not in the version that was assigned"
+            raise also(StaleVersion, TransactWriteError)(
+                f"this {self.model.__name__} was given version {known.version}, and the transaction knows the item in "
+                f"version {self.before.version}.",
+                expected=known.version,
+                actual=self.before.version,
+                cause=answers.condition_failed(TransactWriteError, why, self.table),
+            )
+        self._is_key = is_other and known in (Known(), self._given) and known != self.before
+        if self._is_key and not (is_made_anew or replaces):
+            return  # it only says which item; `_operation` refuses it where it says more
+        if is_other and not is_made_anew:
+            self.compare(item, is_old=replaces and self.write is not None)
+        if is_made_anew or not self._is_changed or self.is_deleted:
+            self.item, self._version, self._is_key = item, known.version, False
+
+    def compare(self, item: GuardedMixin, *, is_old: bool = False) -> None:
+        """Raise `StaleVersion` for an instance of another state of the item than the transaction knows."""
+        if is_old or knowledge.known(item) != self.before:
+            why = "is in the transaction already, as another copy that differs: one of them is old."
+            raise knowledge.stale(item, TransactWriteError, why)
+
+    def _show(self, image: Image, *, is_committed: bool) -> None:
+        """Make the instance show an image, without a new version: it gets that when the transaction is committed."""
+        self._values = self.item.attribute_values = member_writes.values_of(self.item, image)
+        if not is_committed:
+            self._note_shown(self.item)
+
+    def _note_shown(self, item: GuardedMixin) -> None:
+        self._shown[:] = [each for each in self._shown if each[0] is not item] + [(item, item.attribute_values)]
+
+    def _mark_shown_old(self, *, but: GuardedMixin | None = None) -> None:
+        """Note that what the instances show does not happen, except one of them."""
+        for item, values in self._shown:
+            if item is not but and item.attribute_values is values:
+                knowledge.mark_old(item)
+
+    def mark_old(self, *, is_saved: bool) -> None:
+        """Note that the changes are not committed, nor, if `is_saved`, what the caller has put into the instance."""
+        self._mark_shown_old()
+        if is_saved and self.write is not None:
+            knowledge.mark_old(self.item)
+
+    # The item as the transaction sees it
+
+    def look(self) -> Image | None:
+        """Return the item as the transaction sees it, reading the stored one if need be; the instance shows it."""
+        if isinstance(self.after, Unread):
+            self.load()
+            self.after = self.base
+            pending, self._pending = self._pending, []
+            if pending:
+                self._evaluate(pending)
+            elif isinstance(self.after, dict):
+                self._show(self.after, is_committed=True)  # the instance may be a key, or a part
+        elif (
+            isinstance(self.after, dict) and not self.is_current and knowledge.known(self.item).version == self._version
+        ):
+            # It is another one, or was refreshed. With another version old values could be saved under that.
+            self._show(self.after, is_committed=not self._is_changed)
+        assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
+        return self.after
+
+    def shows(self, condition: Condition | None) -> bool:
+        """Tell whether a condition is true of the item as the transaction sees it."""
+        return condition is None or images.holds(self.look(), self._request(condition=condition))
+
+    def _request(self, **what: Any) -> dict[str, Any]:
+        keys = self.item._get_hash_range_key_serialized_values()
+        kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(keys[0], range_key=keys[1], **what)
+        return kwargs
+
+    def _evaluate(self, actions: Sequence[Action]) -> None:
+        """Make the instance, and `after`, what they are after some actions."""
+        current = self.look()
+        try:
+            self.after = images.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
+        except refusals.Refusal as refused:
+            raise TransactWriteError(f"Failed to update item: {refused}", refused) from refused
+        self._show(self.after, is_committed=False)
+
+    def load(self) -> None:
+        """Read the stored item, which has to be the one that is known."""
+        if isinstance(self.base, Unread):
+            base = self._read(self)
+            seen = versions.known_of(self.model, base or {})
+            if self.is_checked and not self.before.may_be(seen):
+                raise self.refused(base)
+            self.base = base
+            if self.write is not None and not self.is_checked:
+                self.before = seen  # a later operation that checks means what was read here
+
+    def refused(self, image: Image | None) -> Exception:
+        """Return the error for an item that is not the one that was read."""
+        cause = answers.condition_failed(TransactWriteError, "the item is not the one that was read", self.table)
+        return refusal(self.final(), TransactWriteError, image, cause)
+
+    def pin(self) -> None:
+        """Make a write without a check one of the item as it is stored, which is all that a mark can say."""
+        assert self.write is not None  # noqa: S101 - only writes are pinned
+        was_unread = isinstance(self.base, Unread)
+        if was_unread or self.write.operation is not UPDATE:
+            self.base = self._read(self)
+        if was_unread:
+            self._keep_undeclared()
+        self.before = versions.known_of(self.model, self.stored)
+        self.is_checked = True
+        if self.write.operation is UPDATE:
+            self.look()
+        self._plan_again()
+
+    def _keep_undeclared(self) -> None:
+        """Keep what is not declared of the stored item, which was read after a save of it that is an update."""
+        is_update = self.write is not None and self.write.operation is SAVE and self.write.attributes is None
+        if is_update and isinstance(self.after, dict):
+            self.after = member_writes.undeclared(self.item, self.stored) | self.after
+
+    # Operations
+
+    def rely(self) -> None:
+        """Rely on what was read; a write that was to happen whatever is stored is one of that item from now on."""
+        self.is_read = True
+        if self.write is not None and not self.is_checked:
+            self.pin()
+
+    def check(self) -> None:
+        """Rely on the item being the one that is known."""
+        self.is_read = True
+        if self.write is not None and not self.is_checked:
+            self.is_checked = True
+            self._plan_again()
+
+    def require(self, condition: Condition | None) -> None:
+        """Note a condition of the caller's."""
+        self.condition = clauses.both(self.condition, condition)
+
+    @contextlib.contextmanager
+    def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
+        """Note the condition of an operation; take back all that the operation has noted when it fails."""
+        if checks and self._is_key:  # it expects what was handed in to be stored
+            self.compare(self.item, is_old=True)
+        before = {name: vars(self)[name] for name in _UNDONE}
+        try:
+            self.require(condition)
+            yield
+        except BaseException:
+            vars(self).update(before)
+            raise
+
+    def save(self, condition: Condition | None, *, checks: bool) -> None:
+        """Store the instance as it is now.
+
+        Raises:
+            StaleVersion: it does not show what the transaction has done to the item, and would take it back.
+        """
+        if checks and self._is_changed and not self.is_deleted and not self.is_current:
+            why = "does not show what the transaction has done to the item: go on with the instance that its get"
+            raise knowledge.stale(self.item, TransactWriteError, f"{why} returns.")
+        with self._operation(condition, checks=False):
+            self._know_deleted(checks=checks)
+            extra: Image | None = None
+            if not isinstance(self.base, Unread) and not isinstance(self.after, Unread):
+                extra = member_writes.undeclared(self.item, self.after or {})
+            self._plan_save(checks=checks, extra=extra, replaces=True)
+            self._pending, self._is_changed = [], True
+
+    def _know_deleted(self, *, checks: bool) -> None:
+        """Read what was deleted here, if it is written over without a Put: nothing of it must be left."""
+        if self.is_deleted and (self.model._lock_attribute() is not None or not (checks or self.is_checked)):
+            self.load()
+
+    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
+        """Apply actions to the item as the transaction sees it."""
+        with self._operation(condition, checks=checks):
+            check_actions(self.item, self._new_writer().protected, actions)
+            self.is_checked = self.is_checked or self.is_read or checks
+            self._update(actions)
+            self._is_changed = True
+
+    def _update(self, actions: Sequence[Action]) -> None:
+        before = self.write
+        is_first = before is None or (before.operation is UPDATE and not self._is_changed)
+        if is_first and isinstance(self.after, Unread):
+            self._pending = list(actions)  # evaluated if the caller looks; DynamoDB does it otherwise
+            self._plan_update(self._pending)
+            return
+        if before is not None and not is_first:
+            self._know_base(before, actions)
+        self._evaluate(actions)
+        if is_first:
+            self._plan_update(list(actions))
+        elif before is not None and before.operation is UPDATE:
+            self._plan_update(self._changes())
+        else:
+            assert isinstance(self.after, dict)  # noqa: S101 - evaluated
+            self._plan_save(
+                checks=self.is_checked, extra=member_writes.undeclared(self.item, self.after), replaces=False
+            )
+
+    def _know_base(self, before: Write, actions: Sequence[Action]) -> None:
+        """Read what the item will be made of, and rely on it: what is planned now is absolute."""
+        if before.operation is UPDATE:
+            if not self.is_checked:
+                self.pin()
+        elif before.operation is DELETE:
+            self._know_deleted(checks=False)
+        elif (
+            before.attributes is None
+            and isinstance(self.base, Unread)
+            and member_writes.are_undeclared(self.item, actions)
+        ):
+            if self.is_checked:
+                self.load()
+                self._keep_undeclared()
+            else:
+                self.pin()
+
+    def delete(self, condition: Condition | None, *, checks: bool) -> None:
+        """Delete the item."""
+        with self._operation(condition, checks=checks):
+            self.is_checked = self.is_checked or self.is_read or checks
+            if self.is_checked and self.is_absent:
+                self.load()  # it may have been written without a version
+            self.after = None
+            if self.is_absent and self.is_checked:
+                self.write, self.is_read = None, True  # it only has to be absent still
+            else:
+                self._plan_delete()
+
+    def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
+        """Count the version up."""
+        with self._operation(condition, checks=checks):
+            if not creates and self.write is None:
+                self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
+            self.is_checked = self.is_checked or self.is_read or checks
+            if self.write is None:
+                self._plan_update([clauses.nothing()])
+
+    # Planning: several operations become one write
+
+    def _new_writer(self) -> FreeItem:
+        writer = self.item._writer()
+        if writer is None:
+            raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
+        writer.token = self._token
+        self.writer = writer
+        return writer
+
+    def note_lock(self) -> None:
+        """Write the item under the lock that was taken after its write was planned."""
+        if self.write is not None:
+            self._new_writer()
+
+    @contextlib.contextmanager
+    def _planning(self) -> Iterator[FreeItem]:
+        """Yield what plans the write, from the stored item that is known."""
+        writer = self._new_writer()
+        with knowledge.planned_as(self.item, self.before):
+            yield writer
+
+    def _plan_save(self, *, checks: bool, extra: Image | None, replaces: bool) -> None:
+        """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
+        self.is_checked = self.is_checked or self.is_read or checks
+        with self._planning() as writer:
+            write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
+        self.write, self.after = write, member_writes.complete_save(write, self.stored, extra, replaces=replaces)
+        self._values = self.item.attribute_values
+
+    def _plan_update(self, actions: list[Action]) -> None:
+        with self._planning() as writer:
+            self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
+
+    def _plan_delete(self) -> None:
+        with self._planning() as writer:
+            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
+
+    def _changes(self) -> list[Action]:
+        """Return the actions that make the stored item, which was read, what the transaction sees."""
+        assert not isinstance(self.after, Unread)  # noqa: S101 - evaluated
+        return member_writes.changes(self.stored, self.after or {}, self.key)
+
+    def _plan_again(self) -> None:
+        """Plan the same write with a check of what is known."""
+        assert self.write is not None  # noqa: S101 - asked for only then
+        if self.write.operation is SAVE:
+            with knowledge.planned_as(self.item, self.before):
+                part = knowledge.part_of(self.item, is_checked=True, token=self._token)
+            self.write = member_writes.saved_again(self.write, part, self.condition)
+        elif self.write.operation is DELETE:
+            self._plan_delete()
+        else:
+            is_unknown = isinstance(self.after, Unread)
+            self._plan_update(self._pending or ([clauses.nothing()] if is_unknown else self._changes()))
+
+    def final(self) -> Write:
+        """Return what DynamoDB has to do or to check, with the conditions that make it safe."""
+        member_writes.check_key(self.item, self.key)
+        write = self.write
+        if write is None:
+            with knowledge.planned_as(self.item, self.before):
+                part = knowledge.part_of(self.item, is_checked=True)
+            condition = self._strict(expiry.for_save(self.model, part.condition()), part)
+            return Write(self.item, CHECK, part, clauses.both(self.condition, condition))
+        condition = self._strict(write.condition, write.part)
+        return replace(write, condition=condition, is_shown=self.is_checked and self.is_current, is_strict=True)
+
+    def _strict(self, condition: Condition | None, part: VersionPart) -> Condition | None:
+        may_be_expired = self.base is None and expiry.attribute_name(self.model) is not None
+        exists = None if may_be_expired or isinstance(self.base, Unread) else self.base is not None
+        return member_writes.strict(condition, part, self.before, next(iter(self.key)), exists=exists)
+
+    def holds(self, image: Image | None) -> bool:
+        """Tell whether an image is the item that was read, by the condition of its write."""
+        return images.holds(image, self.final().kwargs())
+
+    # Savepoints
+
+    def reset(self) -> None:
+        """Forget all operations but the read."""
+        self._mark_shown_old(but=self._first if isinstance(self.base, dict) else None)
+        self.write = self.writer = self.condition = None
+        self.after, self._pending, self.is_checked, self._is_changed = self.base, [], False, False
+        self.item = self._first
+        if isinstance(self.base, dict):
+            self._show(self.base, is_committed=True)
+            knowledge.set_known(self.item, self.before)
+        self._version = knowledge.known(self.item).version
+
+    def saved(self) -> Callable[[Member], None]:
+        """Return what makes the item, and its instance, again what it is now; what was read since is relied on."""
+        state, item, is_current = dict(vars(self)), self.item, self.is_current
+        values = copy.deepcopy(item.attribute_values)
+        is_shown = any(each is item and item.attribute_values is shown for each, shown in self._shown)
+
+        def go_back(member: Member) -> None:
+            now = {"base": member.base, "before": member.before, "is_read": member.is_read or state["is_read"]}
+            vars(member).update(state | now)
+            if isinstance(state["base"], Unread):
+                member._keep_undeclared()
+            if member.is_read:
+                member.check()
+            item.attribute_values = copy.deepcopy(values)
+            member._values = item.attribute_values if is_current else None
+            if is_shown:
+                member._note_shown(item)
+            member._mark_shown_old(but=item)
+
+        return go_back

@@ -1,0 +1,286 @@
+"""The items of one transaction: read once, locked if asked for, one instance each."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
+from pynamodb.pagination import ResultIterator
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.naming import guard_name
+from pynamo_locking._io import runtime
+from pynamo_locking._io.denials import foreign
+from pynamo_locking._io.transactional_reads import settle
+from pynamo_locking._items import clauses, knowledge, versions
+from pynamo_locking._items.expiry import unexpired
+from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._models.lockable import LockableMixin
+from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
+from pynamo_locking._transactions.member import Member
+from pynamo_locking._transactions.member_writes import UNREAD, Unread
+from pynamo_locking._transactions.options import check_model, is_guarding
+from pynamo_locking.exceptions import ItemNotFound, LockLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from pynamodb.expressions.condition import Condition
+
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.lock import Lock
+    from pynamo_locking._models.isolation import Reader
+    from pynamo_locking._models.writing import GuardedMixin
+    from pynamo_locking._transactions.transaction_table import TransactionTable
+
+logger: logging.Logger = logging.getLogger("pynamo_locking")
+
+
+class Members:
+    """The items of one transaction, and the locks that it holds of them.
+
+    Args:
+        transaction_id: of the transaction.
+        table: of its headers, if the caller has named one.
+        reader: reads items; kept as an attribute.
+        deadline: until when to wait for locks, by the monotonic clock.
+        relies_on_reads: whether everything that is read has to be so still at the commit.
+
+    Attributes:
+        by_key: the items.
+        locks: those that are held until the end.
+    """
+
+    def __init__(
+        self,
+        transaction_id: str,
+        table: type[TransactionTable] | None,
+        reader: Reader,
+        deadline: float,
+        *,
+        relies_on_reads: bool,
+    ) -> None:
+        self.by_key: dict[ItemKey, Member] = {}
+        self.locks: list[Lock[Any]] = []
+        self._id = transaction_id
+        self._table = table
+        self.reader = reader
+        self._deadline = deadline
+        self._relies_on_reads = relies_on_reads
+        self._counted: dict[Any, Counted] = {}
+        self._settled = set[tuple[Any, str]]()
+
+    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
+        """Return an item that the transaction from now on relies on, reading it if it has not."""
+        member = self._find(model, hash_key, range_key, for_update=for_update)
+        if self._relies_on_reads:
+            member.rely()
+        return member
+
+    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
+        check_model(model)
+        key = key_of(model, hash_key, range_key)
+        if for_update:
+            self._lock(model, hash_key, range_key)
+        member = self._known(model, key)
+        if member is not None and for_update:
+            member.note_lock()
+        if member is None:
+            image = self._image(model, key)
+            item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
+            member = self._add(item, key, image)
+        return member
+
+    def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
+        member = Member(item, key, base, lambda member: self._image(member.model, member.key), self._id)
+        self.by_key[member.identity] = member
+        return member
+
+    def _known(self, model: type[Any], key: Image) -> Member | None:
+        member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
+        return None if member is None or member.is_unused else member
+
+    def _found(self, model: type[Any], image: Image) -> Member:
+        """Return an item that a consistent query has found, and that the transaction from now on relies on."""
+        names = [
+            model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
+        ]
+        key = {name: image[name] for name in names}
+        member = self._known(model, key)
+        if member is None:
+            current = unexpired(model, self.reader.committed(model, key, image))
+            item = model.from_raw_data(copy.deepcopy(current or image))
+            member = self._add(item, key, current)
+        if self._relies_on_reads:
+            member.rely()
+        return member
+
+    def query(
+        self,
+        model: type[Any],
+        hash_key: Any,
+        range_key_condition: Condition | None,
+        filter_condition: Condition | None,
+        options: dict[str, Any],
+    ) -> list[Any]:
+        """Return the items of a hash key as the transaction sees them, in the order of their range keys."""
+        if is_guarding(model):
+            self.rely_on_guard(model, hash_key)
+        limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
+        members = [self._found(model, image) for image in _stored(model, hash_key, range_key_condition, options)]
+        known = {id(member) for member in members}
+        key_condition = clauses.both(model._hash_key_attribute() == hash_key, range_key_condition)
+        members = [member for member in members if issubclass(member.model, model)] + [
+            member
+            for member in self.by_key.values()
+            if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
+        ]
+        items = [member.item for member in members if member.look() is not None and member.shows(filter_condition)]
+        if model._range_keyname is not None:
+            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
+        return items[:limit]
+
+    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Member:
+        """Return what the transaction knows of an instance that somebody hands in, to write it or to check it."""
+        check_model(type(item))
+        key = key_of(type(item), *item._key_values())
+        member = self._known(type(item), key)
+        if member is None:
+            knowledge.check_current(item, TransactWriteError)
+            member = self._add(item, key, UNREAD)
+        if is_write:
+            member.take(item, replaces=replaces)
+        else:
+            member.compare(item)
+        return member
+
+    def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
+        """Return the row that counts who creates and deletes items of a hash key."""
+        [stored] = hash_key.values()
+        return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
+
+    def counter(self, model: type[Any], name: str) -> Member:
+        """Return a row of ours that counts who writes under a hash key.
+
+        Raises:
+            ConfigurationError: another program has stored what is there.
+        """
+        member = self._find(model, name)
+        if member.stored and versions.known_of(model, member.stored).version is None:
+            raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
+        return member
+
+    def rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
+        """Rely on nobody creating or deleting items of a hash key, and settle those that its guard names."""
+        attribute = model._hash_key_attribute()
+        stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+        guard = self._guard(model, stored)
+        guard.rely()
+        self._settle(model, stored, guard)
+
+    def count_in_guard(self, member: Member) -> None:
+        """Tell those who query the hash key of an item that it is created or deleted."""
+        hash_key = dict([next(iter(member.key.items()))])
+        guard = self._guard(member.model, hash_key)
+        guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
+        self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
+
+    def name_in_guards(self, direct: Callable[[], Collection[Member]]) -> None:
+        """Name in the guards what was counted there; before the commit.
+
+        Args:
+            direct: which items the deciding transaction writes itself. The others show their marks to whoever queries,
+                so they are named only where there is room.
+
+        Raises:
+            ConfigurationError: there is no room for the keys of the direct ones.
+        """
+        chosen: set[Any] | None = None
+        for identity, counted in self._counted.items():
+            guard = self.by_key.get(identity)
+            if guard is None or guard.write is None:  # it was all taken back
+                continue
+            names = counted.names(None)
+            if not has_room(names):
+                chosen = chosen or {member.identity for member in direct()}
+                names = counted.names(chosen)
+            if is_full(guard.stored):
+                self._settle(counted.model, counted.hash_key, guard)
+                guard.update([naming(self._id, names), *forgetting(guard.stored)], None, checks=False)
+            else:
+                guard.update([naming(self._id, names)], None, checks=False)
+        if chosen is not None and not {member.identity for member in direct()} <= chosen:
+            raise too_many()  # the names themselves have changed what goes where
+
+    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Member) -> None:
+        """Settle what a guard names, as it was when it was read, which is checked."""
+        place = guard.identity
+        new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
+        settle(model, [key | hash_key for keys in new.values() for key in keys])
+        self._settled |= {(place, name) for name in new}
+
+    def _image(self, model: type[Any], key: Image) -> Image | None:
+        return unexpired(model, self.reader.read(model, key))
+
+    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
+        if not issubclass(model, LockableMixin):
+            raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
+        lock = model.locked(hash_key, range_key)
+        if any(held._target.row.identity == lock._target.row.identity for held in self.locks):
+            return
+        try:
+            lock._enter(max(0.0, self._deadline - runtime.current.monotonic()))
+        except ItemNotFound:
+            return  # that it is absent will be found, and checked at the commit
+        self.locks.append(lock)
+
+    def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
+        """Return the table of headers: the caller's, or that of a model.
+
+        Raises:
+            ConfigurationError: none is known.
+        """
+        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in self._models(model))]
+        found = next((table for table in candidates if table is not None), None)
+        if found is None:
+            raise ConfigurationError(
+                "no TransactionTable is known: pass one to transaction(), or name it in Meta.transaction_table."
+            )
+        return found
+
+    def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
+        if model is not None:
+            yield model
+        for member in self.by_key.values():
+            yield member.model
+
+
+def _is_counter(member: Member) -> Condition:
+    """Return the condition that a row counts, or is not there: another program may have stored it since it was read."""
+    version = versions.shape_of(member.model).version
+    assert version is not None  # noqa: S101 - it counts
+    condition: Condition = Path([next(iter(member.key))]).does_not_exist() | version.exists()
+    return condition
+
+
+def _stored(
+    model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
+) -> Iterable[Image]:
+    """Query without the filters of models: a placeholder, which has no class yet, may be an item that is committed."""
+    arguments = {"consistent_read": True, "limit": options.get("page_size"), "range_key_condition": range_key_condition}
+    serialized = model._serialize_keys(hash_key)[0]
+    found: Iterable[Image] = ResultIterator(
+        model._get_connection().query, (serialized,), arguments, rate_limit=options.get("rate_limit")
+    )
+    return found
+
+
+def give_back(lock: Lock[Any]) -> None:
+    """Release a lock at the end of a transaction, whose outcome does not depend on it any more."""
+    try:
+        lock.release()
+    except LockLost as error:
+        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock._target.row.label, error)

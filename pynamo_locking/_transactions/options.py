@@ -1,0 +1,116 @@
+"""What a caller asks of a transaction, checked before any request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seconds
+from pynamo_locking._items import versions
+from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._transactions.transaction_table import check_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._io.header_requests import HeaderTable
+
+#: A commit renews its lease between requests; a shorter one could end within a slow request.
+MIN_LEASE_S: Final = 3.0
+
+
+_LONGEST_KEY: Final = 2000
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model whose items could not be told from others of the same key."""
+    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
+        raise ConfigurationError(f"{model!r} cannot take part in a transaction: derive it from VersionedMixin.")
+    shape = versions.shape_of(model)
+    if shape.attribute is None or shape.write_id is None:
+        raise ConfigurationError(
+            f"{model.__name__} cannot take part in a transaction: declare `version = VersionAttribute()`, and leave it "
+            f"its write ids (Meta.write_id)."
+        )
+
+
+#: What a query of a transaction can be asked for, besides its conditions.
+_QUERY_OPTIONS: Final = frozenset({"scan_index_forward", "limit", "page_size", "rate_limit"})
+
+
+def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
+    """Refuse a query that could not keep what its isolation promises."""
+    unknown = sorted(options.keys() - _QUERY_OPTIONS - {"index_name"})
+    if unknown:
+        raise ConfigurationError(
+            f"the query of a transaction reads whole items, consistently, from the first on: it takes "
+            f"{', '.join(sorted(_QUERY_OPTIONS))}, and not {', '.join(unknown)}."
+        )
+    if options.get("index_name") is not None:
+        raise ConfigurationError(
+            "an index is eventually consistent, so a transaction cannot query it: query it outside, and get() "
+            "the items in the transaction."
+        )
+    if isolation in ("serializable", "snapshot") and not is_guarding(model):
+        raise ConfigurationError(
+            f"other transactions could add items to the query of {model.__name__} before this one is committed. "
+            f"Set Meta.guard_queries = True (its items are then created and deleted by transactions only), or "
+            f"use isolation='read_committed'."
+        )
+
+
+def is_guarding(model: Any) -> bool:
+    """Tell whether those who create and delete items of a model tell those who query it."""
+    return bool(getattr(model.Meta, "guard_queries", False))
+
+
+def check_options(table: Any, idempotency_key: Any, workers: Any) -> None:
+    """Refuse options of a transaction that cannot work."""
+    if table is not None:
+        check_table(table)
+    is_text = isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) <= _LONGEST_KEY
+    if idempotency_key is not None and not is_text:
+        raise ConfigurationError(
+            f"an idempotency key is a text of at most {_LONGEST_KEY:,} bytes, not {idempotency_key!r}."
+        )
+    if not is_count(workers):
+        raise ConfigurationError(f"workers must be a whole number above 0, not {workers!r}.")
+
+
+def checked_lease(lease: Duration) -> float:
+    """Return the lease of a transaction in seconds."""
+    result = seconds(lease, "lease")
+    if not MIN_LEASE_S <= result <= LONGEST_LEASE_S:
+        raise ConfigurationError(
+            f"the lease of a transaction must be at least {MIN_LEASE_S} s, and at most a day "
+            f"({LONGEST_LEASE_S:,.0f} s): {lease!r}."
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class TransactionOptions:
+    """How a transaction is committed, whatever is in it.
+
+    Attributes:
+        id: names the attempt.
+        priority: tells how old the transaction is.
+        owner: label for people.
+        lease: how long it lives without a renewal, in seconds.
+        deadline: until when to wait for others, by the monotonic clock.
+        workers: how many requests at once.
+        idempotency_key: names what it does.
+        on_progress: called with the number of items done and of all.
+        header_table: the table of transactions; None if there is none.
+    """
+
+    id: str
+    priority: str
+    owner: str
+    lease: float
+    deadline: float
+    workers: int
+    idempotency_key: str | None = None
+    on_progress: Callable[[int, int], object] | None = None
+    header_table: HeaderTable | None = None

@@ -1,0 +1,219 @@
+"""Begins transactions: for a ``with`` block, or around a function that is run again after a conflict."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
+
+from typing_extensions import ParamSpec
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import Duration, backoff, is_count
+from pynamo_locking._io import runtime
+from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking.exceptions import (
+    ItemLocked,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+    gave_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking._transactions.transaction_table import TransactionTable
+
+_T = TypeVar("_T")
+
+
+_P = ParamSpec("_P")
+
+
+_current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
+
+
+#: Calling such a function does not run it yet.
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+#: After these, a transaction that begins anew may succeed.
+_WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
+
+
+@contextlib.contextmanager
+def transaction(  # noqa: PLR0913 - options
+    table: type[TransactionTable] | None = None,
+    *,
+    isolation: str = "serializable",
+    read_only: bool = False,
+    wait: Duration = 60.0,
+    lease: Duration = 10.0,
+    idempotency_key: str | None = None,
+    owner: str | None = None,
+    workers: int = 8,
+    on_progress: Callable[[int, int], object] | None = None,
+    join: bool = False,
+) -> Iterator[Transaction]:
+    """Commit what the ``with`` block does, all or nothing; roll back if it raises.
+
+    ::
+
+        with transaction() as tx:
+            source = tx.get(Account, "a-1")
+            target = tx.get(Account, "a-2")
+            source.balance -= 10
+            target.balance += 10
+            tx.save(source)
+            tx.save(target)
+
+    It is not run again after a conflict: see `transactional`. What is guaranteed stands at `Transaction`.
+
+    Args:
+        table: see `Transaction`, as for all others but `join`.
+        isolation: as there.
+        read_only: as there.
+        wait: as there.
+        lease: as there.
+        idempotency_key: as there.
+        owner: as there.
+        workers: as there.
+        on_progress: as there.
+        join: inside another transaction of this context, take part in that one, whose options count; it is
+            committed by its own block. Without it, that is refused: two would not be atomic together.
+
+    Yields:
+        The transaction.
+
+    Raises:
+        ConfigurationError: inside another transaction, without `join`; or arguments that cannot work.
+        Conflict, OutcomeUnknown: on leaving, as `Transaction.commit`.
+
+    Cost: see `Transaction.commit`.
+    """
+    outer = current_transaction()
+    if outer is not None:
+        if not join:
+            raise ConfigurationError(
+                "a transaction is open in this context already, and two would not be atomic together: use that one, "
+                "or pass join=True."
+            )
+        yield outer
+        return
+    begun = Transaction(
+        table,
+        isolation=isolation,
+        read_only=read_only,
+        wait=wait,
+        lease=lease,
+        idempotency_key=idempotency_key,
+        owner=owner,
+        workers=workers,
+        on_progress=on_progress,
+    )
+    with _as_current(begun), begun:
+        yield begun
+
+
+@contextlib.contextmanager
+def _as_current(begun: Transaction) -> Iterator[None]:
+    reset = _current.set(begun)
+    try:
+        yield
+    finally:
+        _current.reset(reset)
+
+
+def current_transaction() -> Transaction | None:
+    """Return the transaction of the ``with`` block or function that this code runs in, None if there is none.
+
+    Nor is there one that is over: a callback of `Transaction.after_commit` can begin its own.
+    """
+    found = _current.get()
+    return None if found is None or found._is_over else found
+
+
+def transactional(
+    *, attempts: int = 10, join: bool = False, **options: Any
+) -> Callable[[Callable[Concatenate[Transaction, _P], _T]], Callable[_P, _T]]:
+    """Make a function a transaction that is run again, from the start, after a conflict.
+
+    ::
+
+        @transactional()
+        def move(tx: Transaction, source: str, target: str, amount: int) -> None:
+            ...
+
+        move("a-1", "a-2", 10)
+
+    The function gets the transaction as its first argument. It may run `attempts` times, so it should do
+    nothing that cannot be undone: what has to happen once belongs into `Transaction.after_commit`. All attempts
+    have the age of the first one, and the older of two wins, so that nobody starves.
+
+    Pass it keys, not instances: what it changes has to be read inside. An instance from outside is as old in the next
+    attempt as in the first, or shows what that one had done before it was rolled back. Both are refused, so all
+    attempts end in `StaleVersion`.
+
+    Args:
+        attempts: how often to try before giving up; 10 unless set. Between two attempts there is a pause of full
+            jitter: up to 0.1 s, doubled each time, at most 2 s.
+        join: as in `transaction`: inside another one the function is a part of that, and runs once.
+        **options: those of `transaction`. With an `idempotency_key` an unknown outcome is tried again as well.
+            `wait` is one deadline for all attempts; those that begin after it wait for nobody.
+
+    Returns:
+        The function without its first argument. It returns what the last run returned.
+
+    Raises:
+        StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the last one, after as many attempts; the
+            message says so.
+        Conflict: a condition of the caller's own was not met; there is no other attempt.
+        OutcomeUnknown: no answer tells whether it was committed.
+        ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
+
+    Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
+    """
+    if not is_count(attempts):
+        raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
+
+    def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
+        if any(is_lazy(function) for is_lazy in _LAZY):
+            raise ConfigurationError(
+                f"transactional() would commit before {getattr(function, '__name__', function)} has run: it is a "
+                f"coroutine or a generator. Make it a plain function, and call it in a worker thread."
+            )
+
+        @functools.wraps(function)
+        def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+            if current_transaction() is not None:
+                with transaction(join=join) as outer:
+                    return function(outer, *arguments, **keywords)
+            return _run(lambda tx: function(tx, *arguments, **keywords), attempts, options)
+
+        return run
+
+    return decorate
+
+
+def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str, Any]) -> _T:
+    worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
+    begun = Transaction(**options)
+    for attempt in range(1, attempts + 1):
+        try:
+            with _as_current(begun), begun:
+                return function(begun)
+        except worth as error:
+            # What is raised after the commit, by a callback or the function, is no reason to do it again.
+            if begun._is_committed:
+                raise
+            if attempt == attempts:
+                gave_up(error, "transactional()", attempts)
+                raise
+        runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
+        left = max(0.0, begun._options.deadline - runtime.current.monotonic())
+        begun = begun._again(Transaction(**{**options, "wait": left}))
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,41 @@
+"""States of a transaction to go back to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._transactions.member import Member
+
+
+class Savepoint:
+    """A state of a transaction to go back to.
+
+    Args:
+        members: those of the transaction, by their identity.
+        check_open: raises `ConfigurationError` once the transaction is over.
+    """
+
+    def __init__(self, members: dict[Any, Member], check_open: Callable[[], None] = lambda: None) -> None:
+        self._members = members
+        self._check_open = check_open
+        self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
+
+    def rollback(self) -> None:
+        """Make the transaction, and the instances in it, what they were. What was read since stays read.
+
+        Another instance that still shows what was done since is refused by a later `save` until `refresh`.
+
+        Raises:
+            ConfigurationError: the transaction is over.
+        """
+        self._check_open()
+        for key, member in list(self._members.items()):
+            if key in self._saved:
+                self._saved[key](member)
+                continue
+            member.reset()
+            if member.is_unused:
+                del self._members[key]

@@ -1,0 +1,144 @@
+"""The table that carries what transactions of many items need beside their items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.attributes import NumberAttribute, TTLAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import header_requests
+from pynamo_locking._models.attributes import VersionAttribute
+from pynamo_locking._models.own_table import OwnTable
+from pynamo_locking._models.versioned import VersionedMixin
+from pynamo_locking._transactions import recovery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._transactions.recovery import SweepReport
+
+
+class TransactionTable(OwnTable, VersionedMixin, Model):
+    """The headers of transactions, by which they are decided, and rows that help to recover them.
+
+    Subclass it with a table of its own, and name that in the ``Meta.transaction_table`` of your models::
+
+        class Transactions(TransactionTable):
+            class Meta:
+                table_name = "transactions"
+                region = "eu-west-1"
+
+    Only transactions of more than a hundred actions, idempotency keys and guarded queries need it. It has to
+    be in the account and Region of the items.
+
+    Final headers are removed by DynamoDB's TTL after a day, rows of participants after thirty. Nothing depends
+    on when that happens. Do not delete rows by hand: a header that is missing counts as aborted.
+    """
+
+    id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=header_requests.ID)
+    state: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=header_requests.STATE)
+    owner: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=header_requests.OWNER)
+    items: NumberAttribute = NumberAttribute(null=True, attr_name=header_requests.ITEMS)
+    version: VersionAttribute = VersionAttribute(null=True)
+    expires: TTLAttribute = TTLAttribute(null=True, attr_name=header_requests.EXPIRES)
+
+    @classmethod
+    def outcome(cls, id: str) -> str | None:  # noqa: A002 - the name of what it is
+        """Return what became of a transaction of many items.
+
+        Args:
+            id: its `Transaction.id`, which an `OutcomeUnknown` has as its `write_id`.
+
+        Returns:
+            ``"pending"``, ``"committed"`` (decided; some items may still have to be finished), ``"finished"`` or
+            ``"aborted"``. None if nothing is known: it had at most a hundred actions, or it ended more than a day ago,
+            or it never began.
+
+        Raises:
+            LockingError: no answer came.
+
+        Cost: 1 consistent read.
+        """
+        return recovery.outcome(header_requests.header_table_of(cls), id)
+
+    @classmethod
+    def recover(cls, id: str, *, force: bool = False) -> str | None:  # noqa: A002
+        """Complete a transaction of many items: finish it if it is committed, else abort it, and take its marks off.
+
+        One that is alive is waited for until it is decided, or shows no sign of life for a whole lease.
+
+        Args:
+            id: its `Transaction.id`.
+            force: abort it at once if it is not decided. It then gets a `TransactionAborted`, by ``"asked"``.
+
+        Returns:
+            ``"finished"`` or ``"aborted"``; None if nothing is known of it.
+
+        Raises:
+            LockingError: no answer came; calling it again is safe.
+
+        Cost: 1 read and 1 write for each of its items, and 2 of its header.
+        """
+        return recovery.recover(header_requests.header_table_of(cls), id, force=force)
+
+    @classmethod
+    def sweep(
+        cls,
+        *,
+        segments: int = 1,
+        dry_run: bool = False,
+        on_progress: Callable[[SweepReport], object] | None = None,
+    ) -> SweepReport:
+        """Complete all transactions of many items whose process has died.
+
+        Nothing depends on it: it spares later readers and writers the work. Safe beside any number of other sweeps, and
+        of transactions that are alive, which it watches for one lease; one with a lease of more than a day is not
+        watched, and counts as failed. Goes on past rows that are broken. For a nightly job, or a Lambda function.
+
+        Args:
+            segments: how many parts of the table to scan at once.
+            dry_run: only report what would be done.
+            on_progress: called after each transaction.
+
+        Returns:
+            What was found and done.
+
+        Raises:
+            LockingError: the table could not be scanned.
+
+        Cost: a scan of the table, and that of `recover` for each transaction that needs it. One that was aborted, and
+        whose process did not hear what became of all its marks, is looked at by every sweep for a day: a late mark may
+        arrive.
+        """
+        header_table = header_requests.header_table_of(cls)
+        return recovery.sweep(header_table, segments=segments, dry_run=dry_run, on_progress=on_progress)
+
+
+def check_table(table: Any) -> type[TransactionTable]:
+    """Return a table of transactions, or say what is wrong with it."""
+    if not (isinstance(table, type) and issubclass(table, TransactionTable)):
+        raise ConfigurationError(f"the table of transactions must be a subclass of TransactionTable, not {table!r}.")
+    return table
+
+
+def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002
+    """Return what became of a transaction of many items: see `TransactionTable.outcome`."""
+    return check_table(table).outcome(id)
+
+
+def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> str | None:  # noqa: A002
+    """Complete a transaction of many items: see `TransactionTable.recover`."""
+    return check_table(table).recover(id, force=force)
+
+
+def sweep(
+    table: type[TransactionTable],
+    *,
+    segments: int = 1,
+    dry_run: bool = False,
+    on_progress: Callable[[SweepReport], object] | None = None,
+) -> SweepReport:
+    """Complete all transactions of many items whose process has died: see `TransactionTable.sweep`."""
+    return check_table(table).sweep(segments=segments, dry_run=dry_run, on_progress=on_progress)

@@ -1,0 +1,1 @@
+"""A guarded write: planned, sent, judged."""

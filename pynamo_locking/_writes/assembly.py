@@ -1,0 +1,152 @@
+"""The actions of one native transaction, and what becomes of instances and locks once it is committed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.outcome import Kind
+from pynamo_locking._items import knowledge
+from pynamo_locking._locks import context, guards, held_entry, holding
+from pynamo_locking._writes import beside
+from pynamo_locking._writes.native import TransactAction
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE
+from pynamo_locking._writes.writers import EmbeddedItem, GuardedItem, action_of
+from pynamo_locking.exceptions import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._writes.write import Write
+    from pynamo_locking._writes.writers import FreeItem
+
+
+class Assembly:
+    """Collects the actions of a native transaction.
+
+    Attributes:
+        actions: those of the caller, by the key of their item, in the caller's order.
+        rows: our entries in lock rows that have to be checked besides.
+        guards: the checks of those rows, while they are sent.
+    """
+
+    def __init__(self) -> None:
+        self.actions: dict[Any, TransactAction] = {}
+        self.rows: list[OwnEntry] = []
+        self.guards: list[TransactAction] = []
+        self._writers: dict[Any, FreeItem] = {}
+        self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
+        self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
+
+    def add_write(self, key: Any, writer: FreeItem, write: Write) -> None:
+        """Add the write of an item, with the check of its lock if we hold that."""
+        self.actions[key] = _action(writer, write, {})
+        self._writers[key] = writer
+        if isinstance(writer, EmbeddedItem):
+            if writer.own is not None and write.operation is DELETE:
+                self._deleted_locks.append(writer.own)
+        elif isinstance(writer, GuardedItem):
+            self.rows += self.unguarded(writer)
+            if write.operation in (SAVE, DELETE):
+                self._written_items[writer.own] = write.operation is DELETE
+
+    def unguarded(self, writer: GuardedItem) -> list[OwnEntry]:
+        """Return which of the entries that a write names have no check of their row here yet."""
+        return [own for own in writer.owns if not self.guards_row_of(own)]
+
+    @contextlib.contextmanager
+    def last_under_locks(self) -> Iterator[None]:
+        """Number the writes under our locks anew, and let nobody else write under them until the block ends.
+
+        Other writes may have been numbered since they were added here, and a write whose number is not the highest
+        one is refused.
+        """
+        embedded = {key: action for key, action in self.actions.items() if action.own is not None}
+        named = {*self.rows, *(action.own for action in embedded.values() if action.own is not None)}
+        with contextlib.ExitStack() as held:
+            numbers = {own: held.enter_context(own.writing()) for own in held_entry.in_order(named)}
+            self.guards = [_row_guard(own, numbers[own]) for own in self.rows]
+            for key, before in embedded.items():
+                assert before.write is not None  # noqa: S101 - only writes name an entry
+                self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))
+            yield
+
+    def guards_row_of(self, own: OwnEntry) -> bool:
+        """Tell whether the check of a lock row is there already.
+
+        Raises:
+            ConfigurationError: it is that of another part of the same lock, and one action cannot be both.
+        """
+        found = next((each for each in self.rows if each.row.identity == own.row.identity), None)
+        if found is not None and found is not own:
+            raise ConfigurationError(
+                f"one transaction cannot write under two ranges of {own.row.label}, which are locked apart: take one "
+                f"range that spans both."
+            )
+        return found is not None
+
+    def add_check(self, key: Any, write: Write, row: Row | None) -> None:
+        """Add the check of an item, which no other transaction may have either."""
+        guard = None if row is None else guards.unmarked(row.attribute)
+        self.actions[key] = TransactAction(action_of(write, guard), write, row)
+
+    def before_commit(self) -> None:
+        """Note that locks may be gone from now on, with the items that carry them."""
+        for own in self._deleted_locks:
+            own.expect_delete(expected=True)
+
+    def note_refusal(self, error: BaseException) -> None:
+        """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
+        if isinstance(error, OutcomeUnknown):
+            for key, writer in self._writers.items():
+                write = self.actions[key].write
+                if writer.is_locked and write is not None:
+                    write.note_doubt()
+            return
+        for own in self._deleted_locks:
+            own.expect_delete(expected=False)
+
+    def note_commit(self) -> None:
+        """Make the instances what they are now; `edit` must not save deleted items again."""
+        for action in self.actions.values():
+            if action.write is not None:
+                note_applied(action.write)
+        for own, is_deleted in self._written_items.items():
+            own.is_item_deleted = is_deleted
+        for own in self._deleted_locks:
+            holding.left(own, None)
+
+
+def _action(writer: FreeItem, write: Write, numbers: Mapping[OwnEntry, int]) -> TransactAction:
+    if not isinstance(writer, EmbeddedItem):
+        return TransactAction(writer.action(write), write)
+    own = writer.own  # before it is sent, a write has the number that it would have now
+    number = 0 if own is None else numbers.get(own, own.last_write + 1)
+    return TransactAction(writer.action(write, number), write, writer.row, writer.own, number)
+
+
+def _row_guard(own: OwnEntry, number: int) -> TransactAction:
+    return TransactAction(beside.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
+
+
+def _with_key_of(before: TransactAction, action: TransactAction) -> TransactAction:
+    """Write the item that was meant when the action was added, whatever the instance's key is by now."""
+    for verb, kwargs in action.request.items():
+        kwargs.update({part: before.request[verb][part] for part in ("Key", "Item") if part in kwargs})
+    return action
+
+
+def note_applied(write: Write) -> None:
+    """Make an instance what it is after a transaction has applied a write."""
+    if write.operation not in (SAVE, UPDATE):
+        return
+    is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
+    if write.is_strict and write.part.is_checked:  # of a transaction, perhaps from another instance
+        knowledge.set_known(write.item, write.part.before)
+    knowledge.expect(write.item, write.part)
+    write.item.update_local_version_attribute()
+    if not write.is_shown and (write.is_strict or not is_known):
+        knowledge.mark_old(write.item, is_locked=context.OWN_ENTRY in vars(write.item))

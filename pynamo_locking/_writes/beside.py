@@ -1,0 +1,112 @@
+"""Sends the writes of an item whose lock is in another row."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.expressions.update import Update
+
+from pynamo_locking._core.error_codes import ACTION_FAILED
+from pynamo_locking._core.outcome import Kind, Outcome
+from pynamo_locking._core.sending import Next
+from pynamo_locking._io import answers, dispatch, retries, runtime
+from pynamo_locking._locks import guards
+from pynamo_locking._locks.held_entry import in_order
+from pynamo_locking._locks.holding import left
+from pynamo_locking._writes.inside import Check, judged, settle_inside
+from pynamo_locking._writes.refusals import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._writes.write import Write
+
+
+# Locks in a row of their own
+def row_guard(own: OwnEntry, number: int, kind: Kind) -> dict[str, Any]:
+    """Return the transaction's action on the lock row: check our entry, and count the write or leave.
+
+    A ConditionCheck costs the same and cannot count, so a late copy could overtake a later write.
+    """
+    actions = guards.leaving(own) if kind is Kind.FINISH else [guards.counting(own, number)]
+    names: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    kwargs = {
+        "TableName": own.row.table,
+        "Key": own.row.key,
+        "ConditionExpression": guards.standing(own, number).serialize(names, values),
+        "UpdateExpression": Update(*actions).serialize(names, values),
+        "ExpressionAttributeNames": {placeholder: name for name, placeholder in names.items()},
+        "ExpressionAttributeValues": values,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    return {"Update": kwargs}
+
+
+def beside(owns: Sequence[OwnEntry], write: Write, action: dict[str, Any]) -> None:
+    """Write an item whose lock is another row: one transaction with the check of that row.
+
+    Args:
+        owns: our entries in the rows that the item is locked by: its own one, then that of a range. The first one ends
+            with the write, if that is the last of an `edit`.
+        write: what it is, for errors.
+        action: the write as a transaction's action, such as ``{"Put": {...}}``.
+    """
+    with contextlib.ExitStack() as held:
+        numbers = {own: held.enter_context(own.writing()) for own in in_order(owns)}
+        checks = [Check(own, numbers[own], write.kind if own is owns[0] else Kind.KEEP) for own in owns]
+        items = [action, *(row_guard(*check) for check in checks)]
+        if write.kind is Kind.KEEP:
+            _transact(write, checks, items)
+            return
+        with owns[0].going():
+            _transact(write, checks, items)
+        left(owns[0], None)
+
+
+def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]) -> None:
+    connection, token = write.item._get_connection().connection, ""
+
+    def attempt(how: Next | None) -> dict[str, Any]:
+        nonlocal token
+        token = token if how is Next.REPEAT else runtime.current.token()
+        kwargs = {"TransactItems": items, "ClientRequestToken": token}
+        return dispatch.dispatch(connection, "TransactWriteItems", kwargs)
+
+    def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
+        _settle_transaction(write, checks, answers.reasons_of(error), error, in_doubt)
+        return {}
+
+    retries.send(attempt, settle, write.failed, lambda error: write.unknown(error, _write_id(checks)))
+
+
+def _write_id(checks: Sequence[Check]) -> str:
+    return checks[0].own.write_id(checks[0].number)
+
+
+def _settle_transaction(
+    write: Write,
+    checks: Sequence[Check],
+    reasons: list[dict[str, Any]],
+    error: Exception,
+    repeated: bool,  # noqa: FBT001
+) -> None:
+    """Return if the transaction was applied by its earlier copy, raise what happened otherwise."""
+    item_reason, *row_reasons = reasons
+    failed = [
+        (check, reason.get("Item"))
+        for check, reason in zip(checks, row_reasons, strict=True)
+        if reason.get("Code") == ACTION_FAILED
+    ]
+    if any(judged(check, image, repeated) is Outcome.APPLIED for check, image in failed):
+        return
+    for check, image in failed:
+        settle_inside(check, write, image, error, repeated)
+    if repeated and write.may_still_be_applied(item_reason.get("Item")):
+        raise write.unknown(error, _write_id(checks)) from error
+    # What a single write would have raised: callers look for the code of a failed condition.
+    message, table = item_reason.get("Message", ""), write.item.Meta.table_name
+    cause = answers.condition_failed(write.operation.error, message, table, request=error)
+    raise refusal(write, write.operation.error, item_reason.get("Item"), cause) from error

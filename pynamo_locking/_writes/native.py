@@ -1,0 +1,225 @@
+"""Sends a native transaction, and says what its refusal means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.error_codes import ACTION_FAILED, Answer
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._core.outcome import Outcome
+from pynamo_locking._core.sending import Next
+from pynamo_locking._io import answers, dispatch, retries, runtime
+from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._items import expiry
+from pynamo_locking._writes.refusals import locked_out, refusal
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    LockLost,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+    also,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pynamodb.connection import Connection
+
+    from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.answers import Reasons
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._writes.write import Write
+
+#: The kinds of actions, and the arguments of PynamoDB's method for them; it sends them in this order.
+_KINDS: Final = {
+    "ConditionCheck": "condition_check_items",
+    "Delete": "delete_items",
+    "Put": "put_items",
+    "Update": "update_items",
+}
+
+
+@dataclass(frozen=True)
+class TransactAction:
+    """One action of a transaction.
+
+    Attributes:
+        request: as DynamoDB takes it, such as ``{"Put": {...}}``.
+        write: what it does to an item of a guarded model, if that is what it is.
+        row: the row of the lock that it names, if it names one.
+        own: our entry in that lock; None if nobody may be in it.
+        number: the number of the write in our entry.
+    """
+
+    request: dict[str, Any]
+    write: Write | None = None
+    row: Row | None = None
+    own: OwnEntry | None = None
+    number: int = 0
+
+    def is_ours(self, image: dict[str, Any] | None) -> bool:
+        """Tell whether an image shows that this action has been applied already."""
+        if self.write is not None and self.write.judge(image, repeated=False) is Outcome.APPLIED:
+            return True
+        if self.row is None or self.own is None:
+            return False
+        mine = self.row.state(image).find(self.own.entry.id, self.own.entry.ticket)
+        return mine is not None and mine.writes == self.number
+
+    def mark_in(self, image: dict[str, Any] | None) -> Mark | None:
+        """Return the mark of a transaction of many items that keeps this action out."""
+        return None if self.row is None else self.row.state(image).mark
+
+    def explain(self, image: dict[str, Any] | None, cause: Exception) -> Exception:
+        """Return why this action was refused, given the stored item."""
+        if self.row is not None and "ConditionCheck" not in self.request:
+            state = self.row.state(image)
+            if self.own is None and state.entries:
+                return locked_out(self.row, state, TransactWriteError, cause)
+            if self.own is not None and state.find(self.own.entry.id, self.own.entry.ticket) is None:
+                return self.own.absent_from(state)
+        if self.write is not None:
+            return refusal(self.write, TransactWriteError, image, cause)
+        return also(Conflict, TransactWriteError)(
+            f"a condition of the transaction was not met, and nothing was written: {cause}", cause=cause
+        )
+
+
+class Commit:
+    """One transaction on its way.
+
+    Args:
+        connection: of any of its models.
+        actions: the caller's, in the caller's order.
+        guards: what locks in rows of their own add to them.
+        token: makes DynamoDB recognise a second copy for ten minutes.
+        may_change_token: whether a refused transaction may be sent again under another token.
+        options: other arguments of PynamoDB's `Connection.transact_write_items`.
+        resolver: takes marks of other transactions out of the way.
+
+    Attributes:
+        refusals: after a refusal, why each action was refused; None for those that were not the reason.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        actions: Sequence[TransactAction],
+        guards: Sequence[TransactAction],
+        token: str,
+        *,
+        may_change_token: bool,
+        options: dict[str, Any],
+        resolver: Resolver | None = None,
+    ) -> None:
+        self.resolver = resolver or Resolver()
+        self.connection = connection
+        self.actions = actions
+        self.all = [*actions, *guards]
+        self.token = token
+        self.may_change_token = may_change_token
+        self.options = options
+        self.refusals: list[Exception | None] = []
+
+    def send(self) -> dict[str, Any]:
+        """Send it until it is known what became of it.
+
+        Raises:
+            LockLost, ItemLocked, StaleVersion, Conflict, TransactionConflict: it was refused.
+            OutcomeUnknown: nothing tells whether it was applied.
+            TransactWriteError: everything else that DynamoDB says.
+        """
+        for action in self.all:  # once: copies of one token have to be equal
+            expiry.date_now(action.request)
+        return retries.send(self._attempt, self._settle, self._failed, self._unknown)
+
+    def _attempt(self, how: Next | None) -> dict[str, Any]:
+        if self.may_change_token and how is Next.AGAIN:
+            self.token = runtime.current.token()
+        actions = {
+            argument: [action.request[kind] for action in self.all if kind in action.request]
+            for kind, argument in _KINDS.items()
+        }
+        return dispatch.transact_write(self.connection, **actions, client_request_token=self.token, **self.options)
+
+    def _reasons(self, error: Exception) -> Reasons:
+        """Return why a transaction was cancelled, in the order of `all` and not in that of the request."""
+        sent = [action for kind in _KINDS for action in self.all if kind in action.request]
+        reasons = dict(zip(map(id, sent), answers.reasons_of(error), strict=False))
+        found = [reasons[id(action)] for action in self.all if id(action) in reasons]
+        if found:
+            answers.set_reasons(error, found[: len(self.actions)])
+        return found
+
+    def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
+        """Return the answer if an earlier copy was applied, on engines that do not know tokens; None if marks went."""
+        reasons = enumerate(self._reasons(error))
+        images = {i: reason.get("Item") for i, reason in reasons if reason.get("Code") == ACTION_FAILED}
+        if self._resolve(images, error, in_doubt=in_doubt):
+            return None
+        if in_doubt and any(self.all[i].is_ours(image) for i, image in images.items()):
+            return {}
+        explained = {i: self.all[i].explain(image, error) for i, image in images.items()}
+        self.refusals = [explained.get(i) for i in range(len(self.actions))]
+        if explained and (not in_doubt or any(_is_final(self.all[i], why) for i, why in explained.items())):
+            raise _gravest(explained.values()) from error
+        raise (self._unknown if in_doubt else self._failed)(error) from error
+
+    def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
+        """Take marks out of the way; tell whether there were any, so that it is worth another try."""
+        try:
+            marked = [(self.all[i].row, mark) for i, image in images.items() if (mark := self.all[i].mark_in(image))]
+            for row, mark in marked:
+                assert row is not None  # noqa: S101 - it has the mark
+                self.resolver.resolve(row, mark)
+        except (StillPending, Unavailable, LockingError) as pending:
+            if in_doubt:
+                raise self._unknown(error) from pending
+            if isinstance(pending, LockingError):
+                raise
+            raise also(TransactionConflict, TransactWriteError)(f"{pending}. Trying again is safe.", cause=error) from (
+                pending
+            )
+        return bool(marked)
+
+    def _failed(self, error: Exception) -> Exception:
+        reasons = self._reasons(error)
+        if answers.answer_of(error) is not Answer.CONFLICT:
+            return TransactWriteError("Failed to write transaction items", answers.readable(error))
+        codes = tuple(None if reason is None else reason.code for reason in answers.shown(reasons))
+        return also(TransactionConflict, TransactWriteError)(
+            f"other transactions kept the items of this one busy; nothing was written, and it can be tried again: "
+            f"{error}",
+            reasons=codes[: len(self.actions)],
+            cause=error,
+        )
+
+    def _unknown(self, error: Exception) -> OutcomeUnknown:
+        return also(OutcomeUnknown, TransactWriteError)(
+            f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
+            f"you decide what to do. (The same transaction of the same copies with this client_request_token is "
+            f"known to DynamoDB for ten minutes, except inside a lock and with items that expire.)",
+            write_id=self.token,
+            cause=error,
+        )
+
+
+def _gravest(errors: Collection[Exception]) -> Exception:
+    """Return the error that says most: of a lock that was lost, then of one that is held, then the first."""
+    return next(error for kind in (LockLost, ItemLocked, Exception) for error in errors if isinstance(error, kind))
+
+
+def _is_final(action: TransactAction, refusal: Exception) -> bool:
+    """Tell whether a refusal of one copy means that no copy will ever be accepted: what was read is gone for good."""
+    if isinstance(refusal, StaleVersion):
+        # An absent item may be deleted again, and a version without an id may come again.
+        return action.write is not None and action.write.part.before.write_id is not None
+    return isinstance(refusal, LockLost)

@@ -1,0 +1,153 @@
+"""Sends writes without an entry of ours: refused while another party holds the lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.error_codes import Answer
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._core.outcome import Outcome
+from pynamo_locking._core.queue import FREE
+from pynamo_locking._core.sending import Next, Policy
+from pynamo_locking._io import answers, retries, runtime
+from pynamo_locking._io.evictions import evict_all
+from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._items import clauses, expiry
+from pynamo_locking._locks import guards
+from pynamo_locking._writes.refusals import locked_out, refusal
+from pynamo_locking.exceptions import TransactionConflict, also
+
+if TYPE_CHECKING:
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.queue import LockState, Mark
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._writes.write import Write
+
+
+def send(write: Write, row: Row | None = None) -> dict[str, Any]:
+    """Write an item whose lock we do not hold.
+
+    Entries in an embedded lock that are dead by their stored end of lease are evicted first, so that a
+    crash does not keep everybody out until someone takes the lock.
+
+    Args:
+        write: what to send.
+        row: the item as a lock's row, if it carries a lock.
+
+    Raises:
+        ItemLocked: somebody holds the lock.
+        OutcomeUnknown: nothing tells whether it was written.
+        PynamoDBException: a condition of the write failed, or DynamoDB refused it.
+    """
+    return _Sending(write, row).send()
+
+
+class _Sending:
+    def __init__(self, write: Write, row: Row | None) -> None:
+        self.write = write
+        self.row = row
+        self.guard = None if row is None else guards.unlocked(row)
+        self.founding = [] if row is None else guards.founding(row)
+        self.kwargs = write.kwargs(self.guard, self.founding)
+        self.once = write.is_tried_once
+        self.may_evict = True
+        self.may_clear = write.creates
+        self.resolver = Resolver()
+
+    def send(self) -> dict[str, Any]:
+        write, once = self.write, self.once
+        # Attempts that botocore must not make for us are made here; one more than it would have made.
+        most = write.item._get_connection().connection._max_retry_attempts_exception + 1 if once else 1
+        policy = Policy(most if write.is_repeatable else 0, 0 if once else None, once, looks=write.is_sent_once)
+        return retries.send(self._attempt, self._settle, write.failed, write.unknown, look=self._look, policy=policy)
+
+    def _attempt(self, how: Next | None) -> dict[str, Any]:
+        if self.once and how is Next.REPEAT:
+            self.write.part.renew(runtime.current.token())
+            self.kwargs = self.write.kwargs(self.guard, self.founding)
+        return self.write.dispatch(self.kwargs, once=self.once)
+
+    def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
+        """Return the answer to a refused write that had been applied; None if it is worth another try."""
+        image = answers.image_of(error)
+        outcome = self.write.judge(image, repeated=in_doubt)
+        if outcome is Outcome.APPLIED:
+            return {} if image is None else {"Attributes": image}
+        if outcome is Outcome.UNKNOWN:
+            raise self.write.unknown(error) from error
+        may_be_applied = in_doubt and self.write.may_still_be_applied(image)
+        try:
+            state = FREE if self.row is None else self.row.state(image)
+        except LockingError as reason:
+            if may_be_applied:
+                raise self.write.unknown(error) from reason
+            raise
+        if state.mark is not None:
+            self._resolve(state.mark, error, may_be_applied=may_be_applied)
+        elif state.entries:
+            self._evict(state, image, error, may_be_applied=may_be_applied)
+        elif self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
+            self._clear(image)
+        else:
+            raise refusal(self.write, self.write.operation.error, image, error) from error
+        return None
+
+    def _resolve(self, mark: Mark, error: Exception, *, may_be_applied: bool) -> None:
+        """Take the mark of a transaction out of the way, or wait for it."""
+        assert self.row is not None  # noqa: S101 - it has the mark
+        try:
+            self.resolver.resolve(self.row, mark)
+        except (StillPending, retries.Unavailable, LockingError) as reason:
+            if may_be_applied:
+                raise self.write.unknown(error) from reason
+            if isinstance(reason, LockingError):
+                raise
+            raise also(TransactionConflict, self.write.operation.error)(
+                f"Failed to {self.write.operation.verb} item: {reason}. Trying again is safe.", cause=error
+            ) from reason
+
+    def _evict(self, state: LockState, image: Image | None, error: Exception, *, may_be_applied: bool) -> None:
+        assert self.row is not None  # noqa: S101 - a lock has one
+        may_evict, self.may_evict = self.may_evict, False
+        if not (may_evict and evict_all(self.row, state, type(self.write.item))):
+            if may_be_applied:
+                raise self.write.unknown(error) from error
+            stored = None if image is None else (type(self.write.item), image)
+            raise locked_out(self.row, state, self.write.operation.error, error, stored) from error
+
+    def _clear(self, image: Image) -> None:
+        """Delete what is left of an expired item, so that an update can begin with an absent one."""
+        self.may_clear = False
+        try:
+            clear_expired(self.write.item, image, self.guard)
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            raise self.write.failed(error) from error
+
+    def _look(self, error: Exception) -> dict[str, Any]:
+        """Find out what became of a write that must not be sent twice."""
+        connection = self.write.item._get_connection().connection
+        kwargs = {"TableName": self.kwargs["TableName"], "Key": self.kwargs["Key"], "ConsistentRead": True}
+        try:
+            image = connection.dispatch("GetItem", kwargs).get("Item")
+        except answers.BOTOCORE_EXCEPTIONS as failure:
+            raise self.write.unknown(error) from failure
+        if self.write.judge(image, repeated=True) is Outcome.APPLIED:
+            return {"Attributes": image}
+        raise self.write.unknown(error) from error  # it may have been replaced, or still be on its way
+
+
+def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
+    """Delete what is left of an expired item, if it is still that."""
+    hash_key, range_key = item._get_hash_range_key_serialized_values()
+    connection = item._get_connection()
+    kwargs = connection.get_operation_kwargs(
+        hash_key, range_key=range_key, condition=clauses.both(expiry.still(type(item), image), guard)
+    )
+    try:
+        connection.connection.dispatch("DeleteItem", kwargs)
+    except answers.BOTOCORE_EXCEPTIONS as error:
+        if answers.answer_of(error) is not Answer.REFUSED:  # else somebody else was faster
+            raise

@@ -1,0 +1,114 @@
+"""What a save, an update, a delete and a check ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.outcome import Kind
+from pynamo_locking._items import clauses, expiry, knowledge
+from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+
+# What is asked for
+def plan_save(
+    item: Model,
+    condition: Condition | None,
+    *,
+    checks_version: bool,
+    as_update: bool = False,
+    kept: Collection[str] = (),
+    error: type[PynamoDBException] = PutError,
+    token: str | None = None,
+) -> Write:
+    """Return the save of an item.
+
+    A Put, as PynamoDB does it, unless the stored version has to be counted up without knowing it.
+
+    Args:
+        item: the model instance.
+        condition: the caller's.
+        checks_version: whether the stored version must be the one that was read.
+        as_update: whether something in the stored item has to survive.
+        kept: what that is, by stored names.
+        error: what PynamoDB raises when a save of this kind fails.
+        token: of the caller's own, which names the transaction that it is part of.
+    """
+    if checks_version:
+        knowledge.check_current(item, error)
+    part = knowledge.part_of(item, is_checked=checks_version, token=token)
+    whole = expiry.for_save(type(item), clauses.both(condition, part.condition()))
+    write = Write(item, SAVE, part, whole)
+    if as_update or (not checks_version and part.shape.attribute is not None):
+        write.actions = clauses.save_actions(item, kept, part)
+        write.return_values = None if checks_version else "UPDATED_NEW"
+    else:
+        write.attributes = item.serialize(null_check=True)
+        for attribute in (item._hash_key_attribute(), item._range_key_attribute()):
+            if attribute is not None:
+                write.attributes.pop(attribute.attr_name, None)
+        part.complete_put(write.attributes)
+    return write
+
+
+def plan_update(
+    item: Model,
+    actions: Sequence[Action],
+    condition: Condition | None,
+    *,
+    checks_version: bool,
+    token: str | None = None,
+) -> Write:
+    """Return the update of an item, whose answer is the item after it.
+
+    One without a check of the version that is not the same when done twice is sent once only.
+    """
+    part = knowledge.part_of(item, is_checked=checks_version, token=token)
+    whole = clauses.both(clauses.both(condition, part.condition()), clauses.same_class(item))
+    return Write(
+        item,
+        UPDATE,
+        part,
+        expiry.for_update(type(item), whole),
+        [*actions, *part.actions()],
+        is_repeatable=part.is_checked or clauses.is_repeatable(actions),
+        creates=expiry.holds_without_item(whole),
+        return_values="ALL_NEW",
+    )
+
+
+def plan_delete(item: Model, condition: Condition | None, *, checks_version: bool) -> Write:
+    """Return the delete of an item."""
+    part = knowledge.part_of(item, is_checked=checks_version)
+    whole = clauses.both(condition, part.condition())
+    if expiry.holds_without_item(whole):
+        whole = expiry.for_save(type(item), whole)
+    return Write(item, DELETE, part, whole, kind=Kind.DELETE)
+
+
+def plan_check(item: Model) -> Write:
+    """Return the check of a transaction that an item is still the one that was read."""
+    knowledge.check_current(item, TransactWriteError)
+    part = knowledge.part_of(item, is_checked=True)
+    return Write(item, CHECK, part, expiry.for_save(type(item), part.condition()))
+
+
+def check_actions(item: Model, protected: str | None, actions: Sequence[Action]) -> None:
+    """Refuse what is no list of actions, and actions on the lock itself."""
+    if not isinstance(actions, list) or not actions:
+        raise TypeError("the value of `actions` is expected to be a non-empty list")
+    for action in actions:
+        if clauses.path_of(action)[0] == protected:
+            raise ConfigurationError(
+                f"{action!r} would change the lock of {type(item).__name__} behind its back; "
+                f"use locked() or break_lock()."
+            )

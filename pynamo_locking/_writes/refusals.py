@@ -1,0 +1,91 @@
+"""What the refusal of a write means to its caller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import PynamoDBException, UpdateError
+
+from pynamo_locking._core.naming import plain
+from pynamo_locking._io.denials import foreign, has_foreign
+from pynamo_locking._items import expiry, versions
+from pynamo_locking._writes.write import CHECK, UPDATE, Write
+from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, also
+
+if TYPE_CHECKING:
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.stored import Image
+
+
+def locked_out(
+    row: Row,
+    state: LockState,
+    error: type[PynamoDBException],
+    cause: Exception | None = None,
+    stored: tuple[type[Any], Image] | None = None,
+) -> ItemLocked:
+    """Return the error for a write from outside while somebody holds the lock."""
+    holder = state.entries[0]
+    return also(ItemLocked, error)(
+        f"{row.label} is locked by {plain(holder.owner)} (ticket {holder.ticket}); nothing was written. "
+        f"Take the lock yourself (locked() or edit()), or try again when it is free.",
+        holder=holder.owner,
+        ticket=holder.ticket,
+        stored=stored,
+        cause=cause,
+    )
+
+
+def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception) -> Exception:
+    """Return what a failed condition means: another version, another class, or the caller's own condition.
+
+    Args:
+        write: what was refused.
+        kind: PynamoDB's error that it has to be as well.
+        image: the stored item.
+        cause: as callers find it by its code.
+    """
+    model, before = type(write.item), write.part.before
+    if write.operation is not CHECK and has_foreign(model, image):
+        return foreign(f"{write.called} was refused", model.Meta.table_name, "no lock")
+    image = dict(expiry.unexpired(model, image) or {}) or None
+    stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
+    if stored_class not in (None, model) and kind is UpdateError:
+        return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
+    stored = None if image is None else (model, image)
+    seen = versions.known_of(model, image or {})
+    is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
+    refused = f"{write.called} was refused and nothing changed"
+    if write.part.is_checked and is_other:
+        return also(StaleVersion, kind)(
+            f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",
+            expected=before.version,
+            actual=seen.version,
+            stored=stored,
+            cause=cause,
+        )
+    return also(Conflict, kind)(f"{refused}: its condition was not met. ({cause})", stored=stored, cause=cause)
+
+
+def _class_of(model: type[Model], image: Image) -> Any:
+    """Return the class of a stored item, None if it is not known here."""
+    try:
+        return model._get_discriminator_class(image)
+    except ValueError:
+        return None
+
+
+def _why_stale(expected: int | None, actual: int | None, image: Image | None) -> str:
+    """Return what is known, and what to do."""
+    if image is None:
+        return f"it was read in version {expected}, and the item does not exist any more. Read before you save again."
+    again = "Start again from the error's `current`, or refresh() the item."
+    found = "without a version" if actual is None else f"in version {actual}"
+    if expected is None:
+        return f"the item exists already, {found}, and this instance was not read from it. {again}"
+    if actual == expected:
+        found += " by another write (the item was deleted and created again, or written without its version)"
+    return f"it was read in version {expected}, and is stored {found}. {again}"

@@ -1,0 +1,318 @@
+"""The three writes of an item, for the places where its lock can be: nowhere, in it, in another row."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
+from pynamodb.models import Model
+from typing_extensions import override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.outcome import Kind
+from pynamo_locking._io import answers, event_stream, lock_document, retries
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._items import clauses, knowledge
+from pynamo_locking._locks import context, guards
+from pynamo_locking._writes import beside, inside, outside, refusals, reports
+from pynamo_locking._writes.plans import check_actions, plan_delete, plan_save, plan_update
+from pynamo_locking._writes.write import DELETE, UPDATE
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._writes.write import Write
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: Where an item notes the lock document that a transaction's Put will have written.
+_PUT_DOCUMENT = "_pynamo_locking_put_document"
+
+
+class FreeItem:
+    """Writes an item that carries no lock, and whose lock, if it has one elsewhere, we do not hold.
+
+    Args:
+        item: the model instance.
+    """
+
+    #: Stored name of an attribute that no action may change.
+    protected: str | None = None
+
+    #: What the caller calls the transaction that the writes will be part of.
+    token: str | None = None
+
+    #: Returns what has to be true of the stored item for a save that goes out at once.
+    kept: Callable[[], Condition] | None = None
+
+    def __init__(self, item: Model) -> None:
+        self.item = item
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether it is written under a lock that we hold."""
+        return False
+
+    def plan_save(
+        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+    ) -> Write:
+        """Return the save without the lock's part."""
+        return plan_save(self.item, condition, checks_version=checks_version, error=error, token=self.token)
+
+    def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
+        """Return the update without the lock's part."""
+        check_actions(self.item, self.protected, actions)
+        return plan_update(self.item, actions, condition, checks_version=checks_version, token=self.token)
+
+    def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
+        """Return the delete without the lock's part."""
+        return plan_delete(self.item, condition, checks_version=checks_version)
+
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
+        """Store the item as it is here."""
+        kept = None if self.kept is None else self.kept()
+        write = self.plan_save(clauses.both(condition, kept), checks_version=checks_version)
+        write.kind = kind
+        return self._write(write)
+
+    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
+        """Apply actions; the item is then what DynamoDB has stored."""
+        return self._write(self.plan_update(actions, condition, checks_version=checks_version))
+
+    def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Delete the item."""
+        return self._write(self.plan_delete(condition, checks_version=checks_version))
+
+    def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Count the version up."""
+        return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
+
+    def _write(self, write: Write) -> dict[str, Any]:
+        try:
+            data = self._send(write)
+        except (Conflict, OutcomeUnknown) as error:
+            self._failed(write, error)
+            raise
+        write.done(data)
+        return data
+
+    def _failed(self, write: Write, error: Conflict | OutcomeUnknown) -> None:
+        if self.is_locked and isinstance(error, OutcomeUnknown):
+            write.note_doubt()
+        if event_stream.listeners:
+            reports.write_failed(write, error)
+
+    def _send(self, write: Write) -> dict[str, Any]:
+        return outside.send(write)
+
+    def action(self, write: Write, number: int | None = None) -> dict[str, Any]:  # noqa: ARG002 - of a lock in the item
+        """Return a write as an action of a transaction, with the lock's part of it: under that number, or the next."""
+        return action_of(write)
+
+    def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
+        """Return the save that PynamoDB's own TransactWrite makes, which is always a Put, and its request."""
+        write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+        return write, write.kwargs()
+
+
+class EmbeddedItem(FreeItem):
+    """Writes an item that carries its own lock, inside and outside of it.
+
+    A save sets every declared attribute, removes those without a value, and leaves the lock alone.
+
+    Args:
+        item: the model instance.
+        lock: its lock attribute.
+        row: the item as a lock's row.
+        own: the entry under which it is written; None outside the lock.
+    """
+
+    def __init__(self, item: Model, lock: Attribute[Any], row: Row, own: OwnEntry | None) -> None:
+        super().__init__(item)
+        self.lock = lock
+        self.protected = lock.attr_name
+        self.row = row
+        self.own = own
+
+    @property
+    @override
+    def is_locked(self) -> bool:
+        return self.own is not None
+
+    @override
+    def plan_save(
+        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+    ) -> Write:
+        check_copy(self.item, self.own)
+        kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
+        return plan_save(
+            self.item,
+            condition,
+            checks_version=checks_version,
+            as_update=True,
+            kept=kept,
+            error=error,
+            token=self.token,
+        )
+
+    @override
+    def _send(self, write: Write) -> dict[str, Any]:
+        if self.own is None:
+            return outside.send(write, self.row)
+        return inside.inside(self.own, write)
+
+    @override
+    def action(self, write: Write, number: int | None = None) -> dict[str, Any]:
+        if self.own is None:
+            return action_of(write, guards.unlocked(self.row), guards.founding(self.row))
+        number = self.own.next_write() if number is None else number
+        return action_of(write, guards.standing(self.own, number), [guards.counting(self.own, number)])
+
+    @override
+    def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
+        """A Put writes the whole lock document, so that must not have changed.
+
+        Raises:
+            ItemLocked: the loaded document shows somebody else in the queue.
+            ConfigurationError: the item was loaded before the lock was taken.
+        """
+        state: LockState = self.lock.__get__(self.item, type(self.item))
+        document = self._next_document(state)
+        write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+        vars(self.item).pop(_PUT_DOCUMENT, None)
+        assert write.attributes is not None  # noqa: S101 - it is a Put
+        if document is not None:
+            vars(self.item)[_PUT_DOCUMENT] = document
+            write.attributes[self.lock.attr_name] = {"M": document}
+        elif self.row.may_create and not state.raw:
+            write.attributes[self.lock.attr_name] = lock_document.EMPTY
+        return write, write.kwargs(guards.unchanged(self.row, state.raw))
+
+    def _next_document(self, state: LockState) -> dict[str, Any] | None:
+        """Return the lock document with the write counted in it; None if we are not inside."""
+        lock_document.trusted(self.row, state)
+        if state.mark is not None:
+            raise ConfigurationError(
+                f"this copy of {self.row.label} was read while a transaction had the item: refresh() it first."
+            )
+        if self.own is None:
+            if state.entries:
+                raise refusals.locked_out(self.row, state, TransactWriteError)
+            return None
+        if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
+            if state.next_ticket > self.own.entry.ticket:  # the copy was read after we had come, and left
+                raise self.own.absent_from(state)
+            raise ConfigurationError(
+                f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
+            )
+        return lock_document.with_write_counted(state.raw, self.own.entry.id, self.own.next_write())
+
+
+def put_document(item: Model) -> LockState | None:
+    """Return the lock document that a committed Put has stored, once."""
+    document = vars(item).pop(_PUT_DOCUMENT, None)
+    return None if document is None else lock_document.state_of(document)
+
+
+class GuardedItem(FreeItem):
+    """Writes an item whose lock, which we hold, is a row of its own: one transaction each.
+
+    Args:
+        item: the model instance.
+        owns: the entries under which it is written: that of its own lock, then that of a range in which it lies.
+    """
+
+    def __init__(self, item: Model, *owns: OwnEntry) -> None:
+        super().__init__(item)
+        self.owns = owns
+        self.own = owns[0]
+
+    @property
+    @override
+    def is_locked(self) -> bool:
+        return True
+
+    @override
+    def plan_save(
+        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+    ) -> Write:
+        check_copy(self.item, self.own)
+        return super().plan_save(condition, checks_version=checks_version, error=error)
+
+    @override
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
+        data = super().save(condition, checks_version=checks_version, kind=kind)
+        self.own.is_item_deleted = False
+        return data
+
+    @override
+    def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Delete the item; its lock stays."""
+        data = super().delete(condition, checks_version=checks_version)
+        self.own.is_item_deleted = True
+        return data
+
+    @override
+    def _write(self, write: Write) -> dict[str, Any]:
+        """Send it, and read what a transaction does not return."""
+        if write.operation is DELETE:
+            write.kind = Kind.KEEP
+        try:
+            beside.beside(self.owns, write, action_of(write))
+        except (Conflict, OutcomeUnknown) as error:
+            self._failed(write, error)
+            raise
+        if write.operation is not UPDATE and not write.actions:
+            write.done({})
+            return {}
+        try:
+            retries.patiently(self._read_back)
+        except (PynamoDBException, Unavailable) as error:  # the write was applied all the same
+            logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
+            knowledge.expect(self.item, write.part)
+            self.item.update_local_version_attribute()
+            knowledge.mark_old(self.item)
+            return {}
+        return {"Attributes": self.item.serialize()}
+
+    def _read_back(self) -> None:
+        """Load the item that a transaction has written, which is over: with its token it is told from its copies.
+
+        Raises:
+            Unavailable: no answer, and the lease lasts on.
+        """
+        try:
+            Model.refresh(self.item, consistent_read=True)
+        except PynamoDBException as error:
+            if self.own.remaining and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
+                raise Unavailable(error.cause) from error
+            raise
+
+
+def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
+    """Return a write as an action of a transaction, with the lock's part."""
+    kwargs = write.kwargs(guard, actions)
+    kwargs.pop("ReturnValues", None)  # a transaction has none
+    return {write.request.removesuffix("Item"): kwargs}
+
+
+def check_copy(item: Model, own: OwnEntry | None) -> None:
+    """Refuse to save a whole item that was read under an earlier lock: others may have changed it since."""
+    before: OwnEntry | None = vars(item).get(context.OWN_ENTRY)
+    if own is None or before is None or before is own:
+        return
+    if before.row.identity == own.row.identity:
+        raise ConfigurationError(
+            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo what others wrote "
+            f"meanwhile. Use lock.item, or refresh() it."
+        )
