@@ -65,7 +65,7 @@ NOT_CALLED = {
     f"pynamo_locking.{name}"
     for name in (
         "BatchResult",
-        "Entry",
+        "QueueEntry",
         "ExpiringMixin",
         "GuardedBatch",
         "IntervalMixin",

@@ -5,7 +5,7 @@ import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
-from pynamo_locking._core.queue import Entry, LockState
+from pynamo_locking._core.queue import LockState, QueueEntry
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking._locks.several import locked_all
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
@@ -48,7 +48,6 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "CorruptRow",
-    "Entry",
     "ExpiringMixin",
     "GuardedBatch",
     "IntervalMixin",
@@ -67,6 +66,7 @@ __all__ = [
     "OutcomeUnknown",
     "OverlapError",
     "Plan",
+    "QueueEntry",
     "StaleVersion",
     "SweepReport",
     "TTLAttribute",

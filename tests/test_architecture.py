@@ -1,4 +1,4 @@
-"""What import-linter cannot say of the package's structure; the rest is in pyproject.toml, and `make lint` checks it."""
+"""What import-linter cannot say of the structure of the package; pyproject.toml has the rest, for `make lint`."""
 
 from __future__ import annotations
 

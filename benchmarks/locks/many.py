@@ -15,7 +15,7 @@ from benchmarks.contenders import Place
 from benchmarks.locks.crew import process
 from benchmarks.locks.tables import markdown
 from pynamo_locking import NamedLock
-from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.held_entry import HeldEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,13 +108,13 @@ def _hold(pipe: Connection, place: Place, count: int) -> None:
 def _note_ages() -> list[float]:
     """Note from now on how old entries are, in leases, when their renewal begins."""
     ages: list[float] = []
-    renew: Callable[[OwnEntry], None] = OwnEntry.renew
+    renew: Callable[[HeldEntry], None] = HeldEntry.renew
 
-    def noting(own: OwnEntry) -> None:
+    def noting(own: HeldEntry) -> None:
         ages.append((time.monotonic() - (own.deadline - own.entry.lease)) / own.entry.lease)
         renew(own)
 
-    setattr(OwnEntry, "renew", noting)  # noqa: B010 - typed as a method
+    setattr(HeldEntry, "renew", noting)  # noqa: B010 - typed as a method
     return ages
 
 

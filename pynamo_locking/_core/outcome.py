@@ -28,7 +28,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"  # our entry is gone, and an earlier attempt may have been applied before
 
 
-class Kind(Enum):
+class EntryEffect(Enum):
     """What a guarded write does to the entry it names."""
 
     KEEP = "keep"  # counts `writes` up in it
@@ -36,7 +36,7 @@ class Kind(Enum):
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
-def judge(state: LockState, ours: Possession, number: int, *, kind: Kind, repeated: bool) -> Outcome:
+def judge(state: LockState, ours: Possession, number: int, *, kind: EntryEffect, repeated: bool) -> Outcome:
     """Return what became of guarded write `number` of an entry, given the image it was refused with.
 
     Args:
@@ -50,12 +50,12 @@ def judge(state: LockState, ours: Possession, number: int, *, kind: Kind, repeat
     mine = state.find(ours.id, ours.ticket)
     if mine is not None:
         return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # nobody else writes that number
-    if kind is Kind.FINISH:
+    if kind is EntryEffect.FINISH:
         why = ours.why_absent(state, is_removal=True, in_doubt=repeated)
         return Outcome.APPLIED if why is Absence.LEFT else Outcome(why.value)
     if not repeated:
         return Outcome.LOST
-    if kind is Kind.DELETE and not state.exists:
+    if kind is EntryEffect.DELETE and not state.exists:
         return Outcome.APPLIED
     return Outcome.UNKNOWN
 
@@ -107,7 +107,7 @@ def life(write_id: str | None) -> str | None:
 
 
 def judge_by_id(
-    seen: Known | None, before: Known, write_ids: Collection[str], *, kind: Kind, repeated: bool
+    seen: Known | None, before: Known, write_ids: Collection[str], *, kind: EntryEffect, repeated: bool
 ) -> Outcome:
     """Return what became of a refused write of an item that carries write ids.
 
@@ -124,7 +124,7 @@ def judge_by_id(
     if not repeated:
         return Outcome.REJECTED
     if seen is None:
-        return Outcome.APPLIED if kind is Kind.DELETE else Outcome.UNKNOWN
+        return Outcome.APPLIED if kind is EntryEffect.DELETE else Outcome.UNKNOWN
     if before.write_id is not None and seen.write_id == before.write_id:
         return Outcome.REJECTED  # ours would have replaced it
     # Each write of one life counts the version up by one. Whoever made the next one, it was not us.

@@ -45,7 +45,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Entry:
+class QueueEntry:
     """One place in the queue of a lock, as stored.
 
     Attributes:
@@ -101,7 +101,7 @@ class LockState:
             one nothing but `raw` is known: who is in its queue neither, so it is not free.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[QueueEntry, ...] = ()
     next_ticket: int = 0
     since: int = 0
     evicted: Mapping[int, int] = field(default_factory=dict)
@@ -110,12 +110,12 @@ class LockState:
     unreadable: str = field(default="", init=False)
 
     @property
-    def holders(self) -> tuple[Entry, ...]:
+    def holders(self) -> tuple[QueueEntry, ...]:
         """The entries that hold the lock now, by ticket; empty when it is free."""
         return tuple(self.entries[i] for i in front(entry.claim for entry in self.entries))
 
     @property
-    def waiters(self) -> tuple[Entry, ...]:
+    def waiters(self) -> tuple[QueueEntry, ...]:
         """The entries that wait, first come first."""
         holders = {entry.ticket for entry in self.holders}
         return tuple(entry for entry in self.entries if entry.ticket not in holders)
@@ -125,7 +125,7 @@ class LockState:
         """Whether the item carries a lock document at all."""
         return self.next_ticket > 0
 
-    def find(self, entry_id: str, ticket: int | None = None) -> Entry | None:
+    def find(self, entry_id: str, ticket: int | None = None) -> QueueEntry | None:
         """Return one entry, or None if it is not there.
 
         Args:
@@ -135,7 +135,7 @@ class LockState:
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         return None if found is None or (ticket is not None and found.ticket != ticket) else found
 
-    def ahead_of(self, entry: Entry) -> tuple[Entry, ...]:
+    def ahead_of(self, entry: QueueEntry) -> tuple[QueueEntry, ...]:
         """Return the entries that must leave before this one holds the lock: the grant rule.
 
         For a semaphore all but ``permits - 1`` of them must.
@@ -166,7 +166,7 @@ class LockState:
 FREE: Final = LockState()
 
 
-def traces(entries: Sequence[Entry], known: Mapping[int, int]) -> dict[int, int]:
+def traces(entries: Sequence[QueueEntry], known: Mapping[int, int]) -> dict[int, int]:
     """Return what a document has to remember of an eviction: by slot, the ticket of who may have held the lock.
 
     Whoever else was ahead may have left meanwhile. The evicted ones were all there until now, so one that
@@ -189,7 +189,7 @@ class Sighting:
     since: float
 
 
-def observe(seen: Mapping[str, Sighting], entries: Iterable[Entry], now: float) -> dict[str, Sighting]:
+def observe(seen: Mapping[str, Sighting], entries: Iterable[QueueEntry], now: float) -> dict[str, Sighting]:
     """Return the sightings after a read that ended at `now`.
 
     A beat that goes back comes from an older image (eventually consistent reads) and proves nothing.
@@ -203,16 +203,16 @@ def observe(seen: Mapping[str, Sighting], entries: Iterable[Entry], now: float) 
 
 
 def dead_among(
-    entries: Iterable[Entry],
+    entries: Iterable[QueueEntry],
     seen: Mapping[str, Sighting],
     now: float,
     now_ms: int,
     max_clock_skew: float | None,
     max_lease: float = LONGEST_LEASE_S,
-) -> tuple[Entry, ...]:
+) -> tuple[QueueEntry, ...]:
     """Return the entries that may be evicted: silent for a whole lease, or long over by the hint."""
 
-    def is_dead(entry: Entry) -> bool:
+    def is_dead(entry: QueueEntry) -> bool:
         lease, until_ms = believed(entry.lease_ms, entry.until_ms, max_lease)
         return is_over_by_hint(until_ms, now_ms, max_clock_skew) or (
             entry.id in seen and is_silent_for_too_long(seen[entry.id].since, now, lease)

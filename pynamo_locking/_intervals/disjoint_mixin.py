@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._writes.writers import FreeItem
+    from pynamo_locking._writes.writers import PlainWriter
 
 #: How long to try again, in seconds.
 _WAIT_S: Final = 10.0
@@ -129,7 +129,7 @@ class DisjointMixin(VersionedMixin):
         return clauses.both(condition, self._same_interval())
 
     @override
-    def _writer(self) -> FreeItem | None:
+    def _writer(self) -> PlainWriter | None:
         writer = super()._writer()
         if writer is not None:
             writer.kept = self._same_interval

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
 
-def final(row: Row, error: Exception) -> LockingError:
+def final(row: LockRow, error: Exception) -> LockingError:
     """Return the error for a request about a lock that DynamoDB refuses however often it is sent."""
     code, message = answers.code_of(error), answers.message_of(error)
     if code == NO_TABLE:
@@ -90,7 +90,7 @@ def foreign(failure: str, table: str, found: str) -> ConfigurationError:
     )
 
 
-def refuse_foreign(row: Row, image: Image) -> None:
+def refuse_foreign(row: LockRow, image: Image) -> None:
     """Refuse to put a lock document into an item, which has none, if another program has stored what is there.
 
     Raises:

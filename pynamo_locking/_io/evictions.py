@@ -11,12 +11,12 @@ from pynamo_locking._io import event_stream, lock_requests, reports, retries, ru
 from pynamo_locking._io.retries import Refused
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import Entry, LockState
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._core.queue import LockState, QueueEntry
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
 
-def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
+def evict_all(row: LockRow, state: LockState, model: type[Any]) -> bool:
     """Empty a queue in which all are dead; False if anybody may be alive."""
     settings = model.lock_settings()
     while state.entries:
@@ -37,7 +37,7 @@ def evict_all(row: Row, state: LockState, model: type[Any]) -> bool:
 logger = logging.getLogger("pynamo_locking")
 
 
-def evict_dead(row: Row, dead: tuple[Entry, ...], state: LockState) -> Image | None:
+def evict_dead(row: LockRow, dead: tuple[QueueEntry, ...], state: LockState) -> Image | None:
     """Remove dead entries of a document, the first ones if there are many; return the new image.
 
     None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
 from pynamo_locking._core.naming import plain, row_name, shown_owner
-from pynamo_locking._core.queue import FREE, Entry, LockState, Mark
+from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry
 from pynamo_locking._io import flaws, runtime
 from pynamo_locking._io.flaws import ADVICE, corrupt
 from pynamo_locking._io.stored import Image, number
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pynamodb.connection import Connection
 
 
-def trusted(row: Row, state: LockState) -> LockState:
+def trusted(row: LockRow, state: LockState) -> LockState:
     """Return the lock document of a row, for those who act upon it.
 
     Raises:
@@ -305,8 +305,8 @@ def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
     return ticket
 
 
-def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Entry:
-    return Entry(
+def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> QueueEntry:
+    return QueueEntry(
         id=name,
         ticket=ticket,
         owner=shown_owner(stored[OWNER]["S"]),
@@ -326,7 +326,7 @@ def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dic
 
 
 @dataclass(frozen=True)
-class Row:
+class LockRow:
     """One item that carries a lock document, and how to reach it.
 
     Attributes:

@@ -11,7 +11,7 @@ from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.error_codes import INVALID
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import row_expiry_s
-from pynamo_locking._core.queue import Entry, LockState, traces
+from pynamo_locking._core.queue import LockState, QueueEntry, traces
 from pynamo_locking._io import answers, denials, event_stream, lock_document, runtime
 from pynamo_locking._io.retries import Unavailable, ask
 from pynamo_locking._io.stored import Image, number
@@ -19,7 +19,7 @@ from pynamo_locking._io.stored import Image, number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -38,7 +38,7 @@ class NewEntry:
         return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms)
 
 
-def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
+def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
     """Join the queue and take the next ticket, in one atomic write.
 
     Refused if there is no document yet, if we are in it already, or if `capacity` entries are.
@@ -54,7 +54,7 @@ def enter(row: Row, entry: NewEntry, capacity: int) -> Image:
     )
 
 
-def enter_first(row: Row, entry: NewEntry) -> Image:
+def enter_first(row: LockRow, entry: NewEntry) -> Image:
     """Create the document with us in it. Its tickets start at the time in µs: what that promises says protocol.md.
 
     Refused if somebody else made it first, if the item has to exist and does not, if a transaction has the item,
@@ -77,21 +77,21 @@ def enter_first(row: Row, entry: NewEntry) -> Image:
     )
 
 
-def look(row: Row, *, consistent: bool) -> Image | None:
+def look(row: LockRow, *, consistent: bool) -> Image | None:
     """Read the item, or None if it is gone."""
     answer = _call(row, "GetItem", {"ConsistentRead": consistent})
     image: Image | None = answer.get("Item")
     return image
 
 
-def look_at_document(row: Row) -> LockState:
+def look_at_document(row: LockRow) -> LockState:
     """Read the lock document alone, consistently; it may be broken, see `flaws.trusted`."""
     names = {"#l": row.attribute}
     arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
     return lock_document.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
 
 
-def renew(row: Row, entry: Entry, beat: int, *, want_image: bool) -> Image:
+def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Image:
     """Prolong our lease. Beats only grow, so a late copy cannot take a newer renewal back."""
     until_ms = runtime.current.time_ms() + entry.lease_ms
     return _update(
@@ -105,7 +105,7 @@ def renew(row: Row, entry: Entry, beat: int, *, want_image: bool) -> Image:
     )
 
 
-def release(row: Row, entry_id: str, *, want_image: bool) -> Image:
+def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
     """Leave the queue. Names the entry alone, so that it also removes one whose ticket never arrived."""
     return _update(
         row,
@@ -116,7 +116,7 @@ def release(row: Row, entry_id: str, *, want_image: bool) -> Image:
     )
 
 
-def downgrade(row: Row, entry: Entry, write: int) -> Image:
+def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
     """Share from now on what was ours alone. Counts as a write, so that no late copy of an earlier one lands."""
     return _update(
         row,
@@ -127,7 +127,7 @@ def downgrade(row: Row, entry: Entry, write: int) -> Image:
     )
 
 
-def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Image:
+def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int]) -> Image:
     """Remove dead entries, in ticket order, if none of them was renewed since we looked.
 
     The document remembers those that may have held the lock.
@@ -162,18 +162,18 @@ def evict(row: Row, entries: tuple[Entry, ...], known: Mapping[int, int]) -> Ima
     )
 
 
-def replace(row: Row, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
+def replace(row: LockRow, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
     """Put another lock document in the place of one, if that is still there."""
     values = {":old": {"M": dict(old)}, ":new": new}
     return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
 
 
-def _expiry(row: Row, lease: float) -> int | None:
+def _expiry(row: LockRow, lease: float) -> int | None:
     return None if row.ttl_attribute is None else row_expiry_s(runtime.current.time_ms(), lease)
 
 
 def _update(  # noqa: PLR0913 - the parts of one expression
-    row: Row,
+    row: LockRow,
     *,
     condition: str,
     names: Mapping[str, str],
@@ -210,7 +210,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     return image
 
 
-def _call(row: Row, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _call(row: LockRow, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if event_stream.listeners:
         event_stream.requesting(operation)
     try:

@@ -16,12 +16,12 @@ from pynamo_locking._io.retries import Refused, persistently
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 logger = logging.getLogger("pynamo_locking")
 
 
-def finish(header_table: HeaderTable, row: Row, mark: Mark) -> bool:
+def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
     """Make an item what the mark of a transaction intends, which is committed in that table.
 
     False: the row of its changes is gone, and nothing was sent; see `whole`.
@@ -38,7 +38,7 @@ def finish(header_table: HeaderTable, row: Row, mark: Mark) -> bool:
     return True
 
 
-def drop(row: Row, mark: Mark) -> None:
+def drop(row: LockRow, mark: Mark) -> None:
     """Leave an item as it is, without the mark; a placeholder goes altogether.
 
     Which of both it is stands in the mark itself, and is checked: memory could be that of another attempt.
@@ -63,7 +63,7 @@ def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
     return header_requests.get_row(header_table, mark.spill, lambda row: lock_document.with_changes(mark, row))
 
 
-def _send(row: Row, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:
+def _send(row: LockRow, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:
     names = {"#l": row.attribute, "#tx": lock_document.TX, "#id": lock_document.TX_ID}
     values: dict[str, Any] = {":id": {"S": mark.id}}
     condition = "#l.#tx.#id = :id"

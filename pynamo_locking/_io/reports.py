@@ -15,10 +15,10 @@ from pynamo_locking._io.event_stream import clocks, emit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamo_locking._core.queue import Entry
+    from pynamo_locking._core.queue import QueueEntry
     from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 _P = ParamSpec("_P")
 
@@ -37,7 +37,7 @@ def harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
     return telling
 
 
-def about_lock(row: Row, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
+def about_lock(row: LockRow, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
     return {
         **clocks(),
         "name": row.name,
@@ -50,7 +50,7 @@ def about_lock(row: Row, owner: str, entry_id: str, ticket: int | None) -> dict[
 
 
 @harmless
-def evicted(row: Row, entries: Sequence[Entry], *, is_forced: bool = False) -> None:
+def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = False) -> None:
     """Tell that we removed entries of others."""
     for entry in entries:
         emit(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -78,7 +78,7 @@ class Resolver:
         self._waits = 0
         self._tried: dict[tuple[Any, ...], int] = {}
 
-    def resolve(self, row: Row, mark: Mark) -> None:
+    def resolve(self, row: LockRow, mark: Mark) -> None:
         """Do what can be done about a mark now, or wait a little; the caller then looks again.
 
         Raises:
@@ -91,7 +91,7 @@ class Resolver:
         if wait is not None:
             runtime.current.sleep(wait)
 
-    def begin(self, row: Row, mark: Mark) -> float | None:
+    def begin(self, row: LockRow, mark: Mark) -> float | None:
         """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
         header_table = trust.header_table_of(row, mark)
         header = persistently(lambda: header_requests.read(header_table, mark.id))
@@ -111,7 +111,7 @@ class Resolver:
             reports.recovered(header_table, header, mark.id, outcome=outcome, by="reader")
         return self._try_again(row, mark, what)
 
-    def _try_again(self, row: Row, mark: Mark, what: Fate) -> float | None:
+    def _try_again(self, row: LockRow, mark: Mark, what: Fate) -> float | None:
         """Let the caller look what became of it: at once after the first time, later each time if it was in vain."""
         done = (row.identity, mark.id, what)
         times = self._tried[done] = self._tried.get(done, 0) + 1
@@ -146,7 +146,7 @@ class Resolver:
         return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))
 
 
-def stuck(row: Row, mark: Mark, what: Fate) -> LockingError:
+def stuck(row: LockRow, mark: Mark, what: Fate) -> LockingError:
     """Return the error for a mark that stays whatever is done about it."""
     why = {
         Fate.WAIT: "is pending without a sign of life, and cannot be aborted",

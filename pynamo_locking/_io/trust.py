@@ -10,7 +10,7 @@ from pynamo_locking._io.header_requests import HeaderTable
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 #: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
 _INDEX: Final = re.compile("[0-9]{5,9}")
@@ -20,7 +20,7 @@ _INDEX: Final = re.compile("[0-9]{5,9}")
 _SHOWN: Final = 255
 
 
-def header_table_of(row: Row, mark: Mark) -> HeaderTable:
+def header_table_of(row: LockRow, mark: Mark) -> HeaderTable:
     """Return the table of transactions that a mark names, which has to be the one that the item's model declares.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
 from pynamo_locking._core.naming import plain
-from pynamo_locking._core.queue import FREE, Entry, LockState, Pace, Sighting, dead_among, observe, poll_delay
+from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
 from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.evictions import evict_dead
@@ -17,17 +17,17 @@ from pynamo_locking._io.pauses import Pause, walk
 from pynamo_locking._io.resolver import Resolver, StillPending
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import mailboxes, removal, reports
-from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.pauses import Steps
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.options import Wish
+    from pynamo_locking._locks.options import LockOptions
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -43,7 +43,7 @@ _ATTEMPTS_AT_ONCE: Final = 4
 class Acquisition:
     """One attempt to take a lock."""
 
-    def __init__(self, row: Row, wish: Wish) -> None:
+    def __init__(self, row: LockRow, wish: LockOptions) -> None:
         self._row = row
         self._wish = wish
         self._deadline = runtime.current.monotonic() + wish.wait
@@ -53,13 +53,13 @@ class Acquisition:
         self._new = self._name_entry()
         self._mailbox = mailboxes.Mailbox(wish.claim, lambda image: lock_document.state_in(image, row.attribute))
         self._resolver = Resolver(deadline=self._deadline)
-        self._entry: Entry | None = None
+        self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
-        self.own: OwnEntry | None = None  # once it is granted, for whoever does not come to hear of it
+        self.own: HeldEntry | None = None  # once it is granted, for whoever does not come to hear of it
 
-    def run(self) -> OwnEntry:
+    def run(self) -> HeldEntry:
         """Take the lock, or leave nothing behind.
 
         Raises:
@@ -69,7 +69,7 @@ class Acquisition:
         """
         return walk(self.steps())
 
-    def steps(self) -> Steps[OwnEntry]:
+    def steps(self) -> Steps[HeldEntry]:
         """Do what `run` does, but for the pauses. They leave nothing behind if they are closed early, either."""
         try:
             mailboxes.open_mailbox(self._row, self._mailbox)
@@ -170,7 +170,7 @@ class Acquisition:
 
     # Waiting
 
-    def _wait_for_turn(self, image: Image | None) -> Steps[OwnEntry | None]:
+    def _wait_for_turn(self, image: Image | None) -> Steps[HeldEntry | None]:
         """Return our granted entry, or None if it vanished from the queue."""
         attempt = 0
         while True:
@@ -275,14 +275,14 @@ class Acquisition:
         self._started = started
         return image
 
-    def _watch(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _watch(self, entries: tuple[QueueEntry, ...]) -> tuple[QueueEntry, ...]:
         """Note what was just read, and return the entries that are dead."""
         now = runtime.current.monotonic()
         self._seen = observe(self._seen, entries, now)
         now_ms, settings = runtime.current.time_ms(), self._wish.settings
         return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
 
-    def _grant(self, image: Image) -> Steps[OwnEntry | None]:
+    def _grant(self, image: Image) -> Steps[HeldEntry | None]:
         """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""
         used = runtime.current.monotonic() - self._started
         if used >= self._wish.lease * (1 if self._wish.heartbeat else RATE_MARGIN):
@@ -291,7 +291,7 @@ class Acquisition:
                 return None
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
-        return OwnEntry(self._row, self._entry, self._started, self._beat, image)
+        return HeldEntry(self._row, self._entry, self._started, self._beat, image)
 
     # Giving up
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.runtime import Event
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._locks.lock import Lock
-    from pynamo_locking._locks.options import Wish
+    from pynamo_locking._locks.options import LockOptions
 
 
 class AsyncLock(Generic[M]):
@@ -92,7 +92,7 @@ class AsyncLock(Generic[M]):
             raise
         return self
 
-    async def _keep_again(self, own: OwnEntry) -> None:
+    async def _keep_again(self, own: HeldEntry) -> None:
         """As `handed.keep`, but what makes a request does so in a thread."""
         try:
             if not own.remaining:
@@ -102,7 +102,7 @@ class AsyncLock(Generic[M]):
             own.give_back()
             raise
 
-    async def _take(self, wish: Wish) -> OwnEntry:
+    async def _take(self, wish: LockOptions) -> HeldEntry:
         party = runtime.current.party()
         row = self._lock._target.row
         attempt = self._lock._attempt = Acquisition(row, wish)

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.claims import Claim
-    from pynamo_locking._io.lock_document import Row
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 #: Where an item that came out of a lock remembers the entry it was read under.
 OWN_ENTRY: Final = "_pynamo_locking_own_entry"
 
 
-def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
+def own_entry_of(item: Model, row: LockRow) -> HeldEntry | None:
     """Return the entry under which an item is written: the one it was read under, or the context's.
 
     Raises:
         LockLost: that entry is known to be gone.
     """
-    own: OwnEntry | None = vars(item).get(OWN_ENTRY)
+    own: HeldEntry | None = vars(item).get(OWN_ENTRY)
     if own is not None and own.row.identity != row.identity:
         own = None  # the item got another key since it was read
     if own is None or (own.possession.is_over and not own.possession.reason):
@@ -33,7 +33,7 @@ def own_entry_of(item: Model, row: Row) -> OwnEntry | None:
     return usable(own)
 
 
-def taken_here(row: Row, claim: Claim, last: OwnEntry | None) -> OwnEntry | None:
+def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry | None:
     """Return the entry of this thread or task that covers a claim; `last` if it is one of several.
 
     Raises:
@@ -53,7 +53,7 @@ def taken_here(row: Row, claim: Claim, last: OwnEntry | None) -> OwnEntry | None
     return found
 
 
-def usable(own: OwnEntry | None) -> OwnEntry | None:
+def usable(own: HeldEntry | None) -> HeldEntry | None:
     """Return an entry that a write may name, None if it has been given back.
 
     Raises:

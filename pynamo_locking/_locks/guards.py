@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._io.lock_document import Row
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 
-def in_queue(own: OwnEntry) -> Condition:
+def in_queue(own: HeldEntry) -> Condition:
     """Our entry is in the queue.
 
     The ticket is part of it: a late copy of the request that made the entry could bring its id back
@@ -29,24 +29,24 @@ def in_queue(own: OwnEntry) -> Condition:
     return path == own.entry.ticket
 
 
-def standing(own: OwnEntry, number: int) -> Condition:
+def standing(own: HeldEntry, number: int) -> Condition:
     """Our entry is in the queue, no later write of ours has been applied, and no transaction has the item."""
     standing: Condition = in_queue(own) & (_writes(own) < number) & unmarked(own.row.attribute)
     return standing
 
 
-def counting(own: OwnEntry, number: int) -> Action:
+def counting(own: HeldEntry, number: int) -> Action:
     """Note the number of the write in our entry."""
     return _writes(own).set(number)
 
 
-def leaving(own: OwnEntry) -> list[Action]:
+def leaving(own: HeldEntry) -> list[Action]:
     """Remove our entry."""
     lock = Path([own.row.attribute])
     return [lock[part][own.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
 
 
-def unlocked(row: Row) -> Condition:
+def unlocked(row: LockRow) -> Condition:
     """The queue is an empty map, or there is none to be in, and no transaction has the item, nor another program."""
     queue = Path([row.attribute, lock_document.QUEUE])
     free: Condition = (queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(row.attribute)
@@ -55,7 +55,7 @@ def unlocked(row: Row) -> Condition:
     return free
 
 
-def founding(row: Row) -> list[Action]:
+def founding(row: LockRow) -> list[Action]:
     """Give a row that is there for locks alone the attribute by which it is known, before the lock is ever taken."""
     path = Path([row.attribute])
     return [path.set(path | Stored(lock_document.EMPTY))] if row.may_create else []
@@ -73,7 +73,7 @@ def marked_by(lock_name: str, transaction_id: str) -> Condition:
     return condition
 
 
-def unchanged(row: Row, raw: Mapping[str, Any] | None) -> Condition:
+def unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Condition:
     """The whole lock document is the one that was loaded: for a Put, which would overwrite it."""
     path = Path([row.attribute])
     if row.may_create and not raw:
@@ -82,5 +82,5 @@ def unchanged(row: Row, raw: Mapping[str, Any] | None) -> Condition:
     return path.does_not_exist() if raw is None else path == Stored({"M": raw})
 
 
-def _writes(own: OwnEntry) -> Path:
+def _writes(own: HeldEntry) -> Path:
     return Path([own.row.attribute, lock_document.QUEUE, own.entry.id, lock_document.WRITES])

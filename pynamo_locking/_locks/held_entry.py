@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pynamo_locking._core.claims import Bound
-    from pynamo_locking._core.queue import Entry, LockState
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._core.queue import LockState, QueueEntry
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
 
-def in_order(owns: Iterable[OwnEntry]) -> list[OwnEntry]:
+def in_order(owns: Iterable[HeldEntry]) -> list[HeldEntry]:
     """Return entries in the order in which everybody writes under several of them, so that nobody waits in a circle."""
     return sorted(owns, key=lambda own: own.entry.id)
 
@@ -51,7 +51,7 @@ _LOST: Final = {
 }
 
 
-class OwnEntry:
+class HeldEntry:
     """Our place in the queue, with everything this process knows about it.
 
     Args:
@@ -68,7 +68,7 @@ class OwnEntry:
     held_since_s: float | None = None
     has_heartbeat = False
 
-    def __init__(self, row: Row, entry: Entry, started: float, beat: int, image: Image) -> None:
+    def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, image: Image) -> None:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
@@ -95,7 +95,7 @@ class OwnEntry:
         self._renewing = runtime.current.mutex()
         self._writing = runtime.current.mutex()  # reentrant: a signal of PynamoDB may write as well
 
-    def __deepcopy__(self, memo: object) -> OwnEntry:
+    def __deepcopy__(self, memo: object) -> HeldEntry:
         """Copies of an item that came out of a lock are guarded by the same entry."""
         return self
 
@@ -340,7 +340,7 @@ class OwnEntry:
 
 
 #: Our entries in all queues.
-held: weakref.WeakSet[OwnEntry] = weakref.WeakSet()
+held: weakref.WeakSet[HeldEntry] = weakref.WeakSet()
 
 
 def _leave_all_to_parent() -> None:
@@ -363,25 +363,25 @@ runtime.after_fork(_leave_all_to_parent)
 runtime.at_exit(_leave_at_exit)
 
 
-_Held = Mapping[tuple[Any, ...], tuple["OwnEntry", ...]]
+_Held = Mapping[tuple[Any, ...], tuple["HeldEntry", ...]]
 
 
 _held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 
-def remember(own: OwnEntry) -> None:
+def remember(own: HeldEntry) -> None:
     """Note that this context holds a lock."""
     held = _without(None)
     _held.set({**held, own.row.identity: (*held.get(own.row.identity, ()), own)})
 
 
-def forget(own: OwnEntry) -> None:
+def forget(own: HeldEntry) -> None:
     """Note that this context no longer holds a lock."""
     if own in _held.get().get(own.row.identity, ()):
         _held.set(_without(own))
 
 
-def _without(own: OwnEntry | None) -> _Held:
+def _without(own: HeldEntry | None) -> _Held:
     """Return what is held, but for one entry and those that have ended."""
     left = {
         identity: tuple(each for each in entries if each is not own and not each.possession.is_over)
@@ -390,12 +390,12 @@ def _without(own: OwnEntry | None) -> _Held:
     return {identity: entries for identity, entries in left.items() if entries}
 
 
-def all_held_in_context(row: Row) -> tuple[OwnEntry, ...]:
+def all_held_in_context(row: LockRow) -> tuple[HeldEntry, ...]:
     """Return our entries in that lock that this context took and has not given back, the last one first."""
     return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.possession.is_over)
 
 
-def held_in_context(row: Row, bound: Bound | None = None) -> OwnEntry | None:
+def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | None:
     """Return our entry in that lock if this context took it and has not given it back.
 
     Args:

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.claims import Claim
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.held_entry import OwnEntry
-    from pynamo_locking._locks.target import M, Target
+    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._locks.target import LockTarget, M
 
 
-def left(own: OwnEntry, image: Image | None) -> None:
+def left(own: HeldEntry, image: Image | None) -> None:
     """Note that a write took our entry away with it, and tell who waits in this process."""
     own.end()
     mailboxes.tell_waiters(own.row, image)
 
 
-def keep(own: OwnEntry, begin_heartbeat: Callable[[OwnEntry], None]) -> None:
+def keep(own: HeldEntry, begin_heartbeat: Callable[[HeldEntry], None]) -> None:
     """Make sure of what was taken again: its lease may be over, and perhaps nobody renews it.
 
     Args:
@@ -48,7 +48,7 @@ def keep(own: OwnEntry, begin_heartbeat: Callable[[OwnEntry], None]) -> None:
         raise
 
 
-def renew(own: OwnEntry) -> None:
+def renew(own: HeldEntry) -> None:
     """Prolong the lease.
 
     Raises:
@@ -62,11 +62,11 @@ def renew(own: OwnEntry) -> None:
         raise _unanswered(own, "renewal", error, certain) from error
 
 
-def _unanswered(own: OwnEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:
+def _unanswered(own: HeldEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"no answer to the {request} of {own}; {advice}", write_id=own.entry.id, cause=error.cause)
 
 
-def refuse_expired(own: OwnEntry, target: Target[M]) -> None:
+def refuse_expired(own: HeldEntry, target: LockTarget[M]) -> None:
     """Refuse the lock in an item that has expired.
 
     Raises:
@@ -78,13 +78,13 @@ def refuse_expired(own: OwnEntry, target: Target[M]) -> None:
         )
 
 
-def must_read(own: OwnEntry, target: Target[M]) -> bool:
+def must_read(own: HeldEntry, target: LockTarget[M]) -> bool:
     """Tell whether `item_of` makes a request."""
     is_known = own.copies.current is not None and not own.is_item_deleted
     return not is_known and (target.is_elsewhere or own.image is None)
 
 
-def item_of(own: OwnEntry, target: Target[M]) -> M:
+def item_of(own: HeldEntry, target: LockTarget[M]) -> M:
     """Return the instance that all blocks have which do not have an older one; read it if need be.
 
     Raises:
@@ -103,7 +103,7 @@ def item_of(own: OwnEntry, target: Target[M]) -> M:
     return given
 
 
-def downgrade(own: OwnEntry, claim: Claim) -> None:
+def downgrade(own: HeldEntry, claim: Claim) -> None:
     """Share a lock from now on, unless it is shared already.
 
     Args:
@@ -120,7 +120,7 @@ def downgrade(own: OwnEntry, claim: Claim) -> None:
             raise _unanswered(own, "downgrade", error, "doing it again is safe.") from error
 
 
-def _has_to_downgrade(own: OwnEntry, claim: Claim) -> bool:
+def _has_to_downgrade(own: HeldEntry, claim: Claim) -> bool:
     held = own.entry.claim
     if held.permits > 1:
         raise ConfigurationError(f"{own.row.label} is a semaphore, which has no readers.")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
-    from pynamo_locking._core.queue import Entry, LockState
-    from pynamo_locking._io.lock_document import Row
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._core.queue import LockState, QueueEntry
+    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 
 def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
@@ -153,7 +153,7 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
     }
 
 
-def _shown_entry(entry: Entry) -> Shown:
+def _shown_entry(entry: QueueEntry) -> Shown:
     claim = entry.claim
     return {
         "ticket": entry.ticket,
@@ -192,7 +192,7 @@ def text_of_ms(epoch_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def state(row: Row) -> LockState:
+def state(row: LockRow) -> LockState:
     """Read the lock document, which may be broken."""
     try:
         return retries.patiently(lambda: lock_requests.look_at_document(row))
@@ -200,7 +200,7 @@ def state(row: Row) -> LockState:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 
 
-def repair(row: Row) -> bool:
+def repair(row: LockRow) -> bool:
     """Replace a lock document that is broken by a sound one; return whether it was.
 
     Entries that cannot be read are gone then: their owners find that out as after the deletion of the document.
@@ -224,7 +224,7 @@ def repair(row: Row) -> bool:
     raise OutcomeUnknown(f"the lock document of {row.label} was changed faster than it could be repaired; try again.")
 
 
-def break_entry(row: Row, ticket: int) -> bool:
+def break_entry(row: LockRow, ticket: int) -> bool:
     """Remove the entry with that ticket; return whether it was there."""
     since = 0
     for _ in range(_ATTEMPTS):
@@ -250,7 +250,7 @@ def break_entry(row: Row, ticket: int) -> bool:
 
 # What a request of a web framework has left behind
 #: The entries that a context holds, and how many times it has taken each.
-Held = dict["OwnEntry", int]
+Held = dict["HeldEntry", int]
 
 
 def held() -> Held:
@@ -274,7 +274,7 @@ def release_all_since(before: Held, work: str) -> None:
             _give_back(own, forgotten)
 
 
-def _give_back(own: OwnEntry, times: int) -> None:
+def _give_back(own: HeldEntry, times: int) -> None:
     if [own.give_back() for _ in range(times)][-1]:  # otherwise a block from before holds it as well
         held_entry.forget(own)
         try:

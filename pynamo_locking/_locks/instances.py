@@ -59,7 +59,7 @@ class Copies:
                 knowledge.mark_old(item, Why.WRITTEN)
 
 
-class Before:
+class EditUndo:
     """What an instance was when an inner block began.
 
     Args:

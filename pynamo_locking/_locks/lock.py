@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.runtime import Event
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 
 class Lock(Taker[M]):
@@ -229,7 +229,7 @@ class Lock(Taker[M]):
 
     # Inside
 
-    def _last(self) -> OwnEntry:
+    def _last(self) -> HeldEntry:
         if self._own is None:
             raise ConfigurationError(
                 f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."

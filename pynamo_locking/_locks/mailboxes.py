@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.claims import Claim
     from pynamo_locking._core.queue import LockState
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
 
@@ -88,13 +88,13 @@ _mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
 _guard = runtime.current.mutex()
 
 
-def open_mailbox(row: Row, mailbox: Mailbox) -> None:
+def open_mailbox(row: LockRow, mailbox: Mailbox) -> None:
     """Let releases of that lock in this process be heard in a mailbox."""
     with _guard:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
 
 
-def close_mailbox(row: Row, mailbox: Mailbox) -> None:
+def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
     """Forget a mailbox."""
     with _guard:
         remaining = [box for box in _mailboxes.get(row.identity, ()) if box is not mailbox]
@@ -104,13 +104,13 @@ def close_mailbox(row: Row, mailbox: Mailbox) -> None:
             _mailboxes.pop(row.identity, None)
 
 
-def has_waiters(row: Row) -> bool:
+def has_waiters(row: LockRow) -> bool:
     """Tell whether a thread of this process waits for that lock."""
     with _guard:
         return row.identity in _mailboxes
 
 
-def tell_waiters(row: Row, image: Image | None) -> None:
+def tell_waiters(row: LockRow, image: Image | None) -> None:
     """Tell the waiters of this process that may be next, and those who do not know their place yet.
 
     With the image after it, they need no read at all; without one they look. Those behind a waiter who

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-    from pynamo_locking._core.queue import Entry
+    from pynamo_locking._core.queue import QueueEntry
 
 
-class RangeOptions(TypedDict, total=False):
+class RangeKeywords(TypedDict, total=False):
     """The options of `LockableMixin.locked_range`."""
 
     wait: Duration | None
@@ -34,7 +34,7 @@ class RangeOptions(TypedDict, total=False):
     settings: LockSettings | None
 
 
-class LockOptions(RangeOptions, total=False):
+class LockKeywords(RangeKeywords, total=False):
     """The options of `LockableMixin.locked`."""
 
     permits: int
@@ -44,7 +44,7 @@ _DEFAULTS: Final = LockSettings()
 
 
 @dataclass(frozen=True)
-class Wish:
+class LockOptions:
     """How a lock is to be taken; durations in seconds."""
 
     wait: float
@@ -62,7 +62,7 @@ class Wish:
             return 1  # whoever is in it is in our way
         return min(self.settings.max_waiters + self.claim.permits, MOST_WAITERS + 1)
 
-    def must_fit(self, first: Entry, label: str) -> None:
+    def must_fit(self, first: QueueEntry, label: str) -> None:
         """Refuse to wait in a queue of another kind, as its first entry has it, if that one is alive.
 
         Raises:
@@ -88,7 +88,7 @@ def check_on_lost(on_lost: object) -> None:
         )
 
 
-def make_wish(
+def make_options(
     model: type[Model],
     *,
     wait: Duration | None,
@@ -97,13 +97,13 @@ def make_wish(
     owner: str | None,
     settings: LockSettings | None,
     claim: Claim = WHOLE,
-) -> Wish:
+) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings where none is given."""
     check_place(model)
     settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
     length = settings.lease if lease is None else seconds(lease, "lease")
     check_lease(length, settings)
-    return Wish(
+    return LockOptions(
         wait=settings.wait if wait is None else seconds(wait, "wait"),
         lease=length,
         heartbeat=settings.heartbeat if heartbeat is None else heartbeat,

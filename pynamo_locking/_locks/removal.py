@@ -15,17 +15,17 @@ from pynamo_locking._locks import mailboxes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
 
 
 #: Entries that a thread has been given to remove, by their ids.
-_unfinished: dict[str, Row] = {}
+_unfinished: dict[str, LockRow] = {}
 
 
-def leave(row: Row, entry_id: str) -> None:
+def leave(row: LockRow, entry_id: str) -> None:
     """Remove an entry, if it is there or may still arrive. Raises nothing but interrupts, after which a thread goes on.
 
     Args:
@@ -42,14 +42,14 @@ def leave(row: Row, entry_id: str) -> None:
         raise
 
 
-def leave_behind(row: Row, entry_id: str) -> None:
+def leave_behind(row: LockRow, entry_id: str) -> None:
     """Let a thread remove an entry. Without a thread the end of the process does, or that of the lease."""
     _unfinished[entry_id] = row
     with contextlib.suppress(RuntimeError):
         runtime.current.spawn(partial(_finish, row, entry_id), name="pynamo-locking-leaving")
 
 
-def _finish(row: Row, entry_id: str) -> None:
+def _finish(row: LockRow, entry_id: str) -> None:
     try:
         _remove(row, entry_id)
     except BaseException:
@@ -58,12 +58,12 @@ def _finish(row: Row, entry_id: str) -> None:
         _unfinished.pop(entry_id, None)
 
 
-def _remove(row: Row, entry_id: str) -> None:
+def _remove(row: LockRow, entry_id: str) -> None:
     with contextlib.suppress(Refused, Unavailable, LockingError):  # DynamoDB may take no such requests of ours
         mailboxes.tell_waiters(row, release(row, entry_id) or None)
 
 
-def release(row: Row, entry_id: str) -> Image | None:
+def release(row: LockRow, entry_id: str) -> Image | None:
     """Remove an entry, with more requests if the first is not answered; return the new image if waiters want it.
 
     Raises:
@@ -77,7 +77,7 @@ def release(row: Row, entry_id: str) -> Image | None:
         raise
 
 
-def leave_at_exit(held: Mapping[str, Row]) -> None:
+def leave_at_exit(held: Mapping[str, LockRow]) -> None:
     """Remove what threads have not removed yet, and these: one request each, until one is not answered."""
     for entry_id, row in {**_unfinished, **held}.items():
         try:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking._core.possession import Possession
-    from pynamo_locking._core.queue import Entry, LockState
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._core.queue import LockState, QueueEntry
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.runtime import Event
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.options import Wish
+    from pynamo_locking._locks.options import LockOptions
 
 _E = TypeVar("_E", bound="Held")
 
@@ -28,8 +28,8 @@ _E = TypeVar("_E", bound="Held")
 class Held(Protocol):
     """What is told of an entry of ours. `taking` and `held_since_s` are set only while somebody listens."""
 
-    row: Row
-    entry: Entry
+    row: LockRow
+    entry: QueueEntry
     image: Image | None
     taking: event_stream.Scope | None
     held_since_s: float | None
@@ -54,7 +54,7 @@ def ms_since(began_s: float) -> float:
 
 
 @contextlib.contextmanager
-def attempt(row: Row, wish: Wish) -> Iterator[event_stream.Scope | None]:
+def attempt(row: LockRow, wish: LockOptions) -> Iterator[event_stream.Scope | None]:
     """Count what an attempt to take a lock takes, and tell if it runs out of time."""
     with event_stream.scope(keeps=False) as scope:
         try:
@@ -65,7 +65,7 @@ def attempt(row: Row, wish: Wish) -> Iterator[event_stream.Scope | None]:
             raise
 
 
-def taking(row: Row, wish: Wish, take: Callable[[], _E]) -> _E:
+def taking(row: LockRow, wish: LockOptions, take: Callable[[], _E]) -> _E:
     """Take a lock, and note for `acquired` what it took."""
     with attempt(row, wish) as scope:
         own = take()
@@ -80,7 +80,9 @@ def releasing(own: Held) -> None:
 
 
 @harmless
-def waiting(row: Row, wish: Wish, entry_id: str, mine: Entry | None, state: LockState, ahead: int) -> None:
+def waiting(
+    row: LockRow, wish: LockOptions, entry_id: str, mine: QueueEntry | None, state: LockState, ahead: int
+) -> None:
     """Tell that a wait begins, once for each attempt."""
     scope = event_stream.current_scope()
     if scope is None or scope.is_waiting or wish.wait == 0:
@@ -109,7 +111,7 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
 
 
 @harmless
-def _timed_out(row: Row, wish: Wish, scope: event_stream.Scope, error: LockTimeout) -> None:
+def _timed_out(row: LockRow, wish: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
     emit(
         events.TimedOut(
             **about_lock(row, wish.owner, "", None), **_attempt(scope, error.queue), wait_ms=wish.wait * 1000

@@ -18,12 +18,12 @@ from pynamo_locking.exceptions import LockLost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._locks.held_entry import OwnEntry
-    from pynamo_locking._locks.options import Wish
-    from pynamo_locking._locks.target import Target
+    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._locks.options import LockOptions
+    from pynamo_locking._locks.target import LockTarget
 
 if TYPE_CHECKING:
-    Before = tuple[int, "OwnEntry | None", int]
+    Before = tuple[int, "HeldEntry | None", int]
 
 
 logger = logging.getLogger("pynamo_locking")
@@ -34,11 +34,11 @@ class Taker(Generic[M]):
 
     _blocks = 0  # `with` statements that we are in
 
-    def __init__(self, target: Target[M], wish: Wish, on_lost: Callable[[str], object] | None) -> None:
+    def __init__(self, target: LockTarget[M], wish: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._target = target
         self._wish = wish
         self._on_lost = on_lost
-        self._own: OwnEntry | None = None
+        self._own: HeldEntry | None = None
         self._takes = 0
         self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
@@ -69,7 +69,7 @@ class Taker(Generic[M]):
             self._undo(before)
             raise
 
-    def _wish_for(self, wait: Duration | None) -> Wish:
+    def _wish_for(self, wait: Duration | None) -> LockOptions:
         return self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
 
     def _begin(self) -> None:
@@ -84,7 +84,7 @@ class Taker(Generic[M]):
         self._attempt = None
         return self._takes, own, 0 if own is None else own.depth
 
-    def _take_again(self, before: Before) -> OwnEntry | None:
+    def _take_again(self, before: Before) -> HeldEntry | None:
         """Take the lock that this thread or task holds already, or return None. Makes no request."""
         own = before[1]
         if own is None or (own.possession.reason == "forked" and not self._takes):
@@ -97,12 +97,12 @@ class Taker(Generic[M]):
             own.on_lost.append(self._on_lost)
         return own
 
-    def _take(self, wish: Wish) -> OwnEntry:
+    def _take(self, wish: LockOptions) -> HeldEntry:
         attempt = self._attempt = Acquisition(self._target.row, wish)
         own = reports.taking(self._target.row, wish, attempt.run) if event_stream.listeners else attempt.run()
         return self._hold(own)
 
-    def _hold(self, own: OwnEntry) -> OwnEntry:
+    def _hold(self, own: HeldEntry) -> HeldEntry:
         try:
             holding.refuse_expired(own, self._target)
             if self._on_lost is not None:
@@ -116,12 +116,12 @@ class Taker(Generic[M]):
             raise
         return own
 
-    def _begin_heartbeat(self, own: OwnEntry) -> None:
+    def _begin_heartbeat(self, own: HeldEntry) -> None:
         if self._wish.heartbeat and not own.has_heartbeat:
             heartbeat.heart.add(own)
             own.has_heartbeat = True
 
-    def _note_take(self, own: OwnEntry) -> None:
+    def _note_take(self, own: HeldEntry) -> None:
         if not self._takes:
             self._given = None
         self._own = own
@@ -216,7 +216,7 @@ class Taker(Generic[M]):
 
     # What is held
 
-    def _must_have_taken(self) -> OwnEntry:
+    def _must_have_taken(self) -> HeldEntry:
         if self._own is None or not self._takes:
             raise ConfigurationError(
                 f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."

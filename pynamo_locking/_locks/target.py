@@ -10,12 +10,12 @@ from typing_extensions import TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 M = TypeVar("M", bound=Model, default=Any)
 
 
-class Target(Generic[M]):
+class LockTarget(Generic[M]):
     """What a lock protects: the item of a model, and the row that carries the lock.
 
     Args:
@@ -25,7 +25,9 @@ class Target(Generic[M]):
         read: reads the item as it is now.
     """
 
-    def __init__(self, model: type[M], row: Row, carrier: tuple[type[Model], Any, Any], read: Callable[[], M]) -> None:
+    def __init__(
+        self, model: type[M], row: LockRow, carrier: tuple[type[Model], Any, Any], read: Callable[[], M]
+    ) -> None:
         self.model = model
         self.row = row
         self.carrier = carrier

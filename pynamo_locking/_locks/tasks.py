@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.pauses import Pause, Steps
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -37,17 +37,17 @@ class Taking:
         hold: called with the entry once it is granted, and returns it; releases it if it raises.
     """
 
-    def __init__(self, steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> None:
+    def __init__(self, steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> None:
         self._steps = steps
         self._hold = hold
         self._stepping = runtime.current.exclusive()
         self._forks = runtime.forks
-        self._own: OwnEntry | None = None
+        self._own: HeldEntry | None = None
         self.is_over = False
         _underway.add(self)
 
     @property
-    def own(self) -> OwnEntry:
+    def own(self) -> HeldEntry:
         """Our entry, once `advance` has returned None."""
         assert self._own is not None  # noqa: S101 - see above
         return self._own
@@ -88,7 +88,7 @@ class Taking:
             leave_behind(self.abandon, self._own)
 
 
-def leave_behind(work: Callable[[], object], own: OwnEntry | None) -> None:
+def leave_behind(work: Callable[[], object], own: HeldEntry | None) -> None:
     """Give a lock back in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
     try:
         start(work)
@@ -97,7 +97,7 @@ def leave_behind(work: Callable[[], object], own: OwnEntry | None) -> None:
             own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
 
 
-def can_wait(own: OwnEntry) -> bool:
+def can_wait(own: HeldEntry) -> bool:
     """Tell whether the task that is being closed can wait while it gives a lock back.
 
     An async generator can, when it is closed by the task that took the lock, or by a task that the loop begins for
@@ -108,7 +108,7 @@ def can_wait(own: OwnEntry) -> bool:
     return task is not None and (own.party == party or type(task.get_coro()).__name__ == _CLOSING)
 
 
-async def take(steps: Steps[OwnEntry], hold: Callable[[OwnEntry], OwnEntry]) -> OwnEntry:
+async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
     """Take a lock, or leave nothing behind, also if the task is cancelled or its loop has gone.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamo_locking._locks.lock import Lock
-    from pynamo_locking._locks.options import LockOptions
+    from pynamo_locking._locks.options import LockKeywords
 
 #: The last second of the calendar.
 _LAST_S: Final = 253402300799
@@ -84,7 +84,7 @@ class LockAttribute(Attribute[LockState]):
     def deserialize(self, value: Mapping[str, Any]) -> LockState:
         return state_of(value)
 
-    def __call__(self, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Lock[Any]:
+    def __call__(self, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Lock[Any]:
         """Return ``Model.lock(hash_key, range_key, **options)``, for models whose attribute hides it."""
         model: type[Any] | None = self._model
         if model is None:

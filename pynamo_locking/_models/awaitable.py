@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pynamo_locking._locks.async_lock import AsyncLock
-    from pynamo_locking._locks.options import LockOptions, RangeOptions
+    from pynamo_locking._locks.options import LockKeywords, RangeKeywords
     from pynamo_locking._models.async_edit import AsyncEdit
 
 
@@ -48,7 +48,7 @@ class AwaitableMixin(VersionedMixin):
         def _locks_of(cls, keys: Iterable[Any], options: dict[str, Any]) -> Any: ...
 
     @classmethod
-    def alocked(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> AsyncLock[Self]:
+    def alocked(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> AsyncLock[Self]:
         """Return the lock of one item for tasks of asyncio: ``async with Account.alocked("a-1") as lock: ...``.
 
         The same lock as that of `locked`, in the same queue. What cancellation does stands at `AsyncLock`.
@@ -71,7 +71,7 @@ class AwaitableMixin(VersionedMixin):
         return lock
 
     @classmethod
-    def alocked_range(cls, hash_key: Any, lower: Any, upper: Any, **options: Unpack[RangeOptions]) -> AsyncLock[Self]:
+    def alocked_range(cls, hash_key: Any, lower: Any, upper: Any, **options: Unpack[RangeKeywords]) -> AsyncLock[Self]:
         """Return the lock of a range for tasks of asyncio, the same as that of `locked_range`.
 
         Args:
@@ -93,7 +93,7 @@ class AwaitableMixin(VersionedMixin):
 
     @classmethod
     def atry_locked(
-        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]
     ) -> AbstractAsyncContextManager[AsyncLock[Self] | None]:
         """Take the lock if it is free: ``async with Job.atry_locked("j-1") as lock: if lock is not None: ...``.
 
@@ -117,7 +117,7 @@ class AwaitableMixin(VersionedMixin):
 
     @classmethod
     def alocked_first(
-        cls, keys: Iterable[Any], **options: Unpack[LockOptions]
+        cls, keys: Iterable[Any], **options: Unpack[LockKeywords]
     ) -> AbstractAsyncContextManager[AsyncLock[Self] | None]:
         """Take the first of several locks that is free, skipping those that are not, as `locked_first`.
 
@@ -139,7 +139,7 @@ class AwaitableMixin(VersionedMixin):
         return taking
 
     @classmethod
-    def aedit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> AsyncEdit[Self]:
+    def aedit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> AsyncEdit[Self]:
         """Lock an item, change it, save it: ``async with Account.aedit("a-1") as account: ...``.
 
         As `edit`: if the block raises, nothing is saved; so it is if the task is cancelled in the block. A task that

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Generic
 
 from typing_extensions import TypeVar, override
 
-from pynamo_locking._core.outcome import Kind
-from pynamo_locking._locks.instances import Before
+from pynamo_locking._core.outcome import EntryEffect
+from pynamo_locking._locks.instances import EditUndo
 from pynamo_locking.exceptions import LockLost
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
 
     def __init__(self, lock: Lock[G]) -> None:
         self.lock = lock
-        self._before: Before | None = None
+        self._before: EditUndo | None = None
 
     @override
     def __enter__(self) -> G:
@@ -43,7 +43,7 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
     def _note(self, item: G) -> None:
         """Note what the item is, if an outer block goes on with it should this one fail."""
         is_inner, copies = not self.lock._is_last_take, self.lock._must_have_taken().copies
-        self._before = Before(item, copies) if is_inner else None
+        self._before = EditUndo(item, copies) if is_inner else None
         self._copies = copies
         copies.edits += 1
 
@@ -76,7 +76,7 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
     def _save(self) -> None:
         if self.lock._is_item_deleted:  # in the block, and perhaps the lock with it
             return
-        kind = Kind.FINISH if self.lock._is_last_take else Kind.KEEP
+        kind = EntryEffect.FINISH if self.lock._is_last_take else EntryEffect.KEEP
         written = self.lock.item._writer()
         assert written is not None  # noqa: S101 - the lock is held
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._models.placement import PlacedMixin
 
@@ -76,7 +76,7 @@ class Reader:
         row = model._row_of_key(key)
         return image if row is None or row.state(image).mark is None else self.read(model, key)
 
-    def _is_in_the_future(self, row: Row, mark: Mark) -> bool:
+    def _is_in_the_future(self, row: LockRow, mark: Mark) -> bool:
         """Tell whether the mark is of an undecided transaction that comes after whatever this one reads."""
         header_table = trust.header_table_of(row, mark)
         header = persistently(lambda: header_requests.read(header_table, mark.id))
@@ -87,7 +87,7 @@ class Reader:
         return fate(header) is Fate.WAIT
 
 
-def _intended(row: Row, image: Image, mark: Mark) -> Image | None:
+def _intended(row: LockRow, image: Image, mark: Mark) -> Image | None:
     """Return what an item will be if the transaction is committed that has it."""
     header_table = trust.header_table_of(row, mark)
     if mark.op == "delete":

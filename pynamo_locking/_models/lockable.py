@@ -11,7 +11,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import Lock
-from pynamo_locking._locks.options import check_on_lost, make_claim, make_wish
+from pynamo_locking._locks.options import check_on_lost, make_claim, make_options
 from pynamo_locking._locks.several import first_of
 from pynamo_locking._models.awaitable import AwaitableMixin
 from pynamo_locking._models.edit import Edit
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pynamo_locking._core.claims import Claim
     from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._core.queue import LockState
-    from pynamo_locking._locks.options import LockOptions
-    from pynamo_locking._locks.target import Target
+    from pynamo_locking._locks.options import LockKeywords
+    from pynamo_locking._locks.target import LockTarget
     from pynamo_locking._models.attributes import LockAttribute
 
 
@@ -107,13 +107,13 @@ class LockableMixin(AwaitableMixin):
     @classmethod
     def _make_lock(
         cls,
-        target: Callable[[LockSettings], Target[Self]],
+        target: Callable[[LockSettings], LockTarget[Self]],
         claim: Claim,
         on_lost: Callable[[str], object] | None,
         terms: dict[str, Any],
     ) -> Lock[Self]:
         check_on_lost(on_lost)
-        wish = make_wish(cls, **terms, claim=claim)
+        wish = make_options(cls, **terms, claim=claim)
         return Lock(target(wish.settings), wish, on_lost)
 
     @classmethod
@@ -175,7 +175,7 @@ class LockableMixin(AwaitableMixin):
 
     @classmethod
     def try_locked(
-        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]
     ) -> AbstractContextManager[Lock[Self] | None]:
         """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
 
@@ -199,7 +199,7 @@ class LockableMixin(AwaitableMixin):
 
     @classmethod
     def locked_first(
-        cls, keys: Iterable[Any], **options: Unpack[LockOptions]
+        cls, keys: Iterable[Any], **options: Unpack[LockKeywords]
     ) -> AbstractContextManager[Lock[Self] | None]:
         """Take the first of several locks that is free, skipping those that are not: for work queues.
 
@@ -240,12 +240,12 @@ class LockableMixin(AwaitableMixin):
     else:
 
         @classmethod
-        def lock(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Lock[Self]:
+        def lock(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Lock[Self]:
             """Return the lock of one item, to be passed on or acquired by hand. The same as `locked`."""
             return cls.locked(hash_key, range_key, **options)
 
     @classmethod
-    def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockOptions]) -> Edit[Self]:
+    def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:
         """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``.
 
         The item is read by the request that takes the lock, and saved by the one that gives it back.
@@ -289,7 +289,7 @@ class LockableMixin(AwaitableMixin):
         return inspection.state(cls._target_of(hash_key, range_key).row)
 
     @classmethod
-    def _target_of(cls, hash_key: Any, range_key: Any) -> Target[Self]:
+    def _target_of(cls, hash_key: Any, range_key: Any) -> LockTarget[Self]:
         if range_key is None and cls._range_keyname is not None:
             return cls._range_target(hash_key, cls.lock_settings())
         return cls._lock_target(hash_key, range_key, cls.lock_settings())

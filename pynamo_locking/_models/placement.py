@@ -14,19 +14,19 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import answers
 from pynamo_locking._io.connections import lock_connection
-from pynamo_locking._io.lock_document import Row
+from pynamo_locking._io.lock_document import LockRow
 from pynamo_locking._io.retries import is_sent_again
 from pynamo_locking._items import keys
 from pynamo_locking._locks import context, held_entry
 from pynamo_locking._locks.options import checked_settings
-from pynamo_locking._locks.target import Target
+from pynamo_locking._locks.target import LockTarget
 from pynamo_locking._models.attributes import LockAttribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.lease import LockSettings
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 if TYPE_CHECKING:
     _Base = Model
@@ -88,18 +88,18 @@ class PlacedMixin(_Base):
         return cls._found_lock_attribute[0]
 
     @classmethod
-    def _lock_target(cls, hash_key: Any, range_key: Any, settings: LockSettings) -> Target[Self]:
+    def _lock_target(cls, hash_key: Any, range_key: Any, settings: LockSettings) -> LockTarget[Self]:
         key = keys.key_of(cls, hash_key, range_key)
         attribute = cls._lock_attribute()
         if attribute is not None:
             label = str(hash_key) if cls._lock_creates_item else ""
             row = cls._lock_row(key, attribute, settings, label)
             read = lambda: super(PlacedMixin, cls).get(hash_key, range_key, consistent_read=True)  # noqa: E731
-            return Target(cls, row, (cls, hash_key, range_key), read)
+            return LockTarget(cls, row, (cls, hash_key, range_key), read)
         return cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, range_key))
 
     @classmethod
-    def _range_target(cls, hash_key: Any, settings: LockSettings) -> Target[Self]:
+    def _range_target(cls, hash_key: Any, settings: LockSettings) -> LockTarget[Self]:
         """Return the lock of all items of a hash key; that of a name, for locks on names."""
         if cls._lock_creates_item:
             return cls._lock_target(hash_key, None, settings)
@@ -111,13 +111,15 @@ class PlacedMixin(_Base):
         return cls._target_elsewhere(key, settings, no_item)
 
     @classmethod
-    def _target_elsewhere(cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]) -> Target[Self]:
+    def _target_elsewhere(
+        cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]
+    ) -> LockTarget[Self]:
         table, name = cls._lock_table(), keys.name_of(cls, key)
         lock = table._lock_attribute()
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row(keys.key_of(table, name, None), lock, settings, name)
         join_places(cls, row)
-        return Target(cls, row, (table, name, None), read)
+        return LockTarget(cls, row, (table, name, None), read)
 
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
@@ -145,10 +147,10 @@ class PlacedMixin(_Base):
         return table
 
     @classmethod
-    def _lock_row(cls, key: dict[str, Any], attribute: LockAttribute, settings: LockSettings, label: str) -> Row:
+    def _lock_row(cls, key: dict[str, Any], attribute: LockAttribute, settings: LockSettings, label: str) -> LockRow:
         connection = cls._get_connection()
         ttl = cls._ttl_attribute() if cls._lock_creates_item else None  # type: ignore[no-untyped-call]
-        return Row(
+        return LockRow(
             connection=lock_connection(connection.connection, settings.request_timeout),
             table=connection.table_name,
             key=key,
@@ -161,32 +163,32 @@ class PlacedMixin(_Base):
         )
 
     @classmethod
-    def _row_of_key(cls, key: dict[str, Any]) -> Row | None:
+    def _row_of_key(cls, key: dict[str, Any]) -> LockRow | None:
         """Return an item as one that can carry a mark; None if its model has no lock attribute."""
         lock = cls._lock_attribute()
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
-    def _lock_row_of_item(self) -> Row:
+    def _lock_row_of_item(self) -> LockRow:
         return self._lock_target(*self._key_values(), self.lock_settings()).row
 
     def _key_values(self) -> tuple[Any, Any]:
         hash_name, range_name = str(self._hash_keyname), self._range_keyname
         return getattr(self, hash_name), None if range_name is None else getattr(self, range_name)
 
-    def _own_entry(self, row: Row) -> OwnEntry | None:
+    def _own_entry(self, row: LockRow) -> HeldEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
         if context.OWN_ENTRY not in self.__dict__ and held_entry.holds_nothing():
             return None
         return context.own_entry_of(self, row)
 
-    def _range_entry(self) -> OwnEntry | None:
+    def _range_entry(self) -> HeldEntry | None:
         """Return our entry in a range of the hash key that this item lies in, if any."""
         if self._range_keyname is None or held_entry.holds_nothing():
             return None
         return context.usable(self._held_range(*self._key_values()))
 
     @classmethod
-    def _held_range(cls, hash_key: Any, range_key: Any) -> OwnEntry | None:
+    def _held_range(cls, hash_key: Any, range_key: Any) -> HeldEntry | None:
         row = cls._range_target(hash_key, cls.lock_settings()).row
         if not held_entry.all_held_in_context(row):
             return None
@@ -200,7 +202,7 @@ class PlacedMixin(_Base):
         return cls._lock_attribute() is not None or getattr(cls.Meta, "lock_table", None) is not None
 
     @classmethod
-    def _target_held_here(cls, hash_key: Any, range_key: Any) -> Target[Self] | None:
+    def _target_held_here(cls, hash_key: Any, range_key: Any) -> LockTarget[Self] | None:
         """Return the lock of an item if this context holds it."""
         if held_entry.holds_nothing() or not cls._has_lock_place():
             return None
@@ -216,7 +218,7 @@ class PlacedMixin(_Base):
         return target if is_held else None
 
 
-def join_places(model: type[Model], row: Row) -> None:
+def join_places(model: type[Model], row: LockRow) -> None:
     """Refuse a row in another table that no transaction could include."""
     connection = model._get_connection().connection
     if (connection.host, connection.region) != (row.connection.host, row.connection.region):

@@ -21,7 +21,7 @@ from pynamo_locking._writes.assembly import Assembly
 from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking._writes.plans import plan_check
 from pynamo_locking._writes.write import CHECK
-from pynamo_locking._writes.writers import FreeItem, GuardedItem
+from pynamo_locking._writes.writers import BesideWriter, PlainWriter
 from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 
@@ -184,15 +184,15 @@ class TransactWrite(PynamoTransactWrite):
         kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
         self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Delete": kwargs}))
 
-    def _writer_of(self, model: Model) -> FreeItem | None:
+    def _writer_of(self, model: Model) -> PlainWriter | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
         if writer is not None and not self._has_own_token:
             writer.token = str(self._client_request_token)
         return writer
 
-    def _add_write(self, writer: FreeItem, write: Write) -> None:
+    def _add_write(self, writer: PlainWriter, write: Write) -> None:
         key = _key_of(write.item)
-        unguarded = self._assembly.unguarded(writer) if isinstance(writer, GuardedItem) else []
+        unguarded = self._assembly.unguarded(writer) if isinstance(writer, BesideWriter) else []
         for own in unguarded:
             if ItemKey.of(own.row.table, own.row.key) in self._assembly.actions:
                 raise _checked_already(own)
@@ -304,7 +304,7 @@ def _key_of(item: Model) -> ItemKey:
     return ItemKey.of(item._get_connection().table_name, key)
 
 
-def _checked_already(own: OwnEntry) -> ConfigurationError:
+def _checked_already(own: HeldEntry) -> ConfigurationError:
     """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
     return _invalid(
         f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it.",

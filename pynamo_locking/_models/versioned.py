@@ -13,7 +13,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking._items import versions
 from pynamo_locking._models.batches import GuardedBatch
 from pynamo_locking._models.writing import GuardedMixin
-from pynamo_locking._writes.writers import FreeItem
+from pynamo_locking._writes.writers import PlainWriter
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionConflict, gave_up
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class VersionedMixin(GuardedMixin):
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could count up.")
         is_there = self.get_attributes()[str(self._hash_keyname)].exists()
         whole = is_there if condition is None else condition & is_there
-        (self._writer() or FreeItem(self)).touch(whole, checks_version=add_version_condition)
+        (self._writer() or PlainWriter(self)).touch(whole, checks_version=add_version_condition)
 
     @classmethod
     def guarded_batch(

@@ -15,7 +15,7 @@ from pynamo_locking._locks import context
 from pynamo_locking._models.attributes import LockAttribute
 from pynamo_locking._models.reading import ReadingMixin
 from pynamo_locking._writes.write import DELETE
-from pynamo_locking._writes.writers import EmbeddedItem, FreeItem, GuardedItem, put_document
+from pynamo_locking._writes.writers import BesideWriter, InsideWriter, PlainWriter, put_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 _M = TypeVar("_M", bound="GuardedMixin")
@@ -52,7 +52,7 @@ class GuardedMixin(ReadingMixin):
 
     _hides_expired: ClassVar[bool] = False
 
-    def _writer(self) -> FreeItem | None:
+    def _writer(self) -> PlainWriter | None:
         """Return how this item is written, and note the entry under which it is going to be; None: as PynamoDB does."""
         writer = self._find_writer()
         vars(self).pop(_WRITES_UNDER, None)
@@ -62,23 +62,23 @@ class GuardedMixin(ReadingMixin):
 
     def _was_written(self) -> None:
         """Make the other instances of the item under the same lock old. See `Copies`."""
-        own: OwnEntry | None = vars(self).pop(_WRITES_UNDER, None)
+        own: HeldEntry | None = vars(self).pop(_WRITES_UNDER, None)
         if own is not None:
             own.copies.note_write(self)
 
-    def _find_writer(self) -> FreeItem | None:
+    def _find_writer(self) -> PlainWriter | None:
         attribute = self._lock_attribute()
         if attribute is not None:
             row = self._lock_row_of_item()
-            return EmbeddedItem(self, attribute, row, self._own_entry(row))
+            return InsideWriter(self, attribute, row, self._own_entry(row))
         owns = self._own_entries_elsewhere()
         if owns:
-            return GuardedItem(self, *owns)
+            return BesideWriter(self, *owns)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
-        return FreeItem(self) if has_parts else None
+        return PlainWriter(self) if has_parts else None
 
-    def _own_entries_elsewhere(self) -> list[OwnEntry]:
+    def _own_entries_elsewhere(self) -> list[HeldEntry]:
         """Return those of its own lock and of a range in which it lies: both may be lost, and have to be checked."""
         if not self._may_be_held_elsewhere():
             return []
@@ -185,7 +185,7 @@ class GuardedMixin(ReadingMixin):
         another instance under the same lock can be saved again.
         """
         vars(self).pop(_WRITES_UNDER, None)  # of a write that failed
-        own: OwnEntry | None = vars(self).get(context.OWN_ENTRY)
+        own: HeldEntry | None = vars(self).get(context.OWN_ENTRY)
         if own is not None and not own.possession.is_held:
             del vars(self)[context.OWN_ENTRY]
         target = self._target_held_here(*self._key_values())
@@ -221,9 +221,9 @@ class GuardedMixin(ReadingMixin):
 
     # PynamoDB's own TransactWrite asks for these
 
-    def _writer_without_row(self) -> FreeItem | None:
+    def _writer_without_row(self) -> PlainWriter | None:
         writer = self._writer()
-        if isinstance(writer, GuardedItem):
+        if isinstance(writer, BesideWriter):
             raise ConfigurationError(
                 f"{writer.own.row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
                 f"that row. Use pynamo_locking.TransactWrite."
@@ -284,7 +284,7 @@ class GuardedMixin(ReadingMixin):
                 condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_delete(condition, checks_version=add_version_condition)
-        if isinstance(writer, EmbeddedItem) and writer.own is not None:
+        if isinstance(writer, InsideWriter) and writer.own is not None:
             writer.own.expect_delete(expected=True)  # whenever that is sent; nobody tells us
         return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
 

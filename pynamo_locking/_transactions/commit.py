@@ -21,7 +21,7 @@ from pynamo_locking._writes import reports
 from pynamo_locking._writes.assembly import Assembly
 from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking._writes.write import DELETE
-from pynamo_locking._writes.writers import GuardedItem
+from pynamo_locking._writes.writers import BesideWriter
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Committing:
 
     def _extra_actions(self) -> int:
         writers = [member.writer for member in self._members]
-        guarded = [writer for writer in writers if isinstance(writer, GuardedItem)]
+        guarded = [writer for writer in writers if isinstance(writer, BesideWriter)]
         locked_rows = {own.row.identity for writer in guarded for own in writer.owns}
         return len(locked_rows) + (self._options.idempotency_key is not None)
 

@@ -8,7 +8,7 @@ from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
 from pynamo_locking._io import header_requests, lock_document, lock_requests, mark_requests, runtime, trust
-from pynamo_locking._io.lock_document import Row
+from pynamo_locking._io.lock_document import LockRow
 from pynamo_locking._io.resolver import reason_now, stuck
 from pynamo_locking._io.retries import persistently
 
@@ -77,12 +77,12 @@ def complete(header_table: HeaderTable, header: Header) -> Completed:
     return Completed(header.state, marked)
 
 
-def _mark_in(row: Row) -> Mark | None:
+def _mark_in(row: LockRow) -> Mark | None:
     """Return the mark in a row that only a table of transactions names: no more of it than the lock is read."""
     return lock_document.trusted(row, persistently(lambda: lock_requests.look_at_document(row))).mark
 
 
-def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[Row, str]]:
+def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[LockRow, str]]:
     """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it.
 
     The rows that name them were written one after the other, before any mark, so the first that is gone is the end. If
@@ -102,10 +102,10 @@ def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[Ro
         yield from found
 
 
-def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[Row, str]:
+def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
     table, spill = stored["table"]["S"], stored["spill"]["S"] if "spill" in stored else ""
     key = stored["key"]["M"]
-    row = Row(
+    row = LockRow(
         connection=header_table.connection,
         table=table,
         key=key,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking._core.commit_paths import Plan
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.options import TransactionOptions
 
@@ -325,7 +325,7 @@ def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
     )
 
 
-def key_size(row: Row) -> int:
+def key_size(row: LockRow) -> int:
     """Return what a key takes in a participant row."""
     return images.size_of({"k": {"M": {"t": {"S": row.table}, "a": {"S": row.attribute}, "k": {"M": row.key}}}})
 

@@ -27,7 +27,7 @@ from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes import outside, refusals
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.write import DELETE, Operation
-from pynamo_locking._writes.writers import EmbeddedItem
+from pynamo_locking._writes.writers import InsideWriter
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._transactions.member import Member
 
 #: Copies of one mark that are sent while no answer comes, before the transaction gives up.
@@ -70,7 +70,7 @@ class Marked:
     """
 
     member: Member
-    row: Row
+    row: LockRow
     mark: Mark
     has_document: bool
     number: int = 0
@@ -83,10 +83,10 @@ class Marked:
         return self.mark.op != "keep"
 
     @property
-    def own(self) -> OwnEntry | None:
+    def own(self) -> HeldEntry | None:
         """Our entry in the queue of its lock, if we hold it."""
         writer = self.member.writer
-        return writer.own if isinstance(writer, EmbeddedItem) else None
+        return writer.own if isinstance(writer, InsideWriter) else None
 
     def decided_by(self) -> TransactAction:
         """Return how the decision writes the item, which carries our mark."""

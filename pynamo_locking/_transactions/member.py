@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._models.writing import GuardedMixin
-    from pynamo_locking._writes.writers import FreeItem
+    from pynamo_locking._writes.writers import PlainWriter
 
 
 #: What an operation that fails leaves as it was. What was read stays read.
@@ -76,7 +76,7 @@ class Member:
         self.base = base
         self.before: Known = knowledge.known(item)
         self.write: Write | None = None
-        self.writer: FreeItem | None = None
+        self.writer: PlainWriter | None = None
         self.after: Image | Unread | None = base
         self.condition: Condition | None = None
         self.is_read: bool = False
@@ -106,7 +106,7 @@ class Member:
         return name
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> LockRow | None:
         """The item as one that can carry a mark, if its model has a lock attribute."""
         member_writes.check_key(self.item, self.key)
         return None if self.model._lock_attribute() is None else self.item._lock_row_of_item()
@@ -389,7 +389,7 @@ class Member:
 
     # Planning: several operations become one write
 
-    def _new_writer(self) -> FreeItem:
+    def _new_writer(self) -> PlainWriter:
         writer = self.item._writer()
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
@@ -403,7 +403,7 @@ class Member:
             self._new_writer()
 
     @contextlib.contextmanager
-    def _planning(self) -> Iterator[FreeItem]:
+    def _planning(self) -> Iterator[PlainWriter]:
         """Yield what plans the write, from the stored item that is known."""
         writer = self._new_writer()
         with knowledge.planned_as(self.item, self.before):

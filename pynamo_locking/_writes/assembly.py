@@ -6,22 +6,22 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.outcome import Kind
+from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._items import knowledge
 from pynamo_locking._locks import context, guards, held_entry, holding
 from pynamo_locking._writes import beside
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE
-from pynamo_locking._writes.writers import EmbeddedItem, GuardedItem, action_of
+from pynamo_locking._writes.writers import BesideWriter, InsideWriter, action_of
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pynamo_locking._io.lock_document import Row
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
-    from pynamo_locking._writes.writers import FreeItem
+    from pynamo_locking._writes.writers import PlainWriter
 
 
 class Assembly:
@@ -35,25 +35,25 @@ class Assembly:
 
     def __init__(self) -> None:
         self.actions: dict[Any, TransactAction] = {}
-        self.rows: list[OwnEntry] = []
+        self.rows: list[HeldEntry] = []
         self.guards: list[TransactAction] = []
-        self._writers: dict[Any, FreeItem] = {}
-        self._written_items: dict[OwnEntry, bool] = {}  # locked in a row of its own; whether it is deleted
-        self._deleted_locks: list[OwnEntry] = []  # the lock goes with its item
+        self._writers: dict[Any, PlainWriter] = {}
+        self._written_items: dict[HeldEntry, bool] = {}  # locked in a row of its own; whether it is deleted
+        self._deleted_locks: list[HeldEntry] = []  # the lock goes with its item
 
-    def add_write(self, key: Any, writer: FreeItem, write: Write) -> None:
+    def add_write(self, key: Any, writer: PlainWriter, write: Write) -> None:
         """Add the write of an item, with the check of its lock if we hold that."""
         self.actions[key] = _action(writer, write, {})
         self._writers[key] = writer
-        if isinstance(writer, EmbeddedItem):
+        if isinstance(writer, InsideWriter):
             if writer.own is not None and write.operation is DELETE:
                 self._deleted_locks.append(writer.own)
-        elif isinstance(writer, GuardedItem):
+        elif isinstance(writer, BesideWriter):
             self.rows += self.unguarded(writer)
             if write.operation in (SAVE, DELETE):
                 self._written_items[writer.own] = write.operation is DELETE
 
-    def unguarded(self, writer: GuardedItem) -> list[OwnEntry]:
+    def unguarded(self, writer: BesideWriter) -> list[HeldEntry]:
         """Return which of the entries that a write names have no check of their row here yet."""
         return [own for own in writer.owns if not self.guards_row_of(own)]
 
@@ -74,7 +74,7 @@ class Assembly:
                 self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))
             yield
 
-    def guards_row_of(self, own: OwnEntry) -> bool:
+    def guards_row_of(self, own: HeldEntry) -> bool:
         """Tell whether the check of a lock row is there already.
 
         Raises:
@@ -88,7 +88,7 @@ class Assembly:
             )
         return found is not None
 
-    def add_check(self, key: Any, write: Write, row: Row | None) -> None:
+    def add_check(self, key: Any, write: Write, row: LockRow | None) -> None:
         """Add the check of an item, which no other transaction may have either."""
         guard = None if row is None else guards.unmarked(row.attribute)
         self.actions[key] = TransactAction(action_of(write, guard), write, row)
@@ -120,16 +120,16 @@ class Assembly:
             holding.left(own, None)
 
 
-def _action(writer: FreeItem, write: Write, numbers: Mapping[OwnEntry, int]) -> TransactAction:
-    if not isinstance(writer, EmbeddedItem):
+def _action(writer: PlainWriter, write: Write, numbers: Mapping[HeldEntry, int]) -> TransactAction:
+    if not isinstance(writer, InsideWriter):
         return TransactAction(writer.action(write), write)
     own = writer.own  # before it is sent, a write has the number that it would have now
     number = 0 if own is None else numbers.get(own, own.last_write + 1)
     return TransactAction(writer.action(write, number), write, writer.row, writer.own, number)
 
 
-def _row_guard(own: OwnEntry, number: int) -> TransactAction:
-    return TransactAction(beside.row_guard(own, number, Kind.KEEP), None, own.row, own, number)
+def _row_guard(own: HeldEntry, number: int) -> TransactAction:
+    return TransactAction(beside.row_guard(own, number, EntryEffect.KEEP), None, own.row, own, number)
 
 
 def _with_key_of(before: TransactAction, action: TransactAction) -> TransactAction:

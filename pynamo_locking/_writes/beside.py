@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.expressions.update import Update
 
 from pynamo_locking._core.error_codes import ACTION_FAILED
-from pynamo_locking._core.outcome import Kind, Outcome
+from pynamo_locking._core.outcome import EntryEffect, Outcome
 from pynamo_locking._core.sending import Next
 from pynamo_locking._io import answers, dispatch, retries, runtime
 from pynamo_locking._locks import guards
@@ -20,17 +20,17 @@ from pynamo_locking._writes.refusals import refusal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 
 # Locks in a row of their own
-def row_guard(own: OwnEntry, number: int, kind: Kind) -> dict[str, Any]:
+def row_guard(own: HeldEntry, number: int, kind: EntryEffect) -> dict[str, Any]:
     """Return the transaction's action on the lock row: check our entry, and count the write or leave.
 
     A ConditionCheck costs the same and cannot count, so a late copy could overtake a later write.
     """
-    actions = guards.leaving(own) if kind is Kind.FINISH else [guards.counting(own, number)]
+    actions = guards.leaving(own) if kind is EntryEffect.FINISH else [guards.counting(own, number)]
     names: dict[str, str] = {}
     values: dict[str, Any] = {}
     kwargs = {
@@ -45,7 +45,7 @@ def row_guard(own: OwnEntry, number: int, kind: Kind) -> dict[str, Any]:
     return {"Update": kwargs}
 
 
-def beside(owns: Sequence[OwnEntry], write: Write, action: dict[str, Any]) -> None:
+def beside(owns: Sequence[HeldEntry], write: Write, action: dict[str, Any]) -> None:
     """Write an item whose lock is another row: one transaction with the check of that row.
 
     Args:
@@ -56,9 +56,9 @@ def beside(owns: Sequence[OwnEntry], write: Write, action: dict[str, Any]) -> No
     """
     with contextlib.ExitStack() as held:
         numbers = {own: held.enter_context(own.writing()) for own in in_order(owns)}
-        checks = [Check(own, numbers[own], write.kind if own is owns[0] else Kind.KEEP) for own in owns]
+        checks = [Check(own, numbers[own], write.kind if own is owns[0] else EntryEffect.KEEP) for own in owns]
         items = [action, *(row_guard(*check) for check in checks)]
-        if write.kind is Kind.KEEP:
+        if write.kind is EntryEffect.KEEP:
             _transact(write, checks, items)
             return
         with owns[0].going():

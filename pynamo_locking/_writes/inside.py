@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.errors import LockingError
-from pynamo_locking._core.outcome import Kind, Outcome, judge
+from pynamo_locking._core.outcome import EntryEffect, Outcome, judge
 from pynamo_locking._io import answers, retries
 from pynamo_locking._locks import guards, mailboxes
 from pynamo_locking._locks.holding import left
@@ -13,20 +13,20 @@ from pynamo_locking._writes.refusals import refusal
 
 if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 
 class Check(NamedTuple):
     """The check of one of our entries by a write, and what the write does to it."""
 
-    own: OwnEntry
+    own: HeldEntry
     number: int
-    kind: Kind
+    kind: EntryEffect
 
 
 # Embedded locks
-def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
+def inside(own: HeldEntry, write: Write) -> dict[str, Any]:
     """Write an item that carries the lock we hold.
 
     Raises:
@@ -35,10 +35,10 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
         PynamoDBException: another condition of the write failed, or DynamoDB refused it.
     """
     with own.writing() as number:
-        if write.kind is Kind.KEEP:
+        if write.kind is EntryEffect.KEEP:
             kwargs = write.kwargs(guards.standing(own, number), [guards.counting(own, number)])
             return _send(own, write, number, kwargs)
-        finishes = write.kind is Kind.FINISH
+        finishes = write.kind is EntryEffect.FINISH
         if finishes and mailboxes.has_waiters(own.row):
             write.return_values = "ALL_NEW"
         with own.going():
@@ -48,7 +48,7 @@ def inside(own: OwnEntry, write: Write) -> dict[str, Any]:
         return data
 
 
-def _send(own: OwnEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _send(own: HeldEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
 
     def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
@@ -83,7 +83,7 @@ def settle_inside(
         return
     if outcome is Outcome.REJECTED:
         raise refusal(write, write.operation.error, image, error) from error
-    state, is_removal = own.row.state(image), check.kind is not Kind.KEEP
+    state, is_removal = own.row.state(image), check.kind is not EntryEffect.KEEP
     if outcome is Outcome.LOST:
         raise own.absent_from(state, is_removal=is_removal) from error
     if not is_removal:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.answers import Reasons
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 #: The kinds of actions, and the arguments of PynamoDB's method for them; it sends them in this order.
@@ -61,8 +61,8 @@ class TransactAction:
 
     request: dict[str, Any]
     write: Write | None = None
-    row: Row | None = None
-    own: OwnEntry | None = None
+    row: LockRow | None = None
+    own: HeldEntry | None = None
     number: int = 0
 
     def is_ours(self, image: dict[str, Any] | None) -> bool:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState, Mark
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._writes.write import Write
 
 
-def send(write: Write, row: Row | None = None) -> dict[str, Any]:
+def send(write: Write, row: LockRow | None = None) -> dict[str, Any]:
     """Write an item whose lock we do not hold.
 
     Entries in an embedded lock that are dead by their stored end of lease are evicted first, so that a
@@ -46,7 +46,7 @@ def send(write: Write, row: Row | None = None) -> dict[str, Any]:
 
 
 class _Sending:
-    def __init__(self, write: Write, row: Row | None) -> None:
+    def __init__(self, write: Write, row: LockRow | None) -> None:
         self.write = write
         self.row = row
         self.guard = None if row is None else guards.unlocked(row)

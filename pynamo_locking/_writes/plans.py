@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.outcome import Kind
+from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._items import clauses, expiry, knowledge
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write
 
@@ -92,7 +92,7 @@ def plan_delete(item: Model, condition: Condition | None, *, checks_version: boo
     whole = clauses.both(condition, part.condition())
     if expiry.holds_without_item(whole):
         whole = expiry.for_save(type(item), whole)
-    return Write(item, DELETE, part, whole, kind=Kind.DELETE)
+    return Write(item, DELETE, part, whole, kind=EntryEffect.DELETE)
 
 
 def plan_check(item: Model) -> Write:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
 
 def locked_out(
-    row: Row,
+    row: LockRow,
     state: LockState,
     error: type[PynamoDBException],
     cause: Exception | None = None,

@@ -11,7 +11,7 @@ from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, Transa
 from pynamo_locking._core import error_codes
 from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.freshness import Why
-from pynamo_locking._core.outcome import Kind, Outcome, judge_by_id
+from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
 from pynamo_locking._io import answers, connections, dispatch
 from pynamo_locking._items import clauses, expiry, knowledge, versions
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict, also
@@ -76,7 +76,7 @@ class Write:
     attributes: dict[str, Any] | None = None
     is_repeatable: bool = True
     creates: bool = False
-    kind: Kind = Kind.KEEP
+    kind: EntryEffect = EntryEffect.KEEP
     return_values: str | None = None
     is_shown: bool = False
     is_strict: bool = False

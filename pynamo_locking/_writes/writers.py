@@ -10,7 +10,7 @@ from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.outcome import Kind
+from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._io import answers, event_stream, lock_document, retries
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import clauses, knowledge
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.queue import LockState
-    from pynamo_locking._io.lock_document import Row
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 logger = logging.getLogger("pynamo_locking")
@@ -39,7 +39,7 @@ logger = logging.getLogger("pynamo_locking")
 _PUT_DOCUMENT = "_pynamo_locking_put_document"
 
 
-class FreeItem:
+class PlainWriter:
     """Writes an item that carries no lock, and whose lock, if it has one elsewhere, we do not hold.
 
     Args:
@@ -78,7 +78,7 @@ class FreeItem:
         """Return the delete without the lock's part."""
         return plan_delete(self.item, condition, checks_version=checks_version)
 
-    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Store the item as it is here."""
         kept = None if self.kept is None else self.kept()
         write = self.plan_save(clauses.both(condition, kept), checks_version=checks_version)
@@ -125,7 +125,7 @@ class FreeItem:
         return write, write.kwargs()
 
 
-class EmbeddedItem(FreeItem):
+class InsideWriter(PlainWriter):
     """Writes an item that carries its own lock, inside and outside of it.
 
     A save sets every declared attribute, removes those without a value, and leaves the lock alone.
@@ -137,7 +137,7 @@ class EmbeddedItem(FreeItem):
         own: the entry under which it is written; None outside the lock.
     """
 
-    def __init__(self, item: Model, lock: Attribute[Any], row: Row, own: OwnEntry | None) -> None:
+    def __init__(self, item: Model, lock: Attribute[Any], row: LockRow, own: HeldEntry | None) -> None:
         super().__init__(item)
         self.lock = lock
         self.protected = lock.attr_name
@@ -224,7 +224,7 @@ def put_document(item: Model) -> LockState | None:
     return None if document is None else lock_document.state_of(document)
 
 
-class GuardedItem(FreeItem):
+class BesideWriter(PlainWriter):
     """Writes an item whose lock, which we hold, is a row of its own: one transaction each.
 
     Args:
@@ -232,7 +232,7 @@ class GuardedItem(FreeItem):
         owns: the entries under which it is written: that of its own lock, then that of a range in which it lies.
     """
 
-    def __init__(self, item: Model, *owns: OwnEntry) -> None:
+    def __init__(self, item: Model, *owns: HeldEntry) -> None:
         super().__init__(item)
         self.owns = owns
         self.own = owns[0]
@@ -250,7 +250,7 @@ class GuardedItem(FreeItem):
         return super().plan_save(condition, checks_version=checks_version, error=error)
 
     @override
-    def save(self, condition: Condition | None, *, checks_version: bool, kind: Kind = Kind.KEEP) -> Any:
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         data = super().save(condition, checks_version=checks_version, kind=kind)
         self.own.is_item_deleted = False
         return data
@@ -266,7 +266,7 @@ class GuardedItem(FreeItem):
     def _write(self, write: Write) -> dict[str, Any]:
         """Send it, and read what a transaction does not return."""
         if write.operation is DELETE:
-            write.kind = Kind.KEEP
+            write.kind = EntryEffect.KEEP
         try:
             beside.beside(self.owns, write, action_of(write))
         except (Conflict, OutcomeUnknown) as error:
@@ -306,9 +306,9 @@ def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Ac
     return {write.request.removesuffix("Item"): kwargs}
 
 
-def check_copy(item: Model, own: OwnEntry | None) -> None:
+def check_copy(item: Model, own: HeldEntry | None) -> None:
     """Refuse to save a whole item that was read under an earlier lock: others may have changed it since."""
-    before: OwnEntry | None = vars(item).get(context.OWN_ENTRY)
+    before: HeldEntry | None = vars(item).get(context.OWN_ENTRY)
     if own is None or before is None or before is own:
         return
     if before.row.identity == own.row.identity:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -246,10 +246,10 @@ class _Hearts:
     def give_back(self) -> None:
         heartbeat.heart = self._former
 
-    def add(self, own: OwnEntry) -> None:
+    def add(self, own: HeldEntry) -> None:
         self._mine().add(own)
 
-    def remove(self, own: OwnEntry) -> None:
+    def remove(self, own: HeldEntry) -> None:
         self._mine().remove(own)
 
     def _mine(self) -> Heart:

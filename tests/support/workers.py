@@ -41,7 +41,7 @@ from tests.support.faults import count_requests
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking import Entry, Lock
+    from pynamo_locking import Lock, QueueEntry
     from tests.engines.engine import Engine
 
 T = TypeVar("T")
@@ -146,8 +146,8 @@ def until_over(model: Any, key: str, ticket: int, seconds: float = 0.0) -> None:
     until(is_over, f"the end of the lease of ticket {ticket}")
 
 
-def _entry(model: Any, key: str, ticket: int) -> Entry:
-    entries: tuple[Entry, ...] = model.lock_state(key).entries
+def _entry(model: Any, key: str, ticket: int) -> QueueEntry:
+    entries: tuple[QueueEntry, ...] = model.lock_state(key).entries
     found = [entry for entry in entries if entry.ticket == ticket]
     assert found, f"ticket {ticket} left the queue"
     return found[0]

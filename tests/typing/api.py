@@ -24,7 +24,6 @@ from pynamo_locking import (
     BatchResult,
     ConfigurationError,
     Conflict,
-    Entry,
     ExpiringMixin,
     GuardedBatch,
     ItemLocked,
@@ -41,6 +40,7 @@ from pynamo_locking import (
     NamedLock,
     OutcomeUnknown,
     Plan,
+    QueueEntry,
     StaleVersion,
     SweepReport,
     Transaction,
@@ -225,8 +225,8 @@ def several() -> None:
 def states() -> None:
     state = Account.lock_state("a-1")
     assert_type(state, LockState)
-    assert_type(state.holders, tuple[Entry, ...])
-    assert_type(state.waiters, tuple[Entry, ...])
+    assert_type(state.holders, tuple[QueueEntry, ...])
+    assert_type(state.waiters, tuple[QueueEntry, ...])
     assert_type(state.next_ticket, int)
     assert_type(state.exists, bool)
     assert_type(state.evicted, Mapping[int, int])
@@ -239,7 +239,7 @@ def states() -> None:
     account = Account.get("a-1", consistent_read=True)
     assert_type(account, Account)
     assert_type(account.lock, LockState)
-    assert_type(Account().lock.holders, tuple[Entry, ...])
+    assert_type(Account().lock.holders, tuple[QueueEntry, ...])
 
 
 def transactions() -> None:

@@ -11,20 +11,20 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._core.queue import Entry, LockState
+from pynamo_locking._core.queue import LockState, QueueEntry
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import mailboxes
-from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking._locks.mailboxes import Mailbox
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.lock_document import Row
+    from pynamo_locking._io.lock_document import LockRow
 
 #: Hypothesis, the same examples in every run.
 steady = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
 
-def entry(ticket: int = 1, **facts: Any) -> Entry:
+def entry(ticket: int = 1, **facts: Any) -> QueueEntry:
     """An entry with lease 60 s whose end is at 60 s after the epoch."""
     defaults = {
         "id": f"id{ticket}",
@@ -36,10 +36,10 @@ def entry(ticket: int = 1, **facts: Any) -> Entry:
         "writes": 0,
         "read_ms": 0,
     }
-    return Entry(ticket=ticket, **(defaults | facts))
+    return QueueEntry(ticket=ticket, **(defaults | facts))
 
 
-def queue(*entries: Entry, since: int = 1, evicted: dict[int, int] | None = None) -> LockState:
+def queue(*entries: QueueEntry, since: int = 1, evicted: dict[int, int] | None = None) -> LockState:
     """A lock document with these entries."""
     return LockState(entries, max([since, *(e.ticket for e in entries)]) + 1, since, evicted or {})
 
@@ -59,24 +59,24 @@ class Locks(NamedLock):
         region = "us-east-1"
 
 
-def row(key: str = "a-1") -> Row:
+def row(key: str = "a-1") -> LockRow:
     """The row of an account."""
     return Account.locked(key)._target.row
 
 
-def opened(row: Row) -> Mailbox:
+def opened(row: LockRow) -> Mailbox:
     """A new mailbox in which releases of that lock are heard."""
     mailbox = Mailbox(state=row.state)
     mailboxes.open_mailbox(row, mailbox)
     return mailbox
 
 
-def own_entry(key: str = "a-1", *, started: float | None = None, **facts: Any) -> OwnEntry:
+def own_entry(key: str = "a-1", *, started: float | None = None, **facts: Any) -> HeldEntry:
     """Our granted entry in the queue of an account."""
     from pynamo_locking._io import runtime
 
     at = runtime.current.monotonic() if started is None else started
-    return OwnEntry(row(key), entry(**facts), at, 0, {"account_id": {"S": key}})
+    return HeldEntry(row(key), entry(**facts), at, 0, {"account_id": {"S": key}})
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking._io import lock_document
 from pynamo_locking._locks import mailboxes
 from pynamo_locking._locks.acquisition import Acquisition
-from pynamo_locking._locks.options import make_wish
+from pynamo_locking._locks.options import make_options
 from pynamo_locking.testing import VirtualClock
 from tests.integration.whole.test_broken_rows import _entry, document, place
 from tests.support.models import Locks
@@ -157,7 +157,7 @@ def test_how_many_entries_there_are(memory: Engine) -> None:
     memory.bind(Locks)
     settings = LockSettings(max_waiters=MOST_WAITERS)
     for permits, most in ((1, MOST_WAITERS + 1), (MOST_WAITERS, MOST_WAITERS + 1)):
-        wish = make_wish(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
+        wish = make_options(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
         assert wish.capacity == most
 
 
@@ -167,7 +167,7 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
     Purse("p0", balance=1).save()
     row = Purse.lock("p0")._target.row
     with Purse.edit("p0") as purse:
-        mailbox = Acquisition(row, make_wish(Purse, **NOTHING, settings=None))._mailbox
+        mailbox = Acquisition(row, make_options(Purse, **NOTHING, settings=None))._mailbox
         mailboxes.open_mailbox(row, mailbox)
         purse.balance = 7
         image = stored(Purse, "p0")

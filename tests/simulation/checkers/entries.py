@@ -14,8 +14,8 @@ from tests.simulation.history import Told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking._core.queue import Entry
-    from pynamo_locking._locks.held_entry import OwnEntry
+    from pynamo_locking._core.queue import QueueEntry
+    from pynamo_locking._locks.held_entry import HeldEntry
     from tests.simulation.engine.network import Change, Place, Request
     from tests.simulation.engine.scheduler import Actor
     from tests.simulation.history import Operation
@@ -52,12 +52,12 @@ class Silence(Checker):
                     f"{request.actor} evicted {entry.owner} (ticket {entry.ticket}), silent for {silent_s:.1f} s only",
                 )
 
-    def _is_excused(self, place: Place, entry: Entry) -> bool:
+    def _is_excused(self, place: Place, entry: QueueEntry) -> bool:
         is_skewed = self.run.plan.has_skew and self.run.workload.trusts_clocks
         return is_skewed or (place, entry.ticket) in self.run.history.broken
 
 
-def _sent_s(entry: Entry, request: Request) -> float:
+def _sent_s(entry: QueueEntry, request: Request) -> float:
     """Return when a renewal was sent, in true time: its owner's wall clock is in it."""
     skew_ms = 0 if request.actor is None else request.actor.process.clock.skew_ms
     return (entry.until_ms - entry.lease_ms - skew_ms) / 1000 - START_S
@@ -88,7 +88,7 @@ class KeptPlace(Checker):
                     (self._left if is_own else self._removed).add(entry.id)
                 self._require_place(request, change, entry)
 
-    def _require_place(self, request: Request, change: Change, entry: Entry) -> None:
+    def _require_place(self, request: Request, change: Change, entry: QueueEntry) -> None:
         """Require that who waits is not removed by others, unless there is a reason."""
         run = self.run
         is_waiter = change.after is not None and entry.id not in {grant.entry_id for grant in run.history.grants}
@@ -149,7 +149,7 @@ class TrueLoss(Checker):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._taken_away: set[tuple[Place, int]] = set()
-        self._owns: dict[tuple[Place, int], OwnEntry] = {}
+        self._owns: dict[tuple[Place, int], HeldEntry] = {}
         self._looked_at = 0
         self._open: list[Operation] = []
         self._begun = 0
@@ -196,14 +196,14 @@ class TrueLoss(Checker):
             )
 
 
-def _acts_for(actor: Actor, entry: Entry) -> bool:
+def _acts_for(actor: Actor, entry: QueueEntry) -> bool:
     """Tell whether an actor is the owner of an entry, or makes requests for the tasks of its process."""
     return entry.owner == str(actor) or (
         actor.name.startswith("asyncio-") and entry.owner.startswith(f"{actor.process.name}.")
     )
 
 
-def _come(change: Change) -> Iterator[Entry]:
+def _come(change: Change) -> Iterator[QueueEntry]:
     """Yield the entries that a write added."""
     old = {(entry.id, entry.ticket) for entry in queue_of(change.before).entries}
     for entry in queue_of(change.after).entries:
@@ -211,7 +211,7 @@ def _come(change: Change) -> Iterator[Entry]:
             yield entry
 
 
-def _gone(change: Change) -> Iterator[Entry]:
+def _gone(change: Change) -> Iterator[QueueEntry]:
     """Yield the entries that a write removed."""
     left = {(entry.id, entry.ticket) for entry in queue_of(change.after).entries}
     for entry in queue_of(change.before).entries:

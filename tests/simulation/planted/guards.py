@@ -7,11 +7,11 @@ from typing import Any
 from pynamodb.exceptions import PutError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._core.outcome import Kind
+from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._locks import guards, holding
 from pynamo_locking._writes import beside, plans
 from pynamo_locking._writes import inside as writes_inside
-from pynamo_locking._writes.writers import EmbeddedItem, action_of
+from pynamo_locking._writes.writers import InsideWriter, action_of
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -27,7 +27,7 @@ def embedded_save_without_guard() -> Patches:
     guarded = writes_inside.inside
 
     def inside(own: Any, write: Any) -> Any:
-        if write.kind is not Kind.KEEP:
+        if write.kind is not EntryEffect.KEEP:
             return guarded(own, write)
         with own.writing() as number:
             return writes_inside._send(own, write, number, write.kwargs())
@@ -35,7 +35,7 @@ def embedded_save_without_guard() -> Patches:
     return [(writes_inside, "inside", inside)]
 
 
-def _beside_without_guard(own: Any, number: int, kind: Kind) -> Any:
+def _beside_without_guard(own: Any, number: int, kind: EntryEffect) -> Any:
     keys = {"TableName": own.row.table, "Key": own.row.key}
     names, values = dict[str, str](), dict[str, Any]()
     condition = _always().serialize(names, values)
@@ -55,7 +55,7 @@ def last_write_of_edit_without_guard() -> Patches:
     guarded = writes_inside.inside
 
     def inside(own: Any, write: Any) -> Any:
-        if write.kind is not Kind.FINISH:
+        if write.kind is not EntryEffect.FINISH:
             return guarded(own, write)
         with own.writing() as number, own.going():
             data = writes_inside._send(own, write, number, write.kwargs(None, guards.leaving(own)))
@@ -71,7 +71,7 @@ def delete_without_guard() -> Patches:
     guarded = writes_inside.inside
 
     def inside(own: Any, write: Any) -> Any:
-        if write.kind is not Kind.DELETE:
+        if write.kind is not EntryEffect.DELETE:
             return guarded(own, write)
         with own.writing() as number, own.going():
             data = writes_inside._send(own, write, number, write.kwargs())
@@ -90,7 +90,7 @@ def outsider_without_guard() -> Patches:
 @plants(Plan("locked_all", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
 def transaction_without_guard() -> Patches:
     """A transaction that saves a locked item does not name our entry."""
-    return [(EmbeddedItem, "action", lambda self, write, number=None: action_of(write))]
+    return [(InsideWriter, "action", lambda self, write, number=None: action_of(write))]
 
 
 @plants(
@@ -108,4 +108,4 @@ def put_instead_of_update() -> Patches:
     def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError) -> Any:
         return plans.plan_save(self.item, condition, checks_version=checks_version, error=error)
 
-    return [(EmbeddedItem, "plan_save", plan_save)]
+    return [(InsideWriter, "plan_save", plan_save)]

@@ -8,7 +8,7 @@ from pynamo_locking._core import claims, queue
 from pynamo_locking._core.claims import SHARED, Claim
 from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import lock_document, lock_requests, stored
-from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking._models.placement import PlacedMixin
 from pynamo_locking._models.writing import GuardedMixin
 from tests.simulation.engine.faults import Fault
@@ -104,7 +104,7 @@ def readers_one_by_one() -> Patches:
 @plants(Plan("readers"), "Fence")
 def writes_of_readers() -> Patches:
     """Who shares a lock may write under it."""
-    return [(OwnEntry, "check_alone", lambda self: None)]
+    return [(HeldEntry, "check_alone", lambda self: None)]
 
 
 @plants(Plan("readers"), "Steady")
@@ -147,7 +147,7 @@ def downgrade_not_counted() -> Patches:
 @plants(Plan("downgrade", rounds=2), "Fence")
 def downgrade_forgotten_here() -> Patches:
     """A downgrade is stored, and forgotten here: the next write is sent."""
-    return [(OwnEntry, "check_alone", lambda self: None)]
+    return [(HeldEntry, "check_alone", lambda self: None)]
 
 
 # Semaphores and work queues

@@ -10,7 +10,7 @@ from pynamo_locking._io import lock_document, lock_requests, runtime, stored
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.acquisition import Acquisition
-from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.held_entry import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -82,7 +82,7 @@ def release_of_a_stranger() -> Patches:
 @plants(Plan("embedded"), "Quiet")
 def release_forgotten() -> Patches:
     """A release sends nothing, and leaves the entry to be evicted."""
-    return [(OwnEntry, "release", OwnEntry.end)]
+    return [(HeldEntry, "release", HeldEntry.end)]
 
 
 @plants(Plan("break lock"), "Breaking")

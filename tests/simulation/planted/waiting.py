@@ -10,7 +10,7 @@ from pynamo_locking._io import evictions, runtime
 from pynamo_locking._locks import acquisition, several
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.heartbeat import Heart
-from pynamo_locking._locks.held_entry import OwnEntry
+from pynamo_locking._locks.held_entry import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -92,7 +92,7 @@ def the_living_go_with_the_dead() -> Patches:
 @plants(Plan("embedded", faults={Fault.PAUSE_AFTER: 1}), "Fifo", "OneHolder")
 def lease_from_after_the_write() -> Patches:
     """The lease counts from the answer, not from before the request."""
-    renew, attempt = OwnEntry.renew, Acquisition._attempt
+    renew, attempt = HeldEntry.renew, Acquisition._attempt
 
     def renew_late(self: Any) -> None:
         renew(self)
@@ -103,7 +103,7 @@ def lease_from_after_the_write() -> Patches:
         self._started = runtime.current.monotonic()
         return image
 
-    return [(OwnEntry, "renew", renew_late), (Acquisition, "_attempt", attempt_late)]
+    return [(HeldEntry, "renew", renew_late), (Acquisition, "_attempt", attempt_late)]
 
 
 @plants(Plan("long work"), "Progress")
@@ -127,5 +127,5 @@ def no_margin_for_drift() -> Patches:
 @plants(Plan("re-entry"), "Progress", "Fence")
 def inner_release() -> Patches:
     """The first of several releases removes our entry."""
-    give_back = OwnEntry.give_back
-    return [(OwnEntry, "give_back", lambda self: give_back(self) or True)]
+    give_back = HeldEntry.give_back
+    return [(HeldEntry, "give_back", lambda self: give_back(self) or True)]

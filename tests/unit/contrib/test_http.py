@@ -29,7 +29,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._core.queue import Entry
+from pynamo_locking._core.queue import QueueEntry
 from pynamo_locking._io import connections, lock_document
 from pynamo_locking._items import knowledge
 from pynamo_locking._models import entity_tags
@@ -59,7 +59,7 @@ def queue(*ages_s, lease_s=60):
     """A lock that somebody holds whose last renewal was so many seconds ago, and others who wait."""
     now_ms = 1_800_000_000_000
     entries = [
-        Entry(f"e-{i}", 100 + i, SECRET, WHOLE, lease_s * 1000, 0, int(now_ms + (lease_s - age) * 1000), 0, now_ms)
+        QueueEntry(f"e-{i}", 100 + i, SECRET, WHOLE, lease_s * 1000, 0, int(now_ms + (lease_s - age) * 1000), 0, now_ms)
         for i, age in enumerate(ages_s)
     ]
     return LockState(tuple(entries), next_ticket=200)

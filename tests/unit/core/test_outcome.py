@@ -8,7 +8,16 @@ from collections import Counter
 
 import pytest
 
-from pynamo_locking._core.outcome import BatchResult, Kind, Known, Outcome, judge, judge_by_id, life, next_write_id
+from pynamo_locking._core.outcome import (
+    BatchResult,
+    EntryEffect,
+    Known,
+    Outcome,
+    judge,
+    judge_by_id,
+    life,
+    next_write_id,
+)
 from pynamo_locking._core.possession import Possession
 from pynamo_locking._core.queue import FREE
 from tests.unit.helpers import entry, queue
@@ -57,7 +66,7 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("image", IMAGES)
-@pytest.mark.parametrize(("column", "kind"), list(enumerate(Kind)), ids=[kind.value for kind in Kind])
+@pytest.mark.parametrize(("column", "kind"), list(enumerate(EntryEffect)), ids=[kind.value for kind in EntryEffect])
 def test_a_repeated_write(image, column, kind):
     """An earlier copy may have been applied; only what the image proves is said."""
     outcome = judge(IMAGES[image], OURS, NUMBER, kind=kind, repeated=True)
@@ -66,7 +75,7 @@ def test_a_repeated_write(image, column, kind):
 
 
 @pytest.mark.parametrize("image", IMAGES)
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", EntryEffect)
 def test_a_write_sent_once(image, kind):
     """Never unknown: rejected if our entry stands, lost if it does not.
 
@@ -75,7 +84,7 @@ def test_a_write_sent_once(image, kind):
     """
     outcome = judge(IMAGES[image], OURS, NUMBER, kind=kind, repeated=False)
 
-    is_ours = REPEATED[image][1] is A if kind is Kind.FINISH else image == "ours, this write"
+    is_ours = REPEATED[image][1] is A if kind is EntryEffect.FINISH else image == "ours, this write"
     assert outcome is (A if is_ours else R if image.startswith("ours") else L)
 
 
@@ -106,16 +115,18 @@ SEEN = {
 }
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", EntryEffect)
 @pytest.mark.parametrize("seen", SEEN)
 def test_a_repeated_write_that_has_an_id(seen, kind):
     """Only what the image proves is said."""
     image, write, delete = SEEN[seen]
 
-    assert judge_by_id(image, BEFORE, [MINE], kind=kind, repeated=True) is (delete if kind is Kind.DELETE else write)
+    assert judge_by_id(image, BEFORE, [MINE], kind=kind, repeated=True) is (
+        delete if kind is EntryEffect.DELETE else write
+    )
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", EntryEffect)
 @pytest.mark.parametrize("seen", SEEN)
 def test_a_write_with_an_id_sent_once(seen, kind):
     """It is never unknown: it was refused, unless its id is there (a copy that botocore does not know of)."""
@@ -129,7 +140,7 @@ def test_a_write_with_an_id_sent_once(seen, kind):
 @pytest.mark.parametrize("before", [Known(), Known(4), Known(None, "L1-before")])
 def test_what_is_not_known_proves_nothing(seen, before):
     """No id was read, or there is no version: a repeated write that is not found is unknown, or as it was read."""
-    outcome = judge_by_id(seen, before, [MINE], kind=Kind.KEEP, repeated=True)
+    outcome = judge_by_id(seen, before, [MINE], kind=EntryEffect.KEEP, repeated=True)
 
     assert outcome in (U, R)
     assert outcome is U or seen.write_id == before.write_id is not None
@@ -137,9 +148,9 @@ def test_what_is_not_known_proves_nothing(seen, before):
 
 def test_a_write_without_an_id():
     """Nothing is found by an id that does not exist: an image without one is not ours."""
-    assert judge_by_id(Known(5), Known(4), [], kind=Kind.KEEP, repeated=True) is U
-    assert judge_by_id(Known(5), Known(4), [], kind=Kind.KEEP, repeated=False) is R
-    assert judge_by_id(None, Known(4), [], kind=Kind.DELETE, repeated=True) is A
+    assert judge_by_id(Known(5), Known(4), [], kind=EntryEffect.KEEP, repeated=True) is U
+    assert judge_by_id(Known(5), Known(4), [], kind=EntryEffect.KEEP, repeated=False) is R
+    assert judge_by_id(None, Known(4), [], kind=EntryEffect.DELETE, repeated=True) is A
 
 
 def test_the_life_is_handed_on():
@@ -229,7 +240,7 @@ class World:
         if write.is_accepted_by(self.item):
             write.applied += 1
             version = (self.item or Known()).version or 0
-            self.item = None if write.kind is Kind.DELETE else Known(version + 1, write.ids[-1])
+            self.item = None if write.kind is EntryEffect.DELETE else Known(version + 1, write.ids[-1])
             return
         for repeated in {write.copies > 1, True}:
             outcome = judge_by_id(self.item, write.before, write.ids, kind=write.kind, repeated=repeated)
@@ -266,7 +277,10 @@ def history(seed):
     for _ in range(chance.randrange(4, 24)):
         step = chance.random()
         if step < 0.5:
-            world.begin(chance.choice([Kind.KEEP, Kind.KEEP, Kind.KEEP, Kind.DELETE]), chance.random() < 0.8)
+            world.begin(
+                chance.choice([EntryEffect.KEEP, EntryEffect.KEEP, EntryEffect.KEEP, EntryEffect.DELETE]),
+                chance.random() < 0.8,
+            )
             if chance.random() < 0.6:
                 world.deliver(-1)
         elif step < 0.85:
@@ -283,7 +297,7 @@ def test_any_history():
         for outcome, applied, kind, seen in history(seed):
             said[outcome] += 1
             assert outcome is not R or not applied, seed
-            assert outcome is not A or applied or (kind is Kind.DELETE and seen is None), seed
+            assert outcome is not A or applied or (kind is EntryEffect.DELETE and seen is None), seed
     assert min(said[outcome] for outcome in (A, R, U)) > 1000
 
 
@@ -291,4 +305,4 @@ def test_a_life_is_told_apart_by_nothing_but_its_name():
     """The version that follows the one that was read proves a refusal in one life only."""
     one, other = Known(1, next_write_id(Known(), "aaaaaaaa1")), Known(2, next_write_id(Known(), "bbbbbbbb1"))
 
-    assert judge_by_id(other, one, [next_write_id(one, "cccccccc1")], kind=Kind.KEEP, repeated=True) is U
+    assert judge_by_id(other, one, [next_write_id(one, "cccccccc1")], kind=EntryEffect.KEEP, repeated=True) is U

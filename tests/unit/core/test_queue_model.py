@@ -16,9 +16,9 @@ import pytest
 
 from pynamo_locking._core import queue
 from pynamo_locking._core.lease import RATE_MARGIN
-from pynamo_locking._core.outcome import Kind, Outcome, judge
+from pynamo_locking._core.outcome import EntryEffect, Outcome, judge
 from pynamo_locking._core.possession import Possession
-from pynamo_locking._core.queue import EVICTION_SLOTS, FREE, Entry, LockState
+from pynamo_locking._core.queue import EVICTION_SLOTS, FREE, LockState, QueueEntry
 from tests.unit.helpers import entry
 
 LEASE = 10.0
@@ -65,7 +65,7 @@ class Document:
         kept = [
             replace(e, writes=number) if e is mine else e
             for e in self.state.entries
-            if kind is Kind.KEEP or e is not mine
+            if kind is EntryEffect.KEEP or e is not mine
         ]
         self.change(ok=ok, entries=kept)
         assert self.balance == base, "a lost update"
@@ -154,7 +154,7 @@ class Actor:
 
     def work(self, me):
         yield from self.read_for_certain()
-        for number, kind in ((1, Kind.KEEP), (2, Kind.FINISH)):
+        for number, kind in ((1, EntryEffect.KEEP), (2, EntryEffect.FINISH)):
             base = self.world.document.balance  # read with the lock in the same item
             if self.world.document.mine(me) is None:
                 base = -1  # whatever was read is old by now; the write must be refused
@@ -286,7 +286,7 @@ def without_news(seen, entries, now):
     return {e.id: seen.get(e.id, queue.Sighting(e.beat, now)) for e in entries}
 
 
-def everybody(self: LockState, it: Entry) -> tuple[Entry, ...]:
+def everybody(self: LockState, it: QueueEntry) -> tuple[QueueEntry, ...]:
     return ()
 
 

@@ -17,7 +17,7 @@ from tests.unit.world import World
 
 
 class Own:
-    """What the heart knows of an `OwnEntry`; its renewal does what the test says."""
+    """What the heart knows of an `HeldEntry`; its renewal does what the test says."""
 
     has_heartbeat = True
 
