@@ -33,7 +33,7 @@ MISTAKES: Final = (
         "a guarded write does not name the lock", "_writes/inside.py", "guards.standing(own, number), [", "None, ["
     ),
     Mistake(
-        "the guard does not compare the number of the write",
+        "a number of a write is used twice",
         "_locks/guards.py",
         "(_writes(own) < number) &",
         "(_writes(own) <= number) &",
@@ -63,7 +63,12 @@ MISTAKES: Final = (
         "now - since >= lease * (1 + RATE_MARGIN)",
         "now - since >= lease * (1 - RATE_MARGIN)",
     ),
-    Mistake("a waiter does not see its deadline", "_locks/acquisition.py", "if now >= self._deadline:", "if now < 0:"),
+    Mistake(
+        "a waiter waits too long",
+        "_locks/acquisition.py",
+        "monotonic() + wish.wait",
+        "monotonic() + 2 * wish.wait",
+    ),
     Mistake(
         "locked ranges include their end",
         "_core/claims.py",
