@@ -23,7 +23,6 @@ PUBLIC = [
     "ConfigurationError",
     "Conflict",
     "CorruptRow",
-    "Entry",
     "ExpiringMixin",
     "GuardedBatch",
     "IntervalMixin",
@@ -42,6 +41,7 @@ PUBLIC = [
     "OutcomeUnknown",
     "OverlapError",
     "Plan",
+    "QueueEntry",
     "StaleVersion",
     "SweepReport",
     "TTLAttribute",
@@ -159,7 +159,7 @@ def test_constructors_are_documented(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "Entry",
+        "QueueEntry",
         "LockState",
         "ItemLocked",
         "LockTimeout",

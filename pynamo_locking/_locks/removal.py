@@ -73,7 +73,7 @@ def release(row: LockRow, entry_id: str) -> Image | None:
     try:
         return retries.patiently(lambda: lock_requests.release(row, entry_id, want_image=mailboxes.has_waiters(row)))
     except Unavailable as error:
-        logger.warning("gave up the release of the lock %s; its lease has to end by itself: %s", row.label, error)
+        logger.warning("gave up releasing the lock %s; waiters wait until its lease ends: %s", row.label, error)
         raise
 
 

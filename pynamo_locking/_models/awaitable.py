@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pynamo_locking._models.async_edit import AsyncEdit
 
 
-def _aio() -> Any:
-    """Return the module that needs asyncio, which takes 25 ms to import: most users of PynamoDB do without."""
-    return importlib.import_module("pynamo_locking.aio")
+def _late(module: str) -> Any:
+    """Return a module that needs asyncio, which takes 25 ms to import: most users of PynamoDB do without."""
+    return importlib.import_module(f"pynamo_locking.{module}")
 
 
 class AwaitableMixin(VersionedMixin):
@@ -67,7 +67,7 @@ class AwaitableMixin(VersionedMixin):
 
         Cost: that of `locked`.
         """
-        lock: AsyncLock[Self] = _aio().AsyncLock(cls.locked(hash_key, range_key, **options))
+        lock: AsyncLock[Self] = _late("_locks.async_lock").AsyncLock(cls.locked(hash_key, range_key, **options))
         return lock
 
     @classmethod
@@ -88,7 +88,9 @@ class AwaitableMixin(VersionedMixin):
 
         Cost: that of `locked_range`.
         """
-        lock: AsyncLock[Self] = _aio().AsyncLock(cls.locked_range(hash_key, lower, upper, **options))
+        lock: AsyncLock[Self] = _late("_locks.async_lock").AsyncLock(
+            cls.locked_range(hash_key, lower, upper, **options)
+        )
         return lock
 
     @classmethod
@@ -111,8 +113,10 @@ class AwaitableMixin(VersionedMixin):
         Cost: that of `try_locked`.
         """
         chosen: dict[str, Any] = {"wait": 0, **options}
-        lock = _aio().AsyncLock(cls.locked(hash_key, range_key, **chosen))
-        taking: AbstractAsyncContextManager[AsyncLock[Self] | None] = _aio().first_of([lock], (LockTimeout,))
+        lock = _late("_locks.async_lock").AsyncLock(cls.locked(hash_key, range_key, **chosen))
+        taking: AbstractAsyncContextManager[AsyncLock[Self] | None] = _late("_locks.async_lock").first_of(
+            [lock], (LockTimeout,)
+        )
         return taking
 
     @classmethod
@@ -133,9 +137,9 @@ class AwaitableMixin(VersionedMixin):
 
         Cost: that of `locked_first`.
         """
-        locks = [_aio().AsyncLock(lock) for lock in cls._locks_of(keys, {"wait": 0, **options})]
+        locks = [_late("_locks.async_lock").AsyncLock(lock) for lock in cls._locks_of(keys, {"wait": 0, **options})]
         taking: AbstractAsyncContextManager[AsyncLock[Self] | None]
-        taking = _aio().first_of(locks, (LockTimeout, ItemNotFound))
+        taking = _late("_locks.async_lock").first_of(locks, (LockTimeout, ItemNotFound))
         return taking
 
     @classmethod
@@ -158,5 +162,5 @@ class AwaitableMixin(VersionedMixin):
 
         Cost: that of `edit`.
         """
-        edit: AsyncEdit[Self] = _aio().AsyncEdit(cls.edit(hash_key, range_key, **options))
+        edit: AsyncEdit[Self] = _late("_models.async_edit").AsyncEdit(cls.edit(hash_key, range_key, **options))
         return edit

@@ -626,7 +626,7 @@ def test_ttl_that_somebody_else_has_enabled(memory, shell, monkeypatch):
     def refuse(**_: Any) -> None:
         raise TableError("TimeToLive is being changed")
 
-    monkeypatch.setattr("pynamo_locking.tables.OwnTable.update_ttl", refuse)
+    monkeypatch.setattr("pynamo_locking._models.own_table.OwnTable.update_ttl", refuse)
 
     assert shell.run("tables", "create", "--table", name_of(Locks))[0] == 0
 

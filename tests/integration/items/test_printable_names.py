@@ -10,7 +10,7 @@ import pytest
 from pynamo_locking import ItemLocked, LockTimeout
 from pynamo_locking._core import naming
 from pynamo_locking._core.naming import plain
-from pynamo_locking._io import lock_requests
+from pynamo_locking._io import lock_document
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_entry
 from pynamo_locking.testing import VirtualClock
@@ -70,7 +70,7 @@ def test_names_are_made_when_they_are_printed(memory: Engine, monkeypatch: pytes
     Plain("a").save()
     made: list[str] = []
     real = naming.row_name
-    for module in (lock_requests, keys):
+    for module in (lock_document, keys):
         monkeypatch.setattr(module, "row_name", lambda *parts: made.append(real(*parts)) or made[-1])
     with Plain.locked("a") as lock:
         lock.item.save()

@@ -9,7 +9,7 @@ from pynamo_locking import (
     LockLost,
 )
 from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._locks import context, held_entry, mailboxes
+from pynamo_locking._locks import held_entry, mailboxes
 from pynamo_locking._locks.heartbeat import heart
 
 
@@ -63,24 +63,24 @@ def _interrupted(function):
 def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
     """Ctrl-C right before the first request, and between the grant and its use: no entry, and nobody who listens."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        original = getattr(context, name)
+        original = getattr(mailboxes, name)
         first = iter([_interrupted(original)])
 
         def interrupted_once(*arguments):
             return next(first, original)(*arguments)
 
-        patch.setattr(context, name, interrupted_once)
+        patch.setattr(mailboxes, name, interrupted_once)
         account.lock("a").acquire()
     assert account.lock_state("a").entries == ()
     assert not mailboxes.has_waiters(account.lock("a")._target.row)
 
 
-@pytest.mark.parametrize("name", ["forget", "has_waiters"])
-def test_an_interrupt_of_a_release_ends_the_heartbeat(account, name):
+@pytest.mark.parametrize(("module", "name"), [(held_entry, "forget"), (mailboxes, "has_waiters")])
+def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
     """Ctrl-C before its request was sent: the entry would have been renewed for as long as the process lives."""
     lock = account.lock("a").acquire()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(context, name, _interrupted(getattr(context, name)))
+        patch.setattr(module, name, _interrupted(getattr(module, name)))
         lock.release()
     assert lock._own.possession.is_over
     assert held_entry.held_in_context(lock._target.row) is None
