@@ -21,6 +21,20 @@ ALONE := tests/integration/contrib/test_processes.py \
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
+# What `make check` runs of the tests that need an engine: those that notice a mistake in a rule, on the fast engines.
+CHECKED := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_failures.py \
+	tests/integration/items/test_expiry.py \
+	tests/integration/intervals/test_doubts.py tests/integration/intervals/test_intervals.py \
+	$(addprefix tests/integration/locks/test_, \
+	    entering.py leaving.py locks.py losses.py modes.py nested.py parties.py several.py) \
+	$(addprefix tests/integration/models/test_, edit.py transact_write.py versions.py) \
+	$(addprefix tests/integration/transactions/test_, \
+	    conflicts.py copies.py course.py late_requests.py marks.py queries.py recovery.py snapshots.py) \
+	$(addprefix tests/integration/writes/test_, copies.py guarded_writes.py in_doubt.py lost_responses.py outside.py) \
+	tests/simulation/test_planted.py tests/simulation/test_regressions.py tests/simulation/test_simulation.py::test_seeds
+# Of these, what takes seconds, and all planted bugs but a dozen: `make test` has them.
+UNCHECKED := (planted_bug_is_found and not guard and not readers and not heartbeat) or random_updates or random_conditions or a_writer_gets_through or renewing_by_heartbeat \
+	or transactions_read_what_is_committed or on_a_real_engine or at_once_lose_nothing or without_docstrings
 # PynamoDB's own tests. No release of it has all of them, so there are three (see their comments).
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
@@ -31,7 +45,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pynamodb-tests simulate soak lint format docs links pictures look bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo check check-tests test pynamodb-tests simulate soak lint format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -39,6 +53,13 @@ help: ## show the targets
 demo: $(VENV)/.demo ## eight processes move money, without and with locks; one of them is killed
 	@-$(MAKE) --no-print-directory engines
 	$(BIN)/python -m demo
+
+check: ## a minute, before a commit: linters, types, unit tests, a slice of the simulator, the core on fast engines
+	@$(MAKE) --no-print-directory quick-lint
+	@$(MAKE) --no-print-directory check-tests
+
+check-tests: $(VENV)/.test engines
+	SIMULATION_SEEDS=2 $(BIN)/python -m pytest --no-cov -q $(TWO) $(CHECKED) -k "not ($(SLOW) or $(UNCHECKED))" $(PYTEST)
 
 test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
@@ -62,11 +83,13 @@ simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
 	$(BIN)/python -m tests.soak
 
-lint: $(VENV)/.lint ## ruff, import-linter, mypy --strict, pyright
+quick-lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+lint: quick-lint ## ruff, import-linter, mypy --strict, pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.lint ## mend what can be mended

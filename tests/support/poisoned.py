@@ -44,6 +44,32 @@ def name_of(model: type[Any]) -> str:
     return str(model._get_connection().table_name)
 
 
+def entry(**more: Any) -> dict[str, Any]:
+    """A sound entry of a queue."""
+    numbers = {"lease_ms": 60000, "beat": 0, "until_ms": 9999999999999, "writes": 0}
+    stored_numbers = {name: {"N": str(value)} for name, value in numbers.items()}
+    return {"M": {"owner": {"S": "o"}, "mode": {"S": "exclusive"}, **stored_numbers, **more}}
+
+
+def document(tx: dict[str, Any] | None = None, **entries: Any) -> dict[str, Any]:
+    """A sound lock document."""
+    content = {
+        "since": {"N": "1"},
+        "next": {"N": "9"},
+        "queue": {"M": entries},
+        "tickets": {"M": {name: {"N": str(i + 1)} for i, name in enumerate(entries)}},
+        "evicted": {"M": {"5": {"N": "5"}}},
+    }
+    return {"M": content if tx is None else {**content, "tx": tx}}
+
+
+def place(lock: dict[str, Any]) -> dict[str, Any]:
+    """Store a purse of balance 1 with that lock."""
+    image = {"purse_id": {"S": "p0"}, "balance": {"N": "1"}, "version": {"N": "1"}, "lock": lock}
+    put(Purse, image)
+    return image
+
+
 def header(tx_id: str, state: str, **changes: Any) -> dict[str, Any]:
     """A header; None leaves a field out."""
     row = {

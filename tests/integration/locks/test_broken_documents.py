@@ -14,9 +14,8 @@ from pynamo_locking._locks import mailboxes
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.options import make_options
 from pynamo_locking.testing import VirtualClock
-from tests.integration.whole.test_broken_rows import _entry, document, place
 from tests.support.models import Locks
-from tests.support.poisoned import native, put, save, update
+from tests.support.poisoned import document, entry, native, place, put, save, update
 from tests.support.shell import Shell, prepared
 from tests.support.transaction_models import Purse, Transactions, stored
 
@@ -52,10 +51,10 @@ def tickets(**numbers: int) -> dict[str, Any]:
     [
         (changed(document(), next={"N": str(10**30 + 1)}), "next is {'N': '1"),  # a repair would lower it
         (changed(document(), next={"N": str(10**38)}), "next is {'N': '1"),  # DynamoDB could not count on
-        (changed(document(e=_entry()), tickets=tickets(e=0)), "tickets.e is {'N': '0'}"),
-        (changed(document(e=_entry()), tickets=tickets(e=-5)), "tickets.e is {'N': '-5'}"),
-        (changed(document(e=_entry(), f=_entry()), tickets=tickets(e=2)), "tickets.f is missing"),
-        (changed(document(e=_entry(), f=_entry()), tickets=tickets(e=2, f=2)), "tickets is {'M': {'"),  # both hold it
+        (changed(document(e=entry()), tickets=tickets(e=0)), "tickets.e is {'N': '0'}"),
+        (changed(document(e=entry()), tickets=tickets(e=-5)), "tickets.e is {'N': '-5'}"),
+        (changed(document(e=entry(), f=entry()), tickets=tickets(e=2)), "tickets.f is missing"),
+        (changed(document(e=entry(), f=entry()), tickets=tickets(e=2, f=2)), "tickets is {'M': {'"),  # both hold it
     ],
     ids=["above", "far above", "zero", "negative", "none", "twice"],
 )
@@ -147,7 +146,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
 
 def test_an_end_in_the_far_future_says_nothing(clock: VirtualClock) -> None:
     """Of an entry of another kind neither: it is watched for its lease, and then evicted."""
-    place(document(e=_entry(until_ms={"N": str(10**30)}, permits={"N": "2"})))
+    place(document(e=entry(until_ms={"N": str(10**30)}, permits={"N": "2"})))
     with Purse.locked("p0", wait=100):
         assert 60 <= clock.elapsed <= 70
 

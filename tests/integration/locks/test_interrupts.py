@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +19,20 @@ from typing_extensions import Self
 
 import pynamo_locking
 from pynamo_locking import TransactionAborted, alocked_all, locked_all, sweep, transaction
-from pynamo_locking._io import dispatch, loops
-from pynamo_locking._locks import heartbeat, held_entry, mailboxes, removal
+from pynamo_locking._io import dispatch
+from pynamo_locking._locks import mailboxes, removal
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
+from tests.support.interrupts import (
+    by_acquire_and_release,
+    by_acquire_and_release_of_a_task,
+    in_a_block,
+    in_a_block_of_a_task,
+    in_an_edit,
+    in_an_edit_of_a_task,
+    none_left,
+    until_at_rest,
+)
 from tests.support.transaction_models import (
     FEW,
     Purse,
@@ -103,34 +112,10 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
         place += step
 
 
-def until_at_rest() -> None:
-    until(lambda: not (removal._unfinished or loops.crew._threads), "the threads that remove entries")
-
-
-def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
-    def check(where: str) -> None:
-        if any(model.lock_state(key).entries for model, key in rows):
-            gc.collect()  # a block whose end never began is given back by a finalizer
-            until_at_rest()
-        left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
-        assert {name: entries for name, entries in left.items() if entries} == {}, where
-        assert [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over] == [], (
-            where
-        )
-        assert [own for _, _, own in heartbeat.heart._due if not own.possession.is_over] == [], where
-
-    return check
-
-
 @pytest.fixture
 def models(memory: Engine) -> None:
     memory.bind(Locks, Beside, workers.Plain)
     workers.Plain("a").save()
-
-
-def in_a_block() -> None:
-    with Locks.locked("a"):
-        pass
 
 
 def in_an_item() -> None:
@@ -149,11 +134,6 @@ def twice_with_one_lock() -> None:
         pass
 
 
-def in_an_edit() -> None:
-    with workers.Plain.edit("a") as item:
-        item.value += 1
-
-
 def in_an_edit_inside_a_lock() -> None:
     with workers.Plain.locked("a"), workers.Plain.edit("a") as item:
         item.value += 1
@@ -169,27 +149,9 @@ def in_the_first_free() -> None:
         pass
 
 
-def by_acquire_and_release() -> None:
-    lock = Locks.lock("a").acquire()
-    try:
-        pass
-    finally:
-        lock.release()
-
-
 def by_acquire_and_release_inside() -> None:
     with Locks.locked("a"):
         by_acquire_and_release()
-
-
-async def in_a_block_of_a_task() -> None:
-    async with Locks.alocked("a"):
-        pass
-
-
-async def in_an_edit_of_a_task() -> None:
-    async with workers.Plain.aedit("a") as item:
-        item.value += 1
 
 
 async def in_two_locks_of_a_task() -> None:
@@ -203,15 +165,6 @@ async def by_a_task_that_is_cancelled() -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-async def by_acquire_and_release_of_a_task() -> None:
-    lock = Locks.alocked("a")
-    await lock.aacquire()
-    try:
-        pass
-    finally:
-        await lock.arelease()
 
 
 @pytest.mark.parametrize(
@@ -336,7 +289,7 @@ beaten = threading.Event()
 atexit.register(beaten.wait, 20)  # runs after what a library registers that is imported later
 
 from pynamo_locking import LockSettings, NamedLock
-from pynamo_locking._io.heartbeat import Heart
+from pynamo_locking._locks.heartbeat import Heart
 
 class Locks(NamedLock):
     class Meta:

@@ -18,7 +18,7 @@ import pytest
 
 from pynamo_locking import alocked_all, sweep, transaction
 from pynamo_locking._core.limits import MOST_ACTIONS
-from tests.integration.locks.test_interrupts import (
+from tests.support.interrupts import (
     by_acquire_and_release,
     by_acquire_and_release_of_a_task,
     in_a_block,

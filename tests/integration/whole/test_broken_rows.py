@@ -35,7 +35,9 @@ from tests.support.poisoned import (
     MOST_REQUESTS,
     RESOLVING,
     batch,
+    document,
     edit,
+    entry,
     header,
     locked,
     mark,
@@ -44,6 +46,7 @@ from tests.support.poisoned import (
     native_check,
     participant,
     participants,
+    place,
     put,
     read_committed,
     save,
@@ -102,30 +105,12 @@ def broken(row: dict[str, Any], *path: Any) -> Iterator[dict[str, Any]]:
         yield from broken(row, *path, "M", name)
 
 
-def _entry(**more: Any) -> dict[str, Any]:
-    numbers = {"lease_ms": 60000, "beat": 0, "until_ms": 9999999999999, "writes": 0}
-    stored_numbers = {name: {"N": str(value)} for name, value in numbers.items()}
-    return {"M": {"owner": {"S": "o"}, "mode": {"S": "exclusive"}, **stored_numbers, **more}}
-
-
-def document(tx: dict[str, Any] | None = None, **entries: Any) -> dict[str, Any]:
-    """A sound lock document."""
-    content = {
-        "since": {"N": "1"},
-        "next": {"N": "9"},
-        "queue": {"M": entries},
-        "tickets": {"M": {name: {"N": str(i + 1)} for i, name in enumerate(entries)}},
-        "evicted": {"M": {"5": {"N": "5"}}},
-    }
-    return {"M": content if tx is None else {**content, "tx": tx}}
-
-
 def documents() -> list[dict[str, Any]]:
     """Lock documents, each broken in one place, or of a strange value that is none of our business."""
     intent = {"op": {"S": "save"}, "set": {"M": {"balance": {"N": "6"}}}, "remove": {"L": [{"S": "note"}]}}
     marked = mark("T", name_of(Transactions), **intent)
-    ranged = _entry(permits={"N": "2"}, lower={"S": "a"}, upper={"S": "b"})
-    sound = (document(e=_entry()), document(e=ranged, f=ranged), document(), document(marked), {"M": {"tx": marked}})
+    ranged = entry(permits={"N": "2"}, lower={"S": "a"}, upper={"S": "b"})
+    sound = (document(e=entry()), document(e=ranged, f=ranged), document(), document(marked), {"M": {"tx": marked}})
     return [row["lock"] for each in sound for name in each["M"] for row in broken({"lock": each}, "lock", "M", name)]
 
 
@@ -141,13 +126,6 @@ def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualCl
     memory.bind(Purse, Session, Transactions, Locks)
     with VirtualClock() as clock:
         yield clock
-
-
-def place(lock: dict[str, Any]) -> dict[str, Any]:
-    """Store a purse of balance 1 with that lock."""
-    image = {"purse_id": {"S": "p0"}, "balance": {"N": "1"}, "version": {"N": "1"}, "lock": lock}
-    put(Purse, image)
-    return image
 
 
 def is_broken(lock: dict[str, Any]) -> bool:
@@ -300,7 +278,7 @@ def test_a_repair_and_a_ticket(memory: Engine, arguments: dict[str, Any]) -> Non
 
 def test_the_error(clock: VirtualClock) -> None:
     """It names the table, the key, the field, what is there, and what to do; it survives a pickle."""
-    place(document(e=_entry(owner={"N": "5"})))
+    place(document(e=entry(owner={"N": "5"})))
     with pytest.raises(CorruptRow, match="Remove that attribute") as caught:
         locked()
     error = pickle.loads(pickle.dumps(caught.value))
@@ -312,7 +290,7 @@ def test_the_error(clock: VirtualClock) -> None:
 
 def test_a_newcomer_would_pass_by(clock: VirtualClock) -> None:
     """A next ticket below that of the holder: the lock would be held twice."""
-    lock = document(e=_entry())
+    lock = document(e=entry())
     lock["M"]["tickets"]["M"]["e"] = {"N": "12"}
     place(lock)
     with pytest.raises(CorruptRow, match="next is"):

@@ -1,0 +1,69 @@
+"""What is interrupted, by tests of interrupts, and what must be left of it."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._io import loops
+from pynamo_locking._locks import heartbeat, held_entry, removal
+from tests.support.workers import Locks, Plain, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def until_at_rest() -> None:
+    until(lambda: not (removal._unfinished or loops.crew._threads), "the threads that remove entries")
+
+
+def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
+    def check(where: str) -> None:
+        if any(model.lock_state(key).entries for model, key in rows):
+            gc.collect()  # a block whose end never began is given back by a finalizer
+            until_at_rest()
+        left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
+        assert {name: entries for name, entries in left.items() if entries} == {}, where
+        assert [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over] == [], (
+            where
+        )
+        assert [own for _, _, own in heartbeat.heart._due if not own.possession.is_over] == [], where
+
+    return check
+
+
+def in_a_block() -> None:
+    with Locks.locked("a"):
+        pass
+
+
+def in_an_edit() -> None:
+    with Plain.edit("a") as item:
+        item.value += 1
+
+
+def by_acquire_and_release() -> None:
+    lock = Locks.lock("a").acquire()
+    try:
+        pass
+    finally:
+        lock.release()
+
+
+async def in_a_block_of_a_task() -> None:
+    async with Locks.alocked("a"):
+        pass
+
+
+async def in_an_edit_of_a_task() -> None:
+    async with Plain.aedit("a") as item:
+        item.value += 1
+
+
+async def by_acquire_and_release_of_a_task() -> None:
+    lock = Locks.alocked("a")
+    await lock.aacquire()
+    try:
+        pass
+    finally:
+        await lock.arelease()
