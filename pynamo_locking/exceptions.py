@@ -54,7 +54,6 @@ __all__ = [
     "TransactionAborted",
     "TransactionConflict",
 ]
-
 _Error = TypeVar("_Error", bound="LockingError")
 
 

@@ -53,10 +53,8 @@ if TYPE_CHECKING:
 #: So many rows a guard names before they are settled: with more it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
 
-
 #: One page of so many rows nearly always shows that nothing is in the way.
 _PAGE: Final = 5
-
 
 #: So many rows in the way are told.
 _MOST_TOLD: Final = 20

@@ -11,17 +11,11 @@ if TYPE_CHECKING:
 #: Where an instance notes them.
 _NAME: Final = "_pynamo_locking_unsure"
 
-
 #: What a write was: all values of the instance as the caller has set them; the same with another interval, which is
 #: in the instance only once that is done; actions, of which nothing is in the instance before.
 SAVE: Final = "save"
-
-
 MOVE: Final = "move"
-
-
 UPDATE: Final = "update"
-
 
 #: After which writes another one may follow that asks for something else. A save after an update of which nobody knows
 #: would take that back, since the instance does not show it: if the update was applied, the instance is stale.

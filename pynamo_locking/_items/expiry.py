@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 _M = TypeVar("_M", bound="Model")
-
-
 _I = TypeVar("_I", bound="Mapping[str, Any]")
 
 

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 #: Where an instance keeps its version and the id of the write that made it; no attribute of the model.
 WRITE_ID: Final = "_pynamo_locking_write_id"
 
-
 #: Where it keeps what becomes of it when the transaction is committed that it is part of.
 _EXPECTED: Final = "_pynamo_locking_expected"
-
 
 #: Where it keeps its `Freshness`, once something was known of that.
 _FRESHNESS: Final = "_pynamo_locking_freshness"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pynamodb.pagination import ResultIterator
 
 _R = TypeVar("_R", bound="ReadingMixin")
-
-
 _LEVELS: Final = ("read_committed", "read_uncommitted")
 
 

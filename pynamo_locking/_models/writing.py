@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M", bound="GuardedMixin")
 
-
 #: Where an instance that is being written keeps the entry under which it is.
 _WRITES_UNDER: Final = "_pynamo_locking_writes_under"
 

@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 #: The attributes begin like this, and end in the id of the transaction.
 _NAMED: Final = "touched#"
 
-
 #: So many transactions may have named something before it is settled and removed.
 _MOST_NAMED: Final = 8
 
-
 #: So much may be named by one transaction, and by all before it is removed, in bytes: a guard has to fit into 400 KB.
 _MOST_BYTES: Final = 120_000
-
 
 #: What to do about a broken guard.
 ADVICE: Final = "Remove that attribute when no process writes under its hash key."

@@ -47,11 +47,8 @@ if TYPE_CHECKING:
 #: Copies of one mark that are sent while no answer comes, before the transaction gives up.
 _REPEATS: Final = 7
 
-
 #: How long a transaction waits for the lock of an item that somebody else holds and renews.
 LOCK_GRACE_S: Final = 2.0
-
-
 _MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 #: A commit renews its lease between requests; a shorter one could end within a slow request.
 MIN_LEASE_S: Final = 3.0
-
-
 _LONGEST_KEY: Final = 2000
 
 

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.inspection import Shown
 
 _T = TypeVar("_T")
-
-
 logger: logging.Logger = logging.getLogger("pynamo_locking")
-
 
 #: Those of a transaction, as they are shown.
 STATES: Final = tuple(state.value for state in State)

@@ -29,17 +29,11 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _T = TypeVar("_T")
-
-
 _P = ParamSpec("_P")
-
-
 _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
-
 
 #: Calling such a function does not run it yet.
 _LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-
 
 #: After these, a transaction that begins anew may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 
-from pynamo_locking._core import error_codes
 from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.freshness import Why
 from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
@@ -37,14 +36,8 @@ class Operation:
 
 
 SAVE: Final = Operation("PutItem", PutError, "put")
-
-
 UPDATE: Final = Operation("UpdateItem", UpdateError, "update")
-
-
 DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
-
-
 CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
 
 
@@ -172,7 +165,7 @@ class Write:
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
         message = f"Failed to {self.operation.verb} item: {error}"
-        if error_codes.answer_of(answers.code_of(error)) is Answer.CONFLICT:
+        if answers.answer_of(error) is Answer.CONFLICT:
             busy: Any = also(TransactionConflict, self.operation.error)(message, cause=error)
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, answers.readable(error))

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Where an item notes the lock document that a transaction's Put will have written.
 _PUT_DOCUMENT = "_pynamo_locking_put_document"
 
