@@ -70,11 +70,7 @@ class Conflict(LockingError):
     stored: tuple[type[Any], dict[str, Any]] | None
 
     def __init__(
-        self,
-        message: str,
-        *,
-        stored: tuple[type[Any], dict[str, Any]] | None = None,
-        cause: Exception | None = None,
+        self, message: str, *, stored: tuple[type[Any], dict[str, Any]] | None = None, cause: Exception | None = None
     ) -> None:
         super().__init__(message, cause=cause)
         self.stored = stored

@@ -56,10 +56,7 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
 
     @override
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._copies.edits -= 1
         try:

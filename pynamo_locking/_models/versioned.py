@@ -160,11 +160,7 @@ class VersionedMixin(GuardedMixin):
 
     @classmethod
     def guarded_batch(
-        cls,
-        *,
-        transactions: bool = False,
-        workers: int = 8,
-        on_progress: Callable[[int, int], object] | None = None,
+        cls, *, transactions: bool = False, workers: int = 8, on_progress: Callable[[int, int], object] | None = None
     ) -> GuardedBatch[Self]:
         """Return a context in which to collect any number of saves and deletes, which keep their conditions.
 

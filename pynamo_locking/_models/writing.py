@@ -133,11 +133,7 @@ class GuardedMixin(ReadingMixin):
 
     @override
     def update(
-        self,
-        actions: list[Action],
-        condition: Condition | None = None,
-        *,
-        add_version_condition: bool = True,
+        self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> Any:
         """Update the item, guarded by its version and its lock. See PynamoDB's `Model.update`.
 

@@ -178,13 +178,7 @@ class Marker:
         is_over: tells whether another mark has failed, so that none is needed.
     """
 
-    def __init__(
-        self,
-        header: Header,
-        deadline: float,
-        pulse: Callable[[], None],
-        is_over: Callable[[], bool],
-    ) -> None:
+    def __init__(self, header: Header, deadline: float, pulse: Callable[[], None], is_over: Callable[[], bool]) -> None:
         self._header = header
         self._deadline = deadline
         self._pulse = pulse

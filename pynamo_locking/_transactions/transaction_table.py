@@ -85,11 +85,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def sweep(
-        cls,
-        *,
-        segments: int = 1,
-        dry_run: bool = False,
-        on_progress: Callable[[SweepReport], object] | None = None,
+        cls, *, segments: int = 1, dry_run: bool = False, on_progress: Callable[[SweepReport], object] | None = None
     ) -> SweepReport:
         """Complete all transactions of many items whose process has died.
 

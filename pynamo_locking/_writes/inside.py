@@ -57,10 +57,7 @@ def _send(own: HeldEntry, write: Write, number: int, kwargs: dict[str, Any]) -> 
         return {} if image is None else {"Attributes": image}
 
     return retries.send(
-        lambda _: write.dispatch(kwargs),
-        settle,
-        write.failed,
-        lambda error: write.unknown(error, own.write_id(number)),
+        lambda _: write.dispatch(kwargs), settle, write.failed, lambda error: write.unknown(error, own.write_id(number))
     )
 
 
