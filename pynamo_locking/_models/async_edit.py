@@ -1,4 +1,4 @@
-"""The same for tasks of asyncio."""
+"""The context manager of `aedit`, for tasks of asyncio."""
 
 from __future__ import annotations
 
