@@ -5,12 +5,12 @@
     LockingError
     ├── Conflict                    the write was refused and nothing changed: .current
     │   ├── StaleVersion            the stored item is not the one that was read: .expected .actual
-    │   ├── ItemLocked              somebody else holds the item's lock: .holder .ticket
+    │   ├── ItemLocked              another owner holds the item's lock: .holder .ticket
     │   ├── TransactionConflict     other transactions kept the items busy: .reasons
-    │   └── TransactionAborted      somebody aborted this one: .by
+    │   └── TransactionAborted      another process aborted this transaction: .by
     ├── BatchError                  some writes of a guarded batch failed: .results says which
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
-    ├── LockLost                    was held, is no more: .reason .ticket; stop writing
+    ├── LockLost                    the lock is no longer held: .reason .ticket; stop writing
     ├── OutcomeUnknown              the write may have been applied: .write_id
     ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
@@ -28,7 +28,7 @@ All of them pickle.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 
@@ -54,29 +54,23 @@ __all__ = [
     "TransactionAborted",
     "TransactionConflict",
 ]
-
 _Error = TypeVar("_Error", bound="LockingError")
+_Stored: TypeAlias = tuple[type[Any], dict[str, Any]]  # a model's class, and a stored item
 
 
 class Conflict(LockingError):
     """The write was refused and nothing changed; read again and retry if you still want to.
 
-    Raised as it is where a condition of the caller's own was not met.
+    Raised itself, not a subclass, if a condition of the caller was not met.
 
     Attributes:
-        stored: the stored item as DynamoDB returned it with the refusal, and the model's class; None if
-            there is no such item, or DynamoDB did not say.
+        stored: the model's class, and the stored item as DynamoDB returned it with the refusal; None if
+            there is no such item, or DynamoDB did not return it.
     """
 
-    stored: tuple[type[Any], dict[str, Any]] | None
+    stored: _Stored | None
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        stored: tuple[type[Any], dict[str, Any]] | None = None,
-        cause: Exception | None = None,
-    ) -> None:
+    def __init__(self, message: str, *, stored: _Stored | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.stored = stored
 
@@ -86,20 +80,18 @@ class Conflict(LockingError):
 
         It came with the refusal itself, so it costs no request and is as consistent as the check.
         """
-        if self.stored is None:
-            return None
-        return as_model(*self.stored)
+        return None if self.stored is None else as_model(*self.stored)
 
 
 class StaleVersion(Conflict):
-    """The stored item is not in the version that was read: somebody else wrote or deleted it meanwhile.
+    """The stored item is not in the version that was read: another writer changed or deleted it meanwhile.
 
     Start again from `current`, which is the stored item.
 
     Attributes:
-        expected: the version of the local copy; None if it was to be created.
-        actual: the stored version; None if there is no such item (or it has expired). If it is the same as
-            `expected`, the item was deleted and created again, or the copy lacks what a transaction wrote.
+        expected: the version of the local copy; None if the write was to create the item.
+        actual: the stored version; None if there is no such item (or it has expired). If it equals `expected`,
+            the item was deleted and created again, or the copy lacks what a transaction wrote.
     """
 
     expected: int | None
@@ -120,7 +112,7 @@ class StaleVersion(Conflict):
 
 
 class ItemLocked(Conflict):
-    """A write from outside the lock was refused, because somebody else holds it.
+    """A write from outside the lock was refused, because another owner holds it.
 
     Attributes:
         holder: the owner label of the holder.
@@ -145,14 +137,14 @@ class ItemLocked(Conflict):
 
 
 class TransactionConflict(Conflict):
-    """Other transactions kept the items busy, or writes of another Region; nothing changed.
+    """Other transactions, or writes of another Region, kept the items busy; nothing changed.
 
     The latter is DynamoDB's ``ReplicatedWriteConflictException``, of global tables with strong consistency.
-    The write was sent nine times, with pauses of full jitter between, at most 9.1 s together.
+    The write was sent nine times, with pauses of full jitter, at most 9.1 s in total.
 
     Attributes:
-        reasons: why each action was refused, in the order in which the caller added them: the codes of
-            DynamoDB, None for an action that was not the reason. Empty for a write that was no transaction.
+        reasons: DynamoDB's code for each action, in the order in which the caller added them; None for an action
+            that was not the reason. Empty for a single write.
     """
 
     reasons: tuple[str | None, ...]
@@ -163,11 +155,11 @@ class TransactionConflict(Conflict):
 
 
 class TransactionAborted(Conflict):
-    """A transaction of many items was aborted before it was decided; nothing changed, and it can be run again.
+    """A transaction of many items was aborted before it was decided; nothing changed, and a retry is safe.
 
     Attributes:
         by: ``"wounded"`` (an older transaction needed an item), ``"expired"`` (no renewal arrived for a whole
-            lease) or ``"asked"`` (somebody called `recover`, or rolled it back).
+            lease) or ``"asked"`` (an operator called `recover`, or rolled it back).
     """
 
     by: str
@@ -206,7 +198,7 @@ class LockTimeout(LockingError, TimeoutError):
 
 
 class LockLost(LockingError):
-    """The lock was held and is no more. Stop writing: somebody else may hold it by now.
+    """The lock is no longer held. Stop writing: another owner may hold it by now.
 
     Attributes:
         reason: ``"evicted"`` (no renewal arrived for a whole lease, or an operator broke the lock),
@@ -227,7 +219,7 @@ class LockLost(LockingError):
 
 
 class OutcomeUnknown(LockingError):
-    """No answer came and none can be derived: the write may or may not have been applied.
+    """No response tells whether the write was applied, and it cannot be found out otherwise.
 
     Attributes:
         write_id: names the write in the logs and in the stored entry.
@@ -241,22 +233,22 @@ class OutcomeUnknown(LockingError):
 
 
 class OverlapError(LockingError):
-    """A row was refused because others have its interval, or a part of it. Nothing was written.
+    """A row was refused because its interval overlaps other rows. Nothing was written.
 
     Attributes:
-        found: what `rows` are made of: the model's class and the stored item of each.
-        asked: what `requested` is made of.
+        found: the model's class and the stored item of each of the `rows`.
+        asked: the same of `requested`.
     """
 
-    found: tuple[tuple[type[Any], dict[str, Any]], ...]
-    asked: tuple[type[Any], dict[str, Any]] | None
+    found: tuple[_Stored, ...]
+    asked: _Stored | None
 
     def __init__(
         self,
         message: str,
         *,
-        found: tuple[tuple[type[Any], dict[str, Any]], ...] = (),
-        asked: tuple[type[Any], dict[str, Any]] | None = None,
+        found: tuple[_Stored, ...] = (),
+        asked: _Stored | None = None,
         cause: Exception | None = None,
     ) -> None:
         super().__init__(message, cause=cause)
@@ -265,9 +257,9 @@ class OverlapError(LockingError):
 
     @property
     def rows(self) -> list[Any]:
-        """The rows in the way, in order, as model instances: at most twenty of them.
+        """The overlapping rows, in order, as model instances: at most twenty of them.
 
-        They are stored, unless two rows of one call overlap each other: then it is the other one.
+        They are stored, unless two rows of one call overlap: then this is the second of the two.
         """
         return [as_model(model, image) for model, image in self.found]
 
@@ -282,15 +274,15 @@ class ItemNotFound(LockingError):
 
 
 class CorruptRow(LockingError):
-    """A stored row of this package is not as it was written, so it was not trusted. Trying again does not help.
+    """A stored row of this package is not as it was written, so it was not trusted. A retry does not help.
 
-    The values of an item can be read all the same. The message says what to restore or repair.
+    The values of an item can still be read. The message says what to restore or repair.
 
     Attributes:
         table: name of the table.
         key: of the row, in DynamoDB's form.
-        field: what is wrong, as a path in the lock document or the row: ``"queue.4fGx.owner"``.
-        found: what is there, ``"missing"`` if nothing is.
+        field: the broken field, as a path in the lock document or the row: ``"queue.4fGx.owner"``.
+        found: the stored value; ``"missing"`` if there is none.
     """
 
     table: str = ""
@@ -305,7 +297,7 @@ def as_model(model: type[Any], image: dict[str, Any]) -> Any:
 
 
 def gave_up(error: Any, what: str, attempts: int) -> None:
-    """Say in the message of the last error how often it was tried."""
+    """Add the number of attempts to the message of the last error."""
     message = f"{what} gave up after attempt {attempts} of {attempts}: {error}"
     error.args = (message,)
     if hasattr(error, "msg"):  # PynamoDB's errors show their message there as well

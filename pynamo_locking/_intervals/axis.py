@@ -1,4 +1,4 @@
-"""Where a model has its intervals."""
+"""The attributes in which a model has its intervals."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ _AXIS: Final = "_pynamo_locking_axis"
 
 @dataclass(frozen=True)
 class Axis:
-    """Where the rows of a model have their interval.
+    """The attributes of begin and end of a model's rows.
 
     Attributes:
-        model: the model.
-        names: of the attributes that are begin and end, in Python.
-        stored: the same as they are stored.
-        is_by_begin: whether the begin is the range key; the end is otherwise.
+        names: their Python names.
+        stored: their stored names.
+        is_by_begin: whether the begin is the range key; otherwise the end is.
     """
 
     model: type[Model]
@@ -42,20 +41,16 @@ class Axis:
 
     @property
     def key_name(self) -> str:
-        """The stored name of the one that is the range key."""
+        """The stored name of the end that is the range key."""
         return self.stored[0 if self.is_by_begin else 1]
 
     @property
     def other_name(self) -> str:
-        """The stored name of the one that is not."""
+        """The stored name of the end that is not the range key."""
         return self.stored[1 if self.is_by_begin else 0]
 
     def value(self, value: Any, name: str) -> dict[str, Any]:
-        """Return a begin or an end as it is stored.
-
-        Raises:
-            ConfigurationError: it does not fit the attribute.
-        """
+        """Return a begin or an end as it is stored; `ConfigurationError` if it does not fit the attribute."""
         if value is None:
             raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and both ends are needed.")
         try:
@@ -70,11 +65,7 @@ class Axis:
         return None if value is None else _edge(self.value(value, name), value)
 
     def span(self, begin: Any, end: Any) -> Span:
-        """Return an interval, of which the ends may be open.
-
-        Raises:
-            ConfigurationError: its ends do not fit the model, or are not in order.
-        """
+        """Return an interval, whose ends may be open; refuse ends that do not fit the model, or are not in order."""
         span = Span(self.edge(begin, self.names[0]), self.edge(end, self.names[1]))
         if span.is_empty:
             raise ConfigurationError(
@@ -84,10 +75,8 @@ class Axis:
 
     def ends(self, span: Span) -> tuple[dict[str, Any], ...]:
         """Return the ends of an interval as they are stored."""
-        edges = (span.lower, span.upper)
-        return tuple(
-            self.value(None if edge is None else edge.value, name) for edge, name in zip(edges, self.names, strict=True)
-        )
+        pairs = zip((span.lower, span.upper), self.names, strict=True)
+        return tuple(self.value(None if edge is None else edge.value, name) for edge, name in pairs)
 
     def is_stored(self) -> Condition:
         """Return the condition that there is such a row."""
@@ -122,11 +111,7 @@ def _edge(stored: dict[str, Any], value: Any) -> Edge:
 
 
 def axis_of(model: type[Model]) -> Axis:
-    """Return where a model has its intervals.
-
-    Raises:
-        ConfigurationError: it does not say so, or in a way that cannot work.
-    """
+    """Return a model's `Axis`; `ConfigurationError` without a valid ``Meta.interval``."""
     axis: Axis | None = vars(model).get(_AXIS)
     if axis is None:
         axis = _find_axis(model)

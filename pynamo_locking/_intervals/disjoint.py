@@ -1,14 +1,14 @@
-"""Puts rows where no other row is: looks, and writes only if nobody has put one there meanwhile.
+"""Stores rows where no other row is: reads, and writes only if no other writer has stored a row there meanwhile.
 
-Whoever changes which intervals of a hash key are taken counts the version of its guard up, in the same native
-transaction, if that is still the one that he read before he looked. Of two that look at the same time, one is refused.
+A writer that changes which intervals of a hash key are taken increments the version of the guard in the same native
+transaction, on condition that it is still the version that the writer read before its query. So DynamoDB refuses one of
+two concurrent writers.
 
-Why nothing that he misses can be in his way: let *settled* mean that DynamoDB has nothing left to do for a row.
-Claim: when a guard was written, every row written under it before was settled, or is named in it. Whoever writes it
-next has read it, and either leaves the names in it and adds his own, or makes sure first that the rows named are
-settled, and leaves only his own; so the claim holds again. A row that was settled before the guard was read shows
-in a query made afterwards. One that is named is taken to be where the guard says; if that is in the way, it is
-settled first, and looked for.
+Why a query misses no conflicting row: let *settled* mean that DynamoDB has nothing left to do for a row. Claim: when a
+guard was written, every row written under it before was settled, or is named in it. The next writer has read the guard,
+and either keeps its names and adds its own, or settles the named rows first and leaves only its own names; so the claim
+holds again. A row that was settled before the guard was read shows in a later query. A named row is assumed to be where
+the guard says; if that place conflicts, the row is settled and searched for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._intervals.guard_row import Touched, guards_in, note_touched, touched_in
+from pynamo_locking._intervals.placing import Placing, by_guard
 from pynamo_locking._intervals.search import overlapping
 from pynamo_locking._intervals.unsure import Memory, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._io import runtime
@@ -46,32 +47,29 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pynamo_locking._intervals.axis import Axis
-    from pynamo_locking._intervals.placing import Placing
     from pynamo_locking._io.stored import Image
     from pynamo_locking._transactions.member import Member
 
-#: So many rows a guard names before they are settled: with more it would be larger than a write unit.
+#: A guard that names more rows is settled: with more names it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
 
-
-#: One page of so many rows nearly always shows that nothing is in the way.
+#: One page of this many rows nearly always shows that the interval is free.
 _PAGE: Final = 5
 
-
-#: So many rows in the way are told.
+#: The maximum number of rows in an `OverlapError`.
 _MOST_TOLD: Final = 20
 
 
 class Disjoint:
-    """Puts some rows where no other row is, all or none.
+    """Stores rows where no other row is, all or none.
 
     Args:
         axis: of their model.
         table: of locks, with the guards.
         placings: the rows.
-        deadline: until when to try again, by the monotonic clock.
-        error: PynamoDB's error that an `OverlapError` has to be as well.
-        is_locked: whether the ranges are locked: the rows are then written under one lock for each hash key.
+        deadline: when to stop retrying, by the monotonic clock.
+        error: PynamoDB's error class that an `OverlapError` must also have.
+        is_locked: whether the rows are written under range locks, one for each hash key.
     """
 
     def __init__(
@@ -93,16 +91,14 @@ class Disjoint:
         self._is_over = False
         self._expired: list[Image] = []
         self._has_cleared = False
-        self._groups: dict[str, list[Placing]] = {}
-        for placing in placings:
-            self._groups.setdefault(placing.guard, []).append(placing)
+        self._groups = by_guard(placings)
         self._check_size(is_locked=is_locked)
 
     def _hash_key(self, placing: Placing) -> Image:
         return {name: value for name, value in placing.key.items() if name != self._axis.key_name}
 
     def _check_size(self, *, is_locked: bool) -> None:
-        """Refuse before any request what could not be committed: guards and locks are part of what decides."""
+        """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
         model: Any = self._axis.model
         is_embedded = model._lock_attribute() is not None
         besides = len(self._groups) * (2 if is_locked and not is_embedded else 1)
@@ -120,22 +116,22 @@ class Disjoint:
             )
 
     def run(self) -> None:
-        """Do it.
+        """Store the rows.
 
         Raises:
-            OverlapError: other rows are there.
+            OverlapError: stored rows overlap them.
             Conflict: a row is not the one that was read, or is locked.
-            TransactionConflict: others changed rows of the hash key all the time, until the deadline.
-            OutcomeUnknown: nothing tells whether it was done.
+            TransactionConflict: other writers changed rows of the hash key until the deadline.
+            OutcomeUnknown: nothing tells whether the rows were stored.
         """
         before = [Memory(placing.row) for placing in self._placings]
-        begun, refused, attempt = self._begin(), None, 0
+        begun, refused, attempt = Transaction(wait=self._left()), None, 0
         while True:
             try:
                 self._attempt(begun, refused)
             except BaseException as error:
                 begun.rollback()
-                is_refused = isinstance(error, (Conflict, OverlapError))  # else, as after an interrupt, nobody knows
+                is_refused = isinstance(error, (Conflict, OverlapError))  # else, as after an interrupt, it is unknown
                 for memory, placing in zip(before, self._placings, strict=True):
                     memory.restore()
                     if not is_refused and placing.unsure is not None:
@@ -153,10 +149,7 @@ class Disjoint:
                     forget_unsure(placing.row)
                 return
             runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
-            begun = begun._again(self._begin())
-
-    def _begin(self) -> Transaction:
-        return Transaction(wait=self._left())
+            begun = begun._again(Transaction(wait=self._left()))
 
     def _left(self) -> float:
         return max(0.0, self._deadline - runtime.current.monotonic())
@@ -176,22 +169,22 @@ class Disjoint:
             begun.rollback()
 
     def _check_again(self, refused: Conflict, guards: Collection[Member], *, is_same: bool) -> None:
-        """Refuse for good what was not refused for the sake of a guard, or too often.
+        """Raise an error that no guard has caused, and any error after the deadline.
 
-        A guard that seems to be what it was may be about to change: what refused the transaction was applied to a row,
-        and not to the guard yet.
+        An unchanged guard may be about to change: DynamoDB may have applied the transaction that caused the refusal to
+        a row, and not yet to the guard.
         """
-        has_cleared, self._has_cleared = self._has_cleared, False  # then DynamoDB's TTL may have been faster
+        has_cleared, self._has_cleared = self._has_cleared, False  # if so, DynamoDB's TTL may have been faster
         if is_same and not has_cleared and not isinstance(refused, (TransactionConflict, TransactionAborted)):
             settle(self._guards, [guard.key for guard in guards])
             if not any(self._has_changed(guard) for guard in guards):
                 raise refused
-            raise also(TransactionConflict, self._error)(f"others wrote rows of the same hash key: {refused}")
+            raise also(TransactionConflict, self._error)(f"other writers changed rows of the same hash key: {refused}")
         if not self._left():
             self._is_over = True
             raise also(TransactionConflict, self._error)(
-                f"others wrote rows of the same hash key all the time, until the time to wait was over; nothing was "
-                f"written, and it can be tried again. The last refusal: {refused}",
+                f"other writers changed rows of the same hash key until the time to wait was over; nothing was "
+                f"written, and a retry is safe. The last refusal: {refused}",
                 cause=refused,
             ) from refused
 
@@ -200,11 +193,7 @@ class Disjoint:
         return versions.known_of(self._guards, image or {}) != guard.before
 
     def _prepare(self, begun: Transaction, guard: Member, group: list[Placing]) -> bool:
-        """Make a transaction write the rows of one hash key, and its guard; False if all were written before.
-
-        Raises:
-            OverlapError: other rows are there.
-        """
+        """Add the rows of one hash key, and its guard, to a transaction; False if all rows are stored already."""
         item: Any = guard.item
         hash_key, self._expired = self._hash_key(group[0]), []
         touched, placings = self._look(begun, touched_in(item, hash_key), group)
@@ -216,13 +205,13 @@ class Disjoint:
             touched.append(Touched(hash_key, self._axis.ends(placing.span)))
         if placings:
             self._clear(begun)
-            newest = {repr(each.key(self._axis)): each for each in touched}  # of one row, the last write counts
+            newest = {repr(each.key(self._axis)): each for each in touched}  # the last write of each row counts
             note_touched(item, list(newest.values()))
             guard.save(None, checks=True)
         return bool(placings)
 
     def _clear(self, begun: Transaction) -> None:
-        """Delete what is left of expired rows that are in the way: a late save could prolong the life of one."""
+        """Delete expired rows that overlap: a late save of a stale copy could extend their lifetime."""
         kept = [key for placing in self._placings for key in (placing.key, placing.leaves)]
         for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
             item = as_model(self._axis.model, image)
@@ -233,13 +222,9 @@ class Disjoint:
     def _look(
         self, begun: Transaction, touched: list[Touched], group: list[Placing]
     ) -> tuple[list[Touched], list[Placing]]:
-        """Return which touched rows are still to be named, and which rows are still to be written.
-
-        Raises:
-            OverlapError: other rows are in the way.
-        """
+        """Return which touched rows the guard must still name, and which rows must still be written."""
         for placing in group:
-            placing.is_adopted = False  # this attempt looks for itself
+            placing.is_adopted = False  # each attempt finds out anew
         in_the_way = any(
             each.overlaps(self._axis, placing.span) and each.key(self._axis) != placing.leaves
             for each in touched
@@ -250,7 +235,7 @@ class Disjoint:
             touched = self._settle(touched)
         found = self._search(begun, group)
         keys = [each.key(self._axis) for each in touched]
-        if any(self._axis.key_in(image) in keys for image, _ in found):  # perhaps it has left already
+        if any(self._axis.key_in(image) in keys for image, _ in found):  # the row may have moved away already
             touched = self._settle(touched)
             found = self._search(begun, group)
         group = [placing for placing in group if not self._is_done(placing, self._stored(begun, placing, found))]
@@ -265,7 +250,7 @@ class Disjoint:
         return []
 
     def _search(self, begun: Transaction, group: list[Placing]) -> list[tuple[Image, Span]]:
-        """Return stored rows that are where others are to be, without those that are about to leave."""
+        """Return the stored rows that overlap the new ones, without those that are about to move away."""
         leaving = [placing.leaves for placing in group]
         most, found = _MOST_TOLD + len(group), list[Any]()
         for span in joined(placing.span for placing in group):
@@ -276,19 +261,16 @@ class Disjoint:
         return found
 
     def _stored(self, begun: Transaction, placing: Placing, found: list[tuple[Image, Span]]) -> Image | None:
-        """Return the row that is stored where another one is to be, if an earlier call may have stored it there.
-
-        As it was found, if it was: it may be another one by now.
-        """
+        """Return the row stored at the key of a new one if an earlier call may have stored it; first as just found."""
         if not unsure_of(placing.row):
             return None
         images = (image for image, _ in found if self._axis.key_in(image) == placing.key)
         return next(images, None) or begun._members.reader.read(type(placing.row), placing.key)
 
     def _is_done(self, placing: Placing, image: Image | None) -> bool:
-        """Tell whether a row is stored already, by an earlier call of which nobody knew what became of it.
+        """Tell whether an earlier call with an unknown outcome has stored the row.
 
-        If that call asked for something else, the instance becomes one of what is stored now.
+        If that call stored other values, the instance becomes a copy of the stored item.
         """
         row, model = placing.row, type(placing.row)
         if image is None or is_expired(model, image):
@@ -308,11 +290,7 @@ class Disjoint:
         return False
 
     def _check_free(self, placing: Placing, found: list[tuple[Image, Span]]) -> None:
-        """Refuse a row that others are in the way of.
-
-        Raises:
-            OverlapError: they are.
-        """
+        """Refuse a row that overlaps stored rows."""
         others = [(image, span) for image, span in found if span.overlaps(placing.span)]
         if others:
             others.sort(key=lambda each: begin_of(each[1]))
@@ -327,7 +305,7 @@ def overlap(
     *,
     is_same_call: bool = False,
 ) -> OverlapError:
-    """Return the error for a row whose interval others have."""
+    """Return the error for a row whose interval overlaps others."""
     where = ", ".join(_text(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
     whose = "another row of the same call has" if is_same_call else f"{len(others)} stored row(s) of that hash key have"
     model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))

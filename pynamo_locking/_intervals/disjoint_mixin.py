@@ -1,4 +1,4 @@
-"""What the usual methods of a model do with a row that must not get into another one's way."""
+"""The usual methods of a model, for rows that must not overlap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.axis import Axis, axis_of
 from pynamo_locking._intervals.disjoint import Disjoint
-from pynamo_locking._intervals.placing import Placing, saving, updating
+from pynamo_locking._intervals.placing import Placing, by_guard, saving, updating
 from pynamo_locking._intervals.unsure import unsure_of
 from pynamo_locking._io import runtime
 from pynamo_locking._items import clauses, knowledge
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._writes.writers import PlainWriter
 
-#: How long to try again, in seconds.
+#: How long to retry, in seconds.
 _WAIT_S: Final = 10.0
 
 
@@ -50,10 +50,10 @@ class DisjointMixin(VersionedMixin):
 
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
-        """Save the row. See `VersionedMixin.save`; a new row, or another interval, as by `insert_disjoint`.
+        """Save the row. See `VersionedMixin.save`; a new row, or another interval, is stored as by `insert_disjoint`.
 
         Raises:
-            OverlapError: other rows are there; nothing was written. Also a `PutError`, like the errors of
+            OverlapError: stored rows overlap it; nothing was written. Also a `PutError`, like the errors of
                 `VersionedMixin.save`.
 
         Cost: 1 write if the interval is as it is stored, with the lock in a row of its own as there. Otherwise
@@ -76,13 +76,13 @@ class DisjointMixin(VersionedMixin):
     def update(
         self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> Any:
-        """Update the row. See `VersionedMixin.update`; another interval as by `move`.
+        """Update the row. See `VersionedMixin.update`; another interval is stored as by `move`.
 
-        Without a change of the interval the row has to exist.
+        Without a change of the interval the row must exist.
 
         Raises:
-            OverlapError: other rows are there; nothing was written. Also an `UpdateError`.
-            ConfigurationError: begin or end is changed in another way than by a value, or it is the range key.
+            OverlapError: stored rows overlap it; nothing was written. Also an `UpdateError`.
+            ConfigurationError: an action sets begin or end to something other than a value, or it is the range key.
 
         Cost: 1 write, if the interval is not in the actions. Otherwise that of `move`, and 1 read.
         """
@@ -107,7 +107,7 @@ class DisjointMixin(VersionedMixin):
         return its != axis.span(*(getattr(self, name) for name in axis.names))
 
     def _same_interval(self) -> Condition:
-        """Return the condition that the stored row has the interval that it has here; its key says the other half."""
+        """Return the condition that the stored row has the end of this instance; the key ensures the begin."""
         axis = self._interval()
         return axis.has_end(getattr(self, axis.names[1 if axis.is_by_begin else 0]))
 
@@ -116,14 +116,14 @@ class DisjointMixin(VersionedMixin):
         axis = self._interval()
         if actions is not None and _ends_in(axis, actions):
             raise ConfigurationError(
-                f"this update of a {type(self).__name__} would change its interval without a look at the others: use "
+                f"this update of a {type(self).__name__} would change its interval without a check for overlaps: use "
                 f"move(), or update() outside of the transaction."
             )
         if actions is not None:
             return clauses.both(condition, axis.is_stored())
         if knowledge.known(self).version is None:
             raise ConfigurationError(
-                f"a transaction would store this {type(self).__name__} without a look at the others: use "
+                f"a transaction would store this {type(self).__name__} without a check for overlaps: use "
                 f"insert_disjoint(), which stores any number of rows, all or none."
             )
         return clauses.both(condition, self._same_interval())
@@ -147,15 +147,9 @@ class DisjointMixin(VersionedMixin):
         """Build the Update of PynamoDB's own TransactWrite, which must not change the interval."""
         return super().get_update_kwargs_from_instance(actions, self._kept(condition, actions), *arguments, **options)
 
-    # What a model needs
-
     @classmethod
     def _interval(cls) -> Axis:
-        """Return where begin and end are.
-
-        Raises:
-            ConfigurationError: the model cannot keep its rows apart.
-        """
+        """Return the model's axis; refuse a model that cannot keep its rows from overlapping."""
         axis = axis_of(cls)
         check_model(cls)
         table = getattr(cls.Meta, "lock_table", None)
@@ -177,8 +171,7 @@ class DisjointMixin(VersionedMixin):
         wait: Duration | None = None,
     ) -> None:
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
-        table = getattr(cls.Meta, "lock_table", None)
-        table = cast("type[NamedLock]", table)
+        table = cast("type[NamedLock]", getattr(cls.Meta, "lock_table", None))
         work, is_done = Disjoint(axis, table, placings, deadline, error, is_locked=pessimistic), False
         if not pessimistic:
             work.run()
@@ -189,39 +182,32 @@ class DisjointMixin(VersionedMixin):
                 work.run()
                 is_done = True
         except LockLost:
-            if not is_done:  # else the rows are stored, and it was the guards that said so
+            if not is_done:  # else the rows are stored, and the guards protected them
                 raise
 
     @classmethod
     def _range_locks(cls, placings: list[Placing]) -> list[Any]:
-        """Return one lock for each hash key, which takes all that is asked for there."""
+        """Return one range lock for each hash key, which spans all of its new rows."""
         if not issubclass(cls, LockableMixin):
             raise ConfigurationError(f"{cls.__name__} has no locks for pessimistic=True: derive it from LockableModel.")
-        groups: dict[str, list[Placing]] = {}
-        for placing in placings:
-            groups.setdefault(placing.guard, []).append(placing)
         return [
             cls.locked_range(
                 group[0].hash_key,
                 min(each.span.lower for each in group if each.span.lower is not None).value,
                 max(each.span.upper for each in group if each.span.upper is not None).value,
             )
-            for group in groups.values()
+            for group in by_guard(placings).values()
         ]
 
 
 def _ends_in(axis: Axis, actions: Any) -> list[Action]:
-    """Return those actions of an update that are about begin or end."""
-    given = actions if isinstance(actions, list) else []  # else it is refused as for any model
+    """Return the actions of an update that change begin or end."""
+    given = actions if isinstance(actions, list) else []  # `check_actions` refuses anything else
     return [action for action in given if clauses.path_of(action)[0] in axis.stored]
 
 
 def _literal(axis: Axis, actions: list[Action]) -> Any:
-    """Return the value that the actions give the one of begin and end that is not the range key.
-
-    Raises:
-        ConfigurationError: they do something else.
-    """
+    """Return the value that the actions assign to the end that is not the range key; refuse any other action."""
     [action, *more] = actions
     path = clauses.path_of(action)
     if axis.key_name in {clauses.path_of(each)[0] for each in actions}:
@@ -229,8 +215,8 @@ def _literal(axis: Axis, actions: list[Action]) -> Any:
     value = action.values[1] if isinstance(action, SetAction) else None
     if more or len(path) > 1 or not isinstance(value, Value):
         raise ConfigurationError(
-            f"{action!r} would change {path[0]!r} to what only DynamoDB knows, so that nobody could look whether it "
-            f"overlaps others: set it to a value, or use move()."
+            f"{action!r} would change {path[0]!r} to a value that only DynamoDB knows, so overlaps could not be "
+            f"checked: set it to a value, or use move()."
         )
     attribute: Any = axis.model.get_attributes()[axis.names[1 if axis.is_by_begin else 0]]
     return attribute.deserialize(attribute.get_value(value.values[0]))
@@ -238,7 +224,7 @@ def _literal(axis: Axis, actions: list[Action]) -> Any:
 
 @contextlib.contextmanager
 def _dressed(kind: type[PynamoDBException]) -> Iterator[None]:
-    """Make the errors of a transaction, and of the reads before it, those that the callers of a single write expect."""
+    """Turn the errors of a transaction, and of its reads, into those that callers of a single write expect."""
     try:
         yield
     except PynamoDBException as error:
@@ -246,7 +232,7 @@ def _dressed(kind: type[PynamoDBException]) -> Iterator[None]:
             raise
         dressed: Exception
         if isinstance(error, LockingError):
-            own: type[LockingError] = type(error).__mro__[1]  # of the class that is both, the first base
+            own: type[LockingError] = type(error).__mro__[1]  # the first base of the combined class
             dressed = also(own, kind)(*error.args)
         else:
             dressed = kind(*error.args)

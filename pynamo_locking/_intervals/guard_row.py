@@ -1,7 +1,6 @@
-"""The row that guards a whole hash key: each transaction that changes what is there counts its version up.
+"""The row that guards a hash key: each transaction that changes an interval there increments the guard's version.
 
-A guard names the rows of those transactions that may not be settled yet (see `together.settle`), which a query of the
-hash key may miss.
+A guard names rows that may not be settled yet (see `transactional_reads.settle`), which a query may miss.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pynamo_locking._intervals.axis import Axis
     from pynamo_locking._io.stored import Image
 
-#: What a guard may say at most, in bytes: it is an item of 400 KB at most.
+#: The size limit of the names in a guard, in bytes: an item has at most 400 KB.
 _MOST_BYTES: Final = 350_000
 
 
@@ -59,7 +58,7 @@ _models: dict[type[Any], type[IntervalGuard]] = {}
 
 
 def guards_in(table: type[Any]) -> type[IntervalGuard]:
-    """Return the model of the guards in a table of locks, which goes to DynamoDB by the connection of that."""
+    """Return the model of the guards in a table of locks; it uses the connection of that table."""
     connection = table._get_connection()
     model = _models.get(table)
     if model is None or model._connection is not connection:
@@ -72,11 +71,9 @@ def guards_in(table: type[Any]) -> type[IntervalGuard]:
 
 @dataclass(frozen=True)
 class Touched:
-    """A row that a transaction has written, perhaps not in its place yet.
+    """A row that a transaction has written, perhaps not settled yet.
 
-    Attributes:
-        hash_key: its hash key, in DynamoDB's form.
-        ends: begin and end as they are stored, or only its range key if the row was removed.
+    `ends` are begin and end as they are stored, or only the range key if the row was removed.
     """
 
     hash_key: Image
@@ -87,17 +84,13 @@ class Touched:
         return self.hash_key | {axis.key_name: self.ends[0 if axis.is_by_begin else -1]}
 
     def overlaps(self, axis: Axis, span: Span) -> bool:
-        """Tell whether it is in the way of an interval."""
+        """Tell whether the row overlaps an interval."""
         its = axis.span_in(dict(zip(axis.stored, self.ends, strict=False)))
         return its is not None and its.overlaps(span)
 
 
 def touched_in(guard: IntervalGuard, hash_key: Image) -> list[Touched]:
-    """Return what a guard names.
-
-    Raises:
-        CorruptRow: it is broken.
-    """
+    """Return the rows that a guard names; `CorruptRow` if it is broken."""
     table, name = guard.Meta.table_name, guard.name
     what, key = f"the guard {plain(name)} in {table!r}", {"name": {"S": name}}
     stored = {"touched": {LIST: guard.touched or []}}
@@ -112,11 +105,7 @@ def _touched(stored: Mapping[str, Any], hash_key: Image) -> list[Touched]:
 
 
 def note_touched(guard: IntervalGuard, touched: Sequence[Touched]) -> None:
-    """Make a guard name these rows.
-
-    Raises:
-        ConfigurationError: they are too many for it.
-    """
+    """Make a guard name these rows; `ConfigurationError` if there are too many."""
     guard.touched = [{"L": list(each.ends)} for each in touched] or None
     if guard.touched and images.size_of({"touched": {LIST: guard.touched}}) > _MOST_BYTES:
         raise ConfigurationError(

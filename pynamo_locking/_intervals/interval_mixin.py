@@ -43,25 +43,25 @@ class IntervalMixin(DisjointMixin):
 
         Booking.insert_disjoint([Booking("blue", nine, end=ten), Booking("red", nine, end=noon)])
 
-    A row takes the time from its begin up to, but without, its end: one may begin where another one ends.
+    A row takes the time from its begin up to, but without, its end: a row may begin where another row ends.
     ``Meta.interval`` names the attributes of begin and end, of which one is the range key, and both are of one class:
     numbers, strings, bytes or times. ``Meta.lock_table`` names a `NamedLock` class; its table also has one row
     for each hash key, its *guard*. A `VersionAttribute` is needed.
 
-    Guaranteed under any concurrency, crashes, lost and late answers: no two rows of a hash key overlap, as long as
+    Guaranteed under any concurrency, crashes, lost and late responses: no two rows of a hash key overlap, as long as
     all writers use this package. Every write of a guarded row is checked:
 
-    * `save` of a new row, and `save` or `update` with another begin or end, are refused where others are
-      (`OverlapError`), with the same certainty as `insert_disjoint`. With the interval as it is stored they are the one
-      plain write that they are without this mixin; of a save this is tried first. `update` takes a new end only as a
-      value; with the begin as the range key, `move` is what changes that.
+    * `save` of a new row, and `save` or `update` with another begin or end, are refused if stored rows overlap
+      (`OverlapError`), with the same certainty as `insert_disjoint`. With an unchanged interval they are one plain
+      write, as without this mixin; a save tries that first. `update` takes a new end only as a value; use `move` to
+      change the range key.
     * `delete` is a plain delete.
     * In `Transaction` and `TransactWrite`, in PynamoDB's own TransactWrite and in `edit`, rows can be changed and
-      deleted, and an interval that is not as it is stored is refused. New rows are refused.
+      deleted. A changed interval is refused, and so are new rows.
     * `batch_write` needs ``unguarded=True``, and guards nothing.
 
-    Rows that have expired (`ExpiringMixin`) are in nobody's way: whoever stores others there deletes them. A row
-    without a begin or an end, or with its end first, which others have stored, is not looked at.
+    Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. A row of
+    another program without a begin or an end, or with its end first, does not count either.
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"insert_disjoint", "move", "overlapping", "free"})
@@ -72,31 +72,29 @@ class IntervalMixin(DisjointMixin):
     ) -> None:
         """Store new rows, all or none, if nothing overlaps: neither each other, nor any stored row.
 
-        Nothing is locked: the rows are looked for, and stored if nobody has written others of the same hash keys
-        meanwhile; otherwise all begins anew, after a pause of full jitter (up to 0.1 s, doubled each time, at most
-        2 s).
-        After an `OutcomeUnknown`, the same call with the same instances is safe: rows that it finds
-        stored by the first one count as stored, and those that were changed since are written anew.
+        Nothing is locked: the call queries for overlapping rows, and stores the new rows if no other writer has changed
+        rows of the same hash keys meanwhile. Otherwise it starts again, after a pause of full jitter (up to 0.1 s,
+        doubled each time, at most 2 s). After an `OutcomeUnknown`, the same call with the same instances is safe: rows
+        that the first call stored count as stored, and rows that were changed since are written again.
 
         Args:
-            new_rows: instances that are not stored yet, with any hash keys, of this model or of subclasses in the same
-                table. Up to DynamoDB's 100 actions, of which each
-                row and each hash key takes one, and with `pessimistic` each hash key another one; more rows, of up
-                to 99 hash keys, if the model has a `LockAttribute` and a
+            new_rows: new instances, with any hash keys, of this model or of subclasses in the same table. Up to
+                DynamoDB's 100 actions: one for each row and each hash key, and with `pessimistic` one more for each
+                hash key; more rows, of up to 99 hash keys, if the model has a `LockAttribute` and a
                 ``Meta.transaction_table``.
-            pessimistic: take the range locks of what is asked for first, one for each hash key, from the first
-                begin to the last end: first come, first served, for where many want the same times. Needs a
-                `LockableModel`.
-            wait: how long to try again while others write rows of the same hash keys, in seconds or as a timedelta; one
-                deadline for everything, also for the locks. 10 s unless set. An attempt that is under way is not
-                broken off: DynamoDB's own conflicts can prolong it by 9 s.
+            pessimistic: acquire range locks first, one for each hash key, from the first begin to the last end:
+                first come, first served, for high contention. Needs a `LockableModel`.
+            wait: how long to retry while other writers change rows of the same hash keys, in seconds or as a
+                timedelta; one deadline for everything, also for the locks. 10 s unless set. It does not interrupt an
+                attempt: DynamoDB's own conflicts can extend that by 9 s.
 
         Raises:
-            OverlapError: a row overlaps stored rows, or another one of the same call; nothing was written.
-            TransactionConflict: others wrote rows of the same hash keys until the deadline; nothing was written.
+            OverlapError: a row overlaps stored rows, or another row of the same call; nothing was written.
+            TransactionConflict: other writers changed rows of the same hash keys until the deadline; nothing was
+                written.
             LockTimeout: the range locks were not free in time; nothing was written.
-            StaleVersion, Conflict: somebody else wrote a row without its guard meanwhile; nothing was written.
-            OutcomeUnknown: no answer tells whether they were stored.
+            StaleVersion, Conflict: another program wrote a row without its guard meanwhile; nothing was written.
+            OutcomeUnknown: no response tells whether they were stored.
             ConfigurationError: the model or the rows cannot work, such as an end that is not after its begin, a time
                 without a time zone, no rows at all, a key twice. Nothing was sent.
 
@@ -115,11 +113,10 @@ class IntervalMixin(DisjointMixin):
 
     @classmethod
     def move(cls, row: Self, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
-        """Give a stored row another interval, if no other row is there.
+        """Give a stored row another interval, if no other row overlaps it.
 
         The instance is saved with all of its values, and is the moved row afterwards. If the range key changes, that is
-        a delete and a new row in one transaction: attributes that the model does not declare stay behind, and so does
-        an embedded lock.
+        a delete and a new row in one transaction: undeclared attributes and an embedded lock are deleted.
 
         Args:
             row: the instance, as it was loaded.
@@ -129,9 +126,9 @@ class IntervalMixin(DisjointMixin):
             wait: see `insert_disjoint`.
 
         Raises:
-            OverlapError: other rows are there; nothing was written.
+            OverlapError: other rows overlap it; nothing was written.
             StaleVersion: the stored row is not the one that was read, or has expired since.
-            ItemLocked: somebody else holds the row's embedded lock.
+            ItemLocked: another owner holds the row's embedded lock.
             TransactionConflict, LockTimeout, OutcomeUnknown, ConfigurationError: as `insert_disjoint`.
 
         Cost: 1 read, 1 query, 1 transaction, as `insert_disjoint`.
@@ -144,15 +141,15 @@ class IntervalMixin(DisjointMixin):
         own: Any = getattr(row._writer(), "own", None)
         if own is not None and own.copies.edits and placing.key != placing.leaves:
             raise ConfigurationError(
-                f"this {type(row).__name__} is inside of edit(), which saves it at its end where it was: a row that "
-                f"moves away is not stored with what is changed in it afterwards. Use locked() and move(lock.item), or "
-                f"move it after the block."
+                f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
+                f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
+                f"the block."
             )
         cls._place(axis, [placing], pessimistic=pessimistic, wait=wait)
 
     @classmethod
     def overlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:
-        """Return the stored rows that have a part of an interval, in order.
+        """Return the stored rows that overlap an interval, in order.
 
         Args:
             hash_key: the hash key.
@@ -182,7 +179,7 @@ class IntervalMixin(DisjointMixin):
         Raises:
             ConfigurationError: the values do not fit the model.
 
-        Cost: that of `overlapping`. Somebody may take a gap the next moment: `insert_disjoint` will tell.
+        Cost: that of `overlapping`. Another writer may take a gap at any moment: `insert_disjoint` checks again.
         """
         axis = cls._interval()
         window, reader = axis.span(begin, end), Reader("read_committed")
@@ -192,11 +189,7 @@ class IntervalMixin(DisjointMixin):
 
     @classmethod
     def _new(cls, new_rows: object) -> list[Self]:
-        """Return rows that are to be stored.
-
-        Raises:
-            ConfigurationError: there are none, or one of them is no new row of this model.
-        """
+        """Return the rows to store; refuse an empty list, and rows that are stored or of another model."""
         given = [*new_rows] if isinstance(new_rows, Iterable) else list[Any]()
         if not given:
             raise ConfigurationError(
@@ -215,11 +208,7 @@ class IntervalMixin(DisjointMixin):
 
     @classmethod
     def _check_same_table(cls, row: Self, method: str) -> None:
-        """Refuse a row of a subclass whose rows are elsewhere: it would be looked for here, and stored there.
-
-        Raises:
-            ConfigurationError: it is one.
-        """
+        """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
         model = type(row)
         if model is not cls and _where(model) != _where(cls):
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Rows that are to be where they are not stored yet, and how a transaction writes each of them."""
+"""New places of rows, and how a transaction writes each row."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Placing:
-    """A row, and the interval where it is to be.
+    """A row, and its new interval.
 
     Attributes:
         row: the instance.
         hash_key: its hash key, as the model has it.
-        guard: the name of the guard of its hash key: the same for the same hash key, however that is written.
-        key: the whole key that it is going to have, in DynamoDB's form.
-        span: its interval, with both ends.
-        write: makes a transaction write it; returns it as the transaction knows it.
-        kind: what is asked for: one of those of `unsure`.
-        asked: returns what is asked for, as a text that is the same for the same.
-        stored_at: its key as it is stored, in DynamoDB's form; None if it is not stored, as far as the caller knows.
-        is_adopted: whether an earlier call has stored it where it is to be, which its caller did not know.
+        guard: the name of the guard of its hash key, equal for equal hash keys however they are written.
+        key: its new key, in DynamoDB's form.
+        span: its new interval, with both ends.
+        write: adds the write to a transaction, and returns the member.
+        kind: of the write: one of those of `unsure`.
+        asked: returns a digest of the request, equal for equal requests.
+        stored_at: its stored key, in DynamoDB's form; None if it is not stored, as far as the caller knows.
+        is_adopted: whether an earlier call with an unknown outcome has stored it at its new key.
         member: what `write` has returned.
     """
 
@@ -59,12 +59,12 @@ class Placing:
 
     @property
     def leaves(self) -> Image | None:
-        """Its key as it is stored, as far as is known."""
+        """Its stored key, as far as is known."""
         return self.key if self.is_adopted else self.stored_at
 
     @property
     def unsure(self) -> Unsure | None:
-        """The write, once there is one, to be remembered if nobody knows what became of it."""
+        """The write, once there is one, to be remembered if its outcome is unknown."""
         write = None if self.member is None else self.member.write
         if write is None or write.part.write_id is None:
             return None
@@ -72,11 +72,7 @@ class Placing:
 
 
 def whole(axis: Axis, begin: Any, end: Any) -> Span:
-    """Return an interval with both ends.
-
-    Raises:
-        ConfigurationError: one is missing, or does not fit the model, or they are not in order.
-    """
+    """Return an interval with both ends; refuse ends that are missing, do not fit the model, or are not in order."""
     for value, name in zip((begin, end), axis.names, strict=True):
         axis.value(value, name)
     return axis.span(begin, end)
@@ -100,7 +96,7 @@ def _placing(
 
 
 def _values(axis: Axis, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
-    """Return, as a short text, what a row will be if it is stored with that interval: without version and lock."""
+    """Return a digest of the row as stored with that interval, without its version and lock."""
     values = row.serialize(null_check=False) | dict(zip(axis.stored, axis.ends(span), strict=True))
     version, lock = versions.shape_of(type(row)).attribute, row._lock_attribute()
     besides = {attribute.attr_name for attribute in (version, lock) if attribute is not None}
@@ -112,13 +108,13 @@ def _digest(*parts: object) -> str:
 
 
 def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *, checks: bool = True) -> Placing:
-    """Return what a save of a row asks for, whether it is stored or not."""
+    """Return the placing of a save of a row, stored or not."""
 
     def write(tx: Transaction) -> Member:
         member = tx._members.of(row, is_write=True, replaces=True)
         member.save(condition, checks=checks)
         if not checks:
-            member.rely()  # on what is stored now: the instance then knows what it has become
+            member.rely()  # on the stored item: the instance then knows its new version
         return member
 
     span = whole(axis, *(getattr(row, name) for name in axis.names))
@@ -131,7 +127,7 @@ def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *,
 def updating(
     axis: Axis, row: GuardedMixin, end: Any, actions: list[Action], condition: Condition | None, *, checks: bool
 ) -> Placing:
-    """Return what an update asks for that gives a row another end, or the begin if that is not the range key."""
+    """Return the placing of an update that changes the end of a row, or its begin if the end is the range key."""
 
     def write(tx: Transaction) -> Member:
         member = tx._members.of(row, is_write=True, replaces=False)
@@ -150,7 +146,7 @@ def updating(
 
 
 def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
-    """Return what it takes to give a stored row another interval."""
+    """Return the placing of a move of a stored row."""
 
     def write(tx: Transaction) -> Member:
         if placing.key != placing.leaves:
@@ -168,7 +164,7 @@ def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
 
 
 def _leave(tx: Transaction, row: GuardedMixin) -> None:
-    """Delete a row as it is stored, and make the instance one of a row that is not stored."""
+    """Delete the stored row, and make the instance a new row."""
     old = type(row)()
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
@@ -182,20 +178,22 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
         row.attribute_values.pop(name, None)
 
 
-def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | None:
-    """Return two rows of one call that overlap each other, None if no two do.
-
-    Raises:
-        ConfigurationError: two have the same key.
-    """
+def by_guard(placings: Sequence[Placing]) -> dict[str, list[Placing]]:
+    """Return the rows of each hash key, by the name of its guard."""
     groups: dict[str, list[Placing]] = {}
+    for placing in placings:
+        groups.setdefault(placing.guard, []).append(placing)
+    return groups
+
+
+def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | None:
+    """Return two rows of one call that overlap each other, None if no two do; refuse two rows with the same key."""
     seen = list[Any]()
     for placing in placings:
         if placing.key in seen:
             raise ConfigurationError(f"two of the rows have the same key: {placing.key}. Each row can be stored once.")
         seen.append(placing.key)
-        groups.setdefault(placing.guard, []).append(placing)
-    for group in groups.values():
+    for group in by_guard(placings).values():
         pair = colliding([placing.span for placing in group])
         if pair is not None:
             return group[pair[1]], group[pair[0]]

@@ -30,20 +30,19 @@ def overlapping(
     page_size: int | None = None,
     expired: list[Image] | None = None,
 ) -> Iterator[tuple[Image, Span]]:
-    """Yield the stored rows of a hash key that overlap an interval, in the order of their ends or against it.
+    """Yield the stored rows of a hash key that overlap an interval, in the order of their ends or in reverse.
 
-    Stored rows do not overlap each other. So those that begin before the end of the interval are read from there
-    downwards, and the first that ends before the interval begins is the last one that need be looked at; with the
-    end as range key it is the other way round. Rows that have expired, or that nobody has committed, may lie
-    anywhere and say nothing.
+    Stored rows do not overlap each other. So the query reads backwards from the end of the interval, and stops at the
+    first row that ends before the interval begins; with the end as the range key it reads forwards. Expired and
+    uncommitted rows may lie anywhere and do not stop it.
 
     Args:
         axis: of their model.
         hash_key: of the rows.
         span: the interval.
-        reader: reads rows that transactions have.
-        page_size: how many rows to read at once.
-        expired: gets the expired rows that overlap the interval, as far as they are met.
+        reader: reads rows that transactions have marked.
+        page_size: the number of rows in a page.
+        expired: receives the expired rows that overlap the interval, as far as the query meets them.
     """
     for image in _towards(axis, hash_key, span, page_size):
         current = reader.committed(axis.model, axis.key_in(image), image)
@@ -60,7 +59,7 @@ def overlapping(
 
 
 def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> Iterator[Image]:
-    """Query rows of a hash key: from the far end of the interval on, in the direction of the near one."""
+    """Query the rows of a hash key from one end of the interval towards the other end."""
     bound = span.upper if axis.is_by_begin else span.lower
     condition: Condition | None = None
     if bound is not None:

@@ -33,12 +33,10 @@ def both(left: Condition | None, right: Condition | None) -> Condition | None:
 
 
 def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[Action]:
-    """Return the update that leaves the declared attributes of the stored item as they are here.
+    """Return the update that stores the declared attributes of an instance, except those in `kept`.
 
-    Except those in `kept`, which lock operations maintain.
-
-    A Put would write our old copy of the lock document over those who queued meanwhile, and could not
-    count the stored version up without knowing it.
+    A Put would overwrite the lock document, and the entries of waiters who joined meanwhile, with an old copy; nor
+    could it increment an unknown version.
     """
     values = item.serialize(null_check=True)
     version = part.shape.attribute
@@ -50,7 +48,7 @@ def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[
         path = Path([name])
         actions.append(path.set(Stored(values[name])) if name in values else path.remove())
     actions += part.actions()
-    # An update without any action is fine with DynamoDB, but moto, which many test with, fails on it.
+    # DynamoDB accepts an update without any action, but moto does not.
     return actions or [nothing()]
 
 
@@ -61,10 +59,7 @@ def nothing() -> Action:
 
 
 def same_class(item: Model) -> Condition | None:
-    """The stored item is of the instance's class, for models with a discriminator.
-
-    PynamoDB notices another class only after it has changed the item.
-    """
+    """Require the instance's class of the stored item: PynamoDB notices another class only after the update."""
     attribute = item._get_discriminator_attribute()
     if attribute is None:
         return None
@@ -74,9 +69,9 @@ def same_class(item: Model) -> Condition | None:
 
 
 def is_repeatable(actions: Sequence[Action]) -> bool:
-    """Tell whether a second copy of an update would change nothing that the first has not.
+    """Tell whether a second copy of an update would change nothing more.
 
-    Elements of a list move when one before them is removed, and are appended beyond its end.
+    Removing an element of a list moves the later ones, and setting one beyond its end appends it.
     """
     return all(
         not any("[" in segment for segment in path_of(action))
@@ -96,7 +91,7 @@ def path_of(action: Action) -> list[str]:
 
 
 def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
-    """Refuse an update that cannot be expressed, before it is sent."""
+    """Refuse an update whose expression is too long for DynamoDB."""
     size = len(kwargs.get("UpdateExpression") or "")
     if size > LONGEST_EXPRESSION:
         raise ConfigurationError(

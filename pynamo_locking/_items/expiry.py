@@ -16,23 +16,16 @@ from pynamo_locking._io.stored import Stored
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
     from pynamodb.indexes import Index
     from pynamodb.models import Model
 
 _M = TypeVar("_M", bound="Model")
-
-
 _I = TypeVar("_I", bound="Mapping[str, Any]")
 
 
 def attribute_name(model: type[Model]) -> str | None:
-    """Return the stored name of the time of expiry, None for models whose expired items are items still.
-
-    Raises:
-        ConfigurationError: the model wants them hidden, and has no TTLAttribute.
-    """
+    """Return the stored name of the time of expiry; None for models that do not hide expired items."""
     if not getattr(model, "_hides_expired", False):
         return None
     attribute = model._ttl_attribute()
@@ -46,7 +39,7 @@ def attribute_name(model: type[Model]) -> str | None:
 
 
 def now_s() -> int:
-    """Return the second that is running, as DynamoDB counts them for TTL."""
+    """Return the current second, as in TTL attributes."""
     return runtime.current.time_ms() // 1000
 
 
@@ -63,18 +56,14 @@ def unexpired(model: type[Model], image: _I | None) -> _I | None:
 
 
 def has_expired(item: Model) -> bool:
-    """Tell whether an item counts as absent by now."""
+    """Tell whether an instance has expired."""
     name = attribute_name(type(item))
     value = None if name is None else getattr(item, type(item)._dynamo_to_python_attr(name))
     return value is not None and value.timestamp() <= now_s()
 
 
 def present(item: _M) -> _M:
-    """Return an item that was read, unless it counts as absent.
-
-    Raises:
-        DoesNotExist: it does.
-    """
+    """Return an item that was read; `DoesNotExist` if it has expired."""
     if has_expired(item):
         raise item.DoesNotExist("This item has expired.")
     return item
@@ -88,11 +77,9 @@ def is_projected(name: str, index: Index[Any]) -> bool:
 
 def is_key_of(name: str, index: Index[Any]) -> bool:
     """Tell whether an attribute is a key of an index."""
-    return any(attribute.attr_name == name for attribute in index.Meta.attributes.values() if _is_key(attribute))
-
-
-def _is_key(attribute: Attribute[Any]) -> bool:
-    return bool(attribute.is_hash_key or attribute.is_range_key)
+    return any(
+        each.attr_name == name and (each.is_hash_key or each.is_range_key) for each in index.Meta.attributes.values()
+    )
 
 
 class _Moment(dict[str, str]):
@@ -100,7 +87,7 @@ class _Moment(dict[str, str]):
 
 
 class _Now(Value):
-    """The second in which a request is made, not that in which its condition is."""
+    """The second in which the request is made, not the second in which its condition is built."""
 
     format_string = "now"
     attr_type: str = NUMBER
@@ -114,30 +101,27 @@ class _Now(Value):
 
 
 def date(kwargs: Mapping[str, Any], second: int) -> None:
-    """Make a request one of that second.
-
-    Two copies of one request must be of the same second: the first could be accepted after the second was refused.
-    """
+    """Set the time of a request, equal in all copies: otherwise DynamoDB could accept one after refusing another."""
     for value in kwargs.get("ExpressionAttributeValues", {}).values():
         if isinstance(value, _Moment):
             value[NUMBER] = str(second)
 
 
 def date_now(action: Mapping[str, Any]) -> None:
-    """Make an action of a transaction, such as ``{"Put": {...}}``, one of this second; before it is first sent."""
+    """Set the time of a transaction's action, such as ``{"Put": {...}}``, before it is first sent."""
     for kwargs in action.values():
         date(kwargs, now_s())
 
 
 def alive(name: str) -> Condition:
-    """Return the condition that an item has no time of expiry, or one to come when the request is made."""
+    """Return the condition that an item has not expired when the request is made."""
     path = Path([name])
     condition: Condition = path.does_not_exist() | (path > _Now())
     return condition
 
 
 def for_save(model: type[Model], condition: Condition | None) -> Condition | None:
-    """Return what a condition becomes when a save may replace an expired item as if there were none."""
+    """Extend the condition of a save, which may replace an expired item like an absent one."""
     name = attribute_name(model)
     if name is None or condition is None:
         return condition
@@ -149,7 +133,7 @@ def for_save(model: type[Model], condition: Condition | None) -> Condition | Non
 
 
 def for_update(model: type[Model], condition: Condition | None) -> Condition | None:
-    """Return what a condition becomes when an update must not touch what is left of an expired item."""
+    """Extend the condition of an update, which must not change an expired item."""
     name = attribute_name(model)
     if name is None:
         return condition
@@ -157,7 +141,7 @@ def for_update(model: type[Model], condition: Condition | None) -> Condition | N
 
 
 def still(model: type[Model], image: Mapping[str, Any]) -> Condition:
-    """Return the condition that an expired item is the one in this image, so that nobody has prolonged it."""
+    """Return the condition that an expired item still has the time of expiry in this image."""
     name = attribute_name(model)
     assert name is not None  # noqa: S101 - asked for only then
     condition: Condition = Path([name]) == Stored(image[name])
@@ -167,7 +151,7 @@ def still(model: type[Model], image: Mapping[str, Any]) -> Condition:
 def holds_without_item(condition: Condition | None) -> bool:
     """Tell whether DynamoDB would find a condition true where there is no item at all.
 
-    A missing attribute equals nothing, is in no order and of no type; it is only not there, and different.
+    Of the comparisons with a missing attribute, only ``attribute_not_exists`` and ``<>`` are true.
     """
     if condition is None:
         return True

@@ -1,8 +1,7 @@
-"""Items as DynamoDB stores them, and what requests do to them, worked out here without a request.
+"""Items as DynamoDB stores them, and the effects of requests on them, computed without a request.
 
-An image is an item in DynamoDB's JSON form, with binary values as bytes. What these functions return is
-canonical (numbers in one spelling, sets sorted) and shares nothing with what they were given, which they do
-not change. None of them sends a request.
+An image is an item in DynamoDB's JSON form, with binary values as bytes. The results are canonical (numbers in one
+spelling, sets sorted) and share nothing with the arguments, which stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,16 +24,10 @@ __all__ = ["difference", "holds", "key_rules", "size_of", "updated"]
 
 
 def updated(image: Image | None, kwargs: Mapping[str, Any]) -> Image:
-    """Return an item as it is after an UpdateItem. The request's condition is not evaluated: see `holds`.
+    """Return an item as it is after an UpdateItem; of no item, one with the request's key.
 
-    The result may still be too large, or break an index: see `pynamo_locking._core.limits.problems`.
-
-    Args:
-        image: the item before; None if there is none, which makes one of the request's key.
-        kwargs: the request: ``Key``, ``UpdateExpression``, its names and values.
-
-    Raises:
-        Refusal: DynamoDB would refuse the request (as an ADD to a string), with its code and message.
+    The request's condition is not evaluated: see `holds`. The result may be too large, or break an index: see
+    `pynamo_locking._core.limits.problems`. `Refusal` if DynamoDB would refuse the request, as an ADD to a string.
     """
     expressions = Expressions(kwargs, "UpdateExpression", "ConditionExpression")
     update = expressions.update()
@@ -46,19 +39,11 @@ def updated(image: Image | None, kwargs: Mapping[str, Any]) -> Image:
     for path in update.paths:
         if path[0] in kwargs["Key"]:
             raise invalid_value(f"Cannot update attribute {path[0]}. This attribute is part of the key")
-    return copy_of(update.apply(before))  # two attributes of it may be one object: SET a = b
+    return copy_of(update.apply(before))  # two attributes may share an object: SET a = b
 
 
 def holds(image: Image | None, kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether the condition of a write is true of an item.
-
-    Args:
-        image: the item; None if there is none, of which only the absence of attributes is true.
-        kwargs: the request: ``ConditionExpression``, its names and values. Without a condition it is true.
-
-    Raises:
-        Refusal: DynamoDB would refuse the condition whatever is stored.
-    """
+    """Tell whether the condition of a write, if it has one, is true of an item; `Refusal` if it is invalid."""
     condition = Expressions(kwargs, "UpdateExpression", "ConditionExpression").condition()
     return condition is None or condition.holds(canonical_item(image or {}))
 
@@ -66,19 +51,11 @@ def holds(image: Image | None, kwargs: Mapping[str, Any]) -> bool:
 def difference(
     before: Image | None, after: Image, *, keys: Collection[str] = ()
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return what has to be done to one image of an item to get another one of it.
+    """Return the attributes to set, and the names of those to remove, that turn one image into another.
 
-    Values are compared as DynamoDB does: the spelling of a number and the order of a set do not count.
-
-    Args:
-        before: the item before; None if there was none.
-        after: the item afterwards.
-        keys: names of its key attributes, which are left out. Needed only if there was no item before: the
-            keys of one item do not differ.
-
-    Returns:
-        The attributes to set, with their values, and the names of those to remove, sorted. Only whole
-        attributes: of a map that differs somewhere inside, all is set.
+    Values are compared as in DynamoDB: the spelling of a number and the order of a set do not count. Attributes are set
+    as a whole, even if only a part of a map differs. Key attributes, named in `keys`, are left out; that is needed only
+    if there was no item before.
     """
     old, new = canonical_item(before or {}), canonical_item(after)
     changed = {name: value for name, value in new.items() if name not in keys and old.get(name) != value}
@@ -86,30 +63,21 @@ def difference(
 
 
 def size_of(image: Image) -> int:
-    """Return the size of an item in bytes, names included, as DynamoDB counts it against its 400 KB.
-
-    Raises:
-        Refusal: it has a value that DynamoDB does not store.
-    """
+    """Return the size of an item in bytes, names included, as DynamoDB counts it; `Refusal` for an invalid value."""
     return item_size(canonical_item(image))
 
 
 def key_rules(model: type[Model]) -> tuple[KeyRule, ...]:
-    """Return the key attributes of a model's table and of all its indexes, for `problems`.
-
-    Args:
-        model: the model. With a discriminator, the indexes of all classes of its table count.
-    """
+    """Return the key attributes of a table and of all its indexes, those of other classes of the table included."""
     schema = model._get_schema()
-    indexes = [*schema["local_secondary_indexes"], *schema["global_secondary_indexes"]]
     rules = _rules(schema, None)
-    for index in indexes:
+    for index in [*schema["local_secondary_indexes"], *schema["global_secondary_indexes"]]:
         rules += _rules(index, index["index_name"])
     return tuple(rules)
 
 
 def _rules(schema: Any, index: str | None) -> list[KeyRule]:
-    # A table's schema has the types of its indexes' keys as well, behind its own: the first of a name counts.
+    # The definitions of a table include its indexes' keys, behind its own: the first of each name counts.
     types = {each["AttributeName"]: each["AttributeType"] for each in reversed(schema["attribute_definitions"])}
     roles: dict[str, Literal["hash", "range"]] = {"HASH": "hash", "RANGE": "range"}
     rules = [

@@ -18,12 +18,7 @@ def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
 
 
 def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
-    """Return a stored key as text that `keys_from_text` takes: bytes in base 64, all others as they are stored.
-
-    Args:
-        attribute: the key.
-        stored: its value in DynamoDB's form, without the type.
-    """
+    """Return a stored key value as text for `keys_from_text`: bytes in base 64, other values as they are stored."""
     return stored.decode() if isinstance(stored, bytes) and is_base_64(attribute) else text_of(stored)
 
 
@@ -33,5 +28,5 @@ def text_of(value: Any) -> str:
 
 
 def is_base_64(attribute: Attribute[Any]) -> bool:
-    """Tell whether the bytes that are stored are text in base 64 already."""
+    """Tell whether the stored bytes are base 64 already."""
     return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding

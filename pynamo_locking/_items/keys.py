@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ItemKey(NamedTuple):
-    """Which item, as a value. Keys that are one to DynamoDB are equal, however their numbers are written."""
+    """The identity of an item. Keys that DynamoDB treats as equal are equal, however their numbers are written."""
 
     table: str
     values: tuple[tuple[str, Any], ...]
 
     @classmethod
     def of(cls, table: str, key: Mapping[str, Mapping[str, Any]]) -> ItemKey:
-        """Return that of a key in DynamoDB's form."""
+        """Return the identity for a key in DynamoDB's form."""
         typed = ((name, *next(iter(value.items()))) for name, value in key.items())
         return cls(table, tuple(sorted((name, canonical_number(v) if type_ == "N" else v) for name, type_, v in typed)))
 
@@ -38,11 +38,7 @@ class ItemKey(NamedTuple):
 
 
 def check_place(model: type[Model]) -> None:
-    """Refuse a model that does not say which table its items are in.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
+    """Refuse a model without a table name."""
     if getattr(getattr(model, "Meta", None), "table_name", None) is None:
         raise ConfigurationError(
             f"{model.__name__} does not say which table it is about: derive a class from it with a `class Meta:` that "
@@ -51,11 +47,7 @@ def check_place(model: type[Model]) -> None:
 
 
 def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
-    """Return an item's key in DynamoDB's form.
-
-    Raises:
-        ConfigurationError: if the values do not fit the model's key attributes.
-    """
+    """Return an item's key in DynamoDB's form; `ConfigurationError` if the values do not fit the model."""
     hash_attribute, range_attribute = model._hash_key_attribute(), model._range_key_attribute()
     if hash_attribute is None:
         raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
@@ -96,11 +88,7 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
 
 
 def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
-    """Return the first part of an item's key in DynamoDB's form.
-
-    Raises:
-        ConfigurationError: if the value does not fit, or the model has no range key.
-    """
+    """Return an item's hash key in DynamoDB's form; `ConfigurationError` for a model without a range key."""
     hash_attribute = model._hash_key_attribute()
     if hash_attribute is None or model._range_key_attribute() is None:
         raise ConfigurationError(
@@ -111,11 +99,7 @@ def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
 
 
 def bound_of(model: type[Model], value: Any) -> Bound | None:
-    """Return a value of the range key as the end of a range; None stays the open end.
-
-    Raises:
-        ConfigurationError: if the value does not fit the range key.
-    """
+    """Return a value of the range key as the end of a range, None for an open end; refuse an unsuitable value."""
     attribute = model._range_key_attribute()
     if value is None or attribute is None:
         return None
@@ -129,7 +113,7 @@ def bound_of(model: type[Model], value: Any) -> Bound | None:
 
 
 def position_of(model: type[Model], value: Any) -> Bound:
-    """Return where an item stands among those of its hash key, whose ranges may be locked."""
+    """Return the position of an item among those of its hash key."""
     attribute = model._range_key_attribute()
     assert attribute is not None  # noqa: S101 - there are ranges of it
     bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
@@ -137,16 +121,12 @@ def position_of(model: type[Model], value: Any) -> Bound:
 
 
 def sorts_otherwise(attribute: Attribute[Any]) -> bool:
-    """Tell whether the stored values of an attribute sort unlike its own: those in base 64 do."""
+    """Tell whether the stored values of an attribute sort differently, as those in base 64 do."""
     return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding
 
 
 def free_bound(value: Any) -> Bound | None:
-    """Return a number, string, bytes or time as the end of a range of a name; None stays the open end.
-
-    Raises:
-        ConfigurationError: for a value of another kind.
-    """
+    """Return a number, string, bytes or time as the end of a range of a name; None for an open end."""
     if value is None:
         return None
     _refuse_naive(value)
@@ -170,6 +150,6 @@ def _refuse_naive(value: Any) -> None:
 
 
 def name_of(model: type[Model], key: dict[str, Any]) -> str:
-    """Return the collision-free name of an item: of its lock row, and in messages."""
+    """Return the unique name of an item, for its lock row and messages."""
     parts = [next(iter(value.items())) for value in key.values()]
     return row_name(model.Meta.table_name, tuple(parts))

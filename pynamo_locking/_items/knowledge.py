@@ -1,4 +1,4 @@
-"""What an instance knows of its stored item, and whether it is old."""
+"""What an instance knows of its stored item, and whether it is stale."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ if TYPE_CHECKING:
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.models import Model
 
-#: Where an instance keeps its version and the id of the write that made it; no attribute of the model.
+#: Where an instance keeps its version and the id of the write that stored it; no attribute of the model.
 WRITE_ID: Final = "_pynamo_locking_write_id"
 
-
-#: Where it keeps what becomes of it when the transaction is committed that it is part of.
+#: Where it keeps the effect of its write until the write is applied.
 _EXPECTED: Final = "_pynamo_locking_expected"
 
-
-#: Where it keeps its `Freshness`, once something was known of that.
+#: Where it keeps its `Freshness`, if known.
 _FRESHNESS: Final = "_pynamo_locking_freshness"
 
 
 def known(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
     version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, (None, None))
-    # With a version that somebody assigned, what we know is the id of another one.
+    # If the caller has assigned another version, the id does not belong to it.
     return Known(version, write_id if version == of_version else None)
 
 
@@ -60,12 +58,12 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
 
 
 def forget(item: Model) -> None:
-    """Note that the item is written by somebody who leaves no write id."""
+    """Note that the next writer of the item stores no write id."""
     _set_write_id(item, None)
 
 
 def copy_knowledge(source: Model, target: Model) -> None:
-    """Make one instance know of the stored item what another one does."""
+    """Copy what one instance knows of the stored item to another instance."""
     for name in (WRITE_ID, _FRESHNESS):
         vars(target).pop(name, None)
         if name in vars(source):
@@ -73,7 +71,7 @@ def copy_knowledge(source: Model, target: Model) -> None:
 
 
 def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
-    """Take the version that DynamoDB has counted up to."""
+    """Set the version of an instance to the one that DynamoDB has stored."""
     version, write_id = known_of(type(item), attributes).version, known(item).write_id
     if version is not None and item._version_attribute_name is not None:
         setattr(item, item._version_attribute_name, version)
@@ -81,7 +79,7 @@ def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
 
 
 def set_known(item: Model, before: Known) -> None:
-    """Make an instance one of a stored item, whatever it was loaded from."""
+    """Make an instance a copy of that stored version, whatever it was loaded from."""
     name = item._version_attribute_name
     if name is not None:
         if before.version is None:
@@ -93,7 +91,7 @@ def set_known(item: Model, before: Known) -> None:
 
 @contextlib.contextmanager
 def planned_as(item: Model, before: Known) -> Iterator[None]:
-    """Plan the write of an instance as if it had been loaded from that stored item; it is what it was afterwards."""
+    """Plan the write of an instance as if it had been loaded from that stored version; restore it afterwards."""
     name, state = str(item._version_attribute_name), vars(item)
     if known(item) == before:
         yield
@@ -112,13 +110,10 @@ def planned_as(item: Model, before: Known) -> Iterator[None]:
 
 
 def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
-    """Return what versions add to a write of an item: nothing, if its model has none.
+    """Return the version's part of a write; it is empty if the model has no versions.
 
-    Args:
-        item: the model instance.
-        is_checked: whether the stored version must be the known one.
-        token: names the transaction of the write, if the caller has named it himself. The write id then
-            comes from it, since DynamoDB takes a transaction for the same one only if all of it is the same.
+    If the caller has named the transaction, the write id is derived from its `token`: DynamoDB recognises a repeated
+    transaction only if all of its actions are equal.
     """
     shape, before = shape_of(type(item)), known(item)
     nonce = "" if shape.write_id is None else _nonce(item, before, token)
@@ -132,7 +127,6 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-# What becomes of the instance
 @dataclass(frozen=True)
 class _Expected:
     write_id: str | None
@@ -144,16 +138,17 @@ def expect(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_
 
     Args:
         item: the instance.
-        part: of the write that will have been applied then.
-        outdates: whether the stored item will have attributes that the instance does not.
-        is_handed_out: whether somebody else sends the write. Of two such writes nobody tells us which it was.
+        part: of the write that was applied when PynamoDB makes the call.
+        outdates: whether the stored item will have attributes that the instance does not show.
+        is_handed_out: whether PynamoDB sends the write. If it has two writes of the instance, the call does not say
+            which of them was applied.
     """
     is_second = is_handed_out and _EXPECTED in vars(item)
     vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates)
 
 
 def take_expected(item: Model) -> None:
-    """Note that the write has been applied."""
+    """Note that the expected write was applied."""
     made: _Expected | None = vars(item).pop(_EXPECTED, None)
     _set_write_id(item, None if made is None else made.write_id)
     if made is not None and made.outdates:
@@ -161,34 +156,30 @@ def take_expected(item: Model) -> None:
 
 
 def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
-    """Note that the stored item may have another state than an instance shows."""
+    """Mark an instance as stale: the stored item may differ from it."""
     has_version = item._version_attribute_name is not None
     vars(item)[_FRESHNESS] = freshness(item).marked(why, known(item), has_version=has_version, is_locked=is_locked)
 
 
 def freshness(item: Model) -> Freshness:
-    """Return what is known of the age of an instance."""
+    """Return whether an instance is known to be stale, and why."""
     found: Freshness = vars(item).get(_FRESHNESS, Freshness())
     return found
 
 
 def is_old(item: Model) -> bool:
-    """Tell whether the stored item may have another state than an instance shows."""
+    """Tell whether an instance is stale."""
     return freshness(item).is_old(known(item))
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
-    """Refuse to save what was changed, or may have been, without a trace that DynamoDB would notice.
-
-    Raises:
-        StaleVersion: it was.
-    """
+    """Refuse to save a stale instance whose staleness DynamoDB could not notice."""
     if freshness(item).must_not_be_saved:
         raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
 
 
 def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
-    """Return the error for a copy that is known to be old without asking DynamoDB."""
+    """Return the error for an instance that is known to be stale without a request."""
     version = known(item).version
     refused: Exception = also(StaleVersion, error)(
         f"this {type(item).__name__} {why}",

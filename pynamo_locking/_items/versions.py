@@ -25,17 +25,12 @@ _SHAPE: Final = "_pynamo_locking_shape"
 
 
 class Shape:
-    """Where the items of one model have their version and their write id, and the expressions about them.
-
-    Attributes:
-        attribute: the version attribute, if the model has one.
-        write_id_name: the stored name of the write ids, None if the model has none.
-    """
+    """The attributes of a model for its versions and write ids, each None if it has none, and their expressions."""
 
     def __init__(self, attribute: Attribute[Any] | None, write_id_name: str | None) -> None:
         self.attribute = attribute
         self.write_id_name = write_id_name
-        # Building these is a good part of the work of a write, and they are the same for all writes.
+        # Building these is a large part of the work of a write, and they are the same for all writes.
         self.version: Path | None = None if attribute is None else Path(attribute)
         self.write_id: Path | None = None if write_id_name is None else Path([write_id_name])
         self.count: Action | None = None if attribute is None else attribute.add(1)
@@ -45,10 +40,7 @@ class Shape:
 def shape_of(model: type[Model]) -> Shape:
     """Return where a model has versions and write ids.
 
-    ``Meta.write_id`` names the attribute of the ids. Without that, models with a version have one beside it.
-
-    Raises:
-        ConfigurationError: the name is that of another attribute.
+    ``Meta.write_id`` names the attribute of the ids. Without it, a model with a version has one beside the version.
     """
     shape: Shape | None = vars(model).get(_SHAPE)
     if shape is None:
@@ -84,13 +76,13 @@ def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
 
 
 class VersionPart:
-    """What versions add to one write.
+    """The version's part of one write.
 
     Attributes:
         shape: of the item's model.
         before: what the writer knows of the stored item.
         is_checked: whether the stored version must be the known one.
-        write_ids: the ids under which the write was sent, the last one last; none if the model has none.
+        write_ids: the ids under which the write was sent, in order; empty if the model has none.
     """
 
     def __init__(self, shape: Shape, before: Known, nonce: str, *, is_checked: bool) -> None:
@@ -104,26 +96,26 @@ class VersionPart:
 
     def renew(self, nonce: str) -> None:
         """Give the write another id, before it is sent again."""
-        # Without a check the item may have begun a new life that we do not know of.
+        # Without a check the item may have been deleted and created again since it was read.
         write_id = next_write_id(self.before if self.is_checked else Known(), nonce)
         self.write_ids.append(write_id)
         self._stored_id[STRING] = write_id
 
     def note(self, write_id: str | None) -> None:
-        """Note which of the ids was stored, if it is one of them."""
+        """Make a stored id the last one, if it is one of this write's."""
         if write_id in self.write_ids:
             self.write_ids.append(write_id)
 
     @property
     def write_id(self) -> str | None:
-        """The id under which the write was sent last; None if the model has none."""
+        """The id of the last attempt; None if the model has none."""
         return self.write_ids[-1] if self.write_ids else None
 
     @property
     def begins_life(self) -> bool:
-        """Whether the write begins a new life: it creates the item, does not check it, or does not know its id.
+        """Whether the write may create the item anew: it creates it, does not check it, or does not know its id.
 
-        Nothing keeps a second copy of such a write from being applied, after a delete or at once.
+        Nothing prevents DynamoDB from applying a second copy of such a write, after a delete or at once.
         """
         return bool(self.write_ids) and (not self.is_checked or self.before.write_id is None)
 
@@ -137,15 +129,12 @@ class VersionPart:
             return absent
         same: Condition = path == Stored({NUMBER: str(self.before.version)})
         if self.shape.write_id is None or self.before.write_id is None:
-            return same  # an id that we do not know is not compared: PynamoDB writes none, a projection has none
+            return same  # an unknown id is not compared: PynamoDB stores none, and a projection has none
         same &= self.shape.write_id == Stored({STRING: self.before.write_id})
         return same
 
     def actions(self) -> list[Action]:
-        """Return what an update does besides: count, and leave its id.
-
-        Without a check the stored version counts, since ours may be old, or unknown.
-        """
+        """Return the actions that increment the stored version, or begin it with 1, and store the write id."""
         shape = self.shape
         creates = self.is_checked and self.before.version is None
         actions: list[Action | None] = [shape.begin if creates else shape.count]

@@ -1,4 +1,4 @@
-"""Requests about tables: whether one is that of a model, how its expired items are deleted, and what else is in it."""
+"""Requests about tables: their keys, their TTL, and rows of other programs in them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,12 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.stored import Image
 
-#: Between two looks whether a table is ready, in seconds; on AWS that takes some ten.
+#: The pause between two checks whether a table is ready, in seconds; AWS takes about ten.
 _LOOK_S: Final = 1.0
 
 
 def describe(model: type[Model]) -> dict[str, Any]:
-    """Return DynamoDB's description of a model's table. 1 DescribeTable.
-
-    Raises:
-        VerboseClientError, BotoCoreError: there is no such table, or no answer.
-    """
+    """Return DynamoDB's description of a model's table; botocore's error if there is none. 1 DescribeTable."""
     connection = model._get_connection()
     answer = connection.connection.dispatch("DescribeTable", {"TableName": connection.table_name})
     description: dict[str, Any] = answer["Table"]
@@ -45,20 +41,14 @@ def keys_in(description: Mapping[str, Any]) -> str:
 
 
 def keys_of(model: type[Model]) -> str:
-    """Return the keys that a model says, in the form of `keys_in`."""
+    """Return the keys of a model, in the form of `keys_in`."""
     return ", ".join(f"{each.attr_name} ({each.attr_type})" for each in key_text.key_attributes(model))
 
 
 def check_keys(model: type[Model], *, wait: bool) -> None:
-    """Compare the keys of a model's table with those that it says. 1 DescribeTable.
+    """Refuse a table with other keys than the model's. 1 DescribeTable.
 
-    Args:
-        model: the model.
-        wait: until the table is ready, if another process is making it.
-
-    Raises:
-        ConfigurationError: they are others.
-        TableError: the table could not be described.
+    With `wait`, wait until the table is ready if another process is creating it. `TableError` without a response.
     """
     try:
         description = describe(model)
@@ -77,15 +67,12 @@ def check_keys(model: type[Model], *, wait: bool) -> None:
 
 
 def ttl_of(model: type[Model]) -> str | None:
-    """Return by which attribute DynamoDB deletes expired items of a table; None if it does not. 1 DescribeTimeToLive.
-
-    Raises:
-        VerboseClientError, BotoCoreError: no answer, or no permission.
-    """
+    """Return the TTL attribute of a table; None if its TTL is off. 1 DescribeTimeToLive."""
     connection = model._get_connection()
-    client: Any = connection.connection.client  # PynamoDB's own way to send a request adds what this one refuses
-    answer = client.describe_time_to_live(TableName=connection.table_name)
-    found: dict[str, Any] = answer.get("TimeToLiveDescription", {})
+    client: Any = connection.connection.client  # PynamoDB's dispatch adds arguments that this request refuses
+    found: dict[str, Any] = client.describe_time_to_live(TableName=connection.table_name).get(
+        "TimeToLiveDescription", {}
+    )
     is_on = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
     return found.get("AttributeName") if is_on else None
 
@@ -101,12 +88,12 @@ def is_empty(model: type[Model]) -> bool:
 
 
 def absent(kind: str) -> dict[str, Any]:
-    """Return a key of that type, as stored, that no item has: for requests that only see whether they are answered."""
+    """Return a stored key of that type that no item has: for requests that only test the connection."""
     return {kind: {"S": "pynamo-locking check", "N": "-1", "B": b"pynamo-locking check"}[kind]}
 
 
 def answers(model: type[Model], patience_s: float) -> PynamoDBException | None:
-    """Read an item that is not there; return the error if no answer comes in that time. Half a read unit."""
+    """Read an absent item; return the error if no response comes in that time. Half a read unit."""
     connection = connections.lock_connection(model._get_connection().connection, patience_s)
     keys = [absent(key.attr_type)[key.attr_type] for key in key_text.key_attributes(model)]
     try:
@@ -117,9 +104,8 @@ def answers(model: type[Model], patience_s: float) -> PynamoDBException | None:
     return None
 
 
-# Rows of a table of locks or transactions
 def flaw_of(model: Any, image: Image) -> str | None:
-    """Return what is wrong with a row of locks, or of transactions; None if nothing is."""
+    """Return what is wrong with a row of locks or transactions; None if it is sound."""
     try:
         if not _is_of_locks(model):
             header_requests.header_in(image, model.Meta.table_name)
@@ -131,7 +117,7 @@ def flaw_of(model: Any, image: Image) -> str | None:
 
 
 def is_strange(model: Any, image: Image) -> bool:
-    """Tell whether a row is of another program, or has attributes that the model does not declare."""
+    """Tell whether a row belongs to another program, or has undeclared attributes."""
     is_guard = _name(model, image).startswith(GUARD_PREFIX) and "version" in image
     if not _is_of_locks(model):
         return not (is_guard or {header_requests.PRIORITY, header_requests.CONTENT} & image.keys())
@@ -142,7 +128,7 @@ def is_strange(model: Any, image: Image) -> bool:
 
 
 def has_lock(model: Any, image: Image) -> bool:
-    """Tell whether a row of a table of locks carries one."""
+    """Tell whether a row of a table of locks carries a lock."""
     return _is_of_locks(model) and not has_foreign(model, image)
 
 

@@ -1,4 +1,4 @@
-"""The same for tasks of asyncio."""
+"""The context manager of `aedit`, for tasks of asyncio."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ class AsyncEdit(contextlib.AbstractAsyncContextManager[G], Generic[G]):
 
     @override
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await leaving(self.lock._lock, partial(self._edit.__exit__, kind, error, traceback), error)

@@ -63,7 +63,7 @@ class LockAttribute(Attribute[LockState]):
             return super().__get__(instance, owner) or FREE
         if self._model is owner:
             return self
-        bound = copy.copy(self)  # one attribute object serves all subclasses of a model
+        bound = copy.copy(self)  # all subclasses of a model share one attribute object
         bound._model = owner
         return bound
 
@@ -104,18 +104,18 @@ class VersionAttribute(PynamoVersionAttribute):
     `LockableModel`. It is 1 when the item is first saved and goes up by one with each write. On an instance
     it reads as an int, and as None before the item is stored.
 
-    Assigning None says that the item is not stored yet: the next save creates it, or fails.
-    Assigning another number says which version is expected, for a client that sent it along (``If-Match``).
+    Assign None to say that the item is not stored yet: the next save creates it, or fails.
+    Assign another number to say which version is expected, for a client that sent it (``If-Match``).
 
-    Beside it the item gets the id of its last write, an attribute of 29 bytes and its name, which is that of
-    the version with ``_write_id`` appended; ``Meta.write_id`` names another one, or None for none.
+    The item also gets the id of its last write, an attribute of 29 bytes plus its name: that of the version with
+    ``_write_id`` appended, unless ``Meta.write_id`` has another name, or None for no write ids.
 
     Args:
         attr_name: name in the stored item, if it differs from the Python name.
 
     Raises:
         ConfigurationError: the model it is on has no `VersionedMixin`, so nothing would be guarded.
-        ValueError: on assignment of something that is not a whole number.
+        ValueError: on assignment of anything but a whole number.
     """
 
     if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class TTLAttribute(PynamoTTLAttribute):
     def deserialize(self, value: Any) -> datetime:
         try:
             end: datetime = super().deserialize(value)  # type: ignore[no-untyped-call]
-        except (OverflowError, ValueError, OSError):  # no calendar has it
+        except (OverflowError, ValueError, OSError):  # beyond the calendar
             return datetime.fromtimestamp(0 if float(value) < 0 else _LAST_S, tz=timezone.utc)
         return end
 

@@ -1,4 +1,4 @@
-"""What a lockable model offers to tasks of asyncio."""
+"""The methods of a lockable model for tasks of asyncio."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _late(module: str) -> Any:
 
 
 class AwaitableMixin(VersionedMixin):
-    """Adds what is written ``async with`` to `LockableMixin`."""
+    """Adds the methods for ``async with`` to `LockableMixin`."""
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
         {"alocked", "alocked_range", "alocked_first", "atry_locked", "aedit"}
@@ -51,7 +51,7 @@ class AwaitableMixin(VersionedMixin):
     def alocked(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> AsyncLock[Self]:
         """Return the lock of one item for tasks of asyncio: ``async with Account.alocked("a-1") as lock: ...``.
 
-        The same lock as that of `locked`, in the same queue. What cancellation does stands at `AsyncLock`.
+        The same lock as that of `locked`, in the same queue. For cancellation see `AsyncLock`.
 
         Args:
             hash_key: the item's hash key.
@@ -105,7 +105,7 @@ class AwaitableMixin(VersionedMixin):
             **options: those of `locked`; `wait` is 0 unless given.
 
         Returns:
-            An asynchronous context manager that yields the lock, held, or None if it was not our turn in time.
+            An asynchronous context manager that yields the held lock, or None if it was not acquired in time.
 
         Raises:
             ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: as `try_locked`.
@@ -130,7 +130,7 @@ class AwaitableMixin(VersionedMixin):
             **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
 
         Returns:
-            An asynchronous context manager that yields the lock, held, or None if none was free.
+            An asynchronous context manager that yields the held lock, or None if none was free.
 
         Raises:
             ConfigurationError, LockLost, OutcomeUnknown: as `locked_first`.
@@ -146,8 +146,8 @@ class AwaitableMixin(VersionedMixin):
     def aedit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> AsyncEdit[Self]:
         """Lock an item, change it, save it: ``async with Account.aedit("a-1") as account: ...``.
 
-        As `edit`: if the block raises, nothing is saved; so it is if the task is cancelled in the block. A task that
-        is cancelled while the item is being saved hears of it when it is saved and the lock given back.
+        As with `edit`, nothing is saved if the block raises, or if the task is cancelled in the block. If the task is
+        cancelled during the save, it receives the cancellation after the item is saved and the lock released.
 
         Args:
             hash_key: the item's hash key.

@@ -1,4 +1,4 @@
-"""Any number of writes that keep their conditions."""
+"""Batches of any number of guarded writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Job(Generic[M]):
     def run(self) -> None:
         self._check_key()
         write = self.item.save if self.operation == "save" else self.item.delete
-        # A model may have a `save` of its own that knows no more than PynamoDB's first argument.
+        # A model may override `save` with PynamoDB's first argument only.
         write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
 
     def add_to(self, transaction: TransactWrite) -> None:
@@ -47,7 +47,7 @@ class _Job(Generic[M]):
         add(self.item, self.condition, add_version_condition=self.checks_version)
 
     def _check_key(self) -> None:
-        """Refuse an instance that has become another item since it was added."""
+        """Refuse an instance whose key was changed after it was added."""
         if self.identity is not None and _identity_of(self.item) != self.identity:
             raise ConfigurationError(
                 f"the key of this {type(self.item).__name__} was changed after it was added to the batch for "
@@ -58,8 +58,8 @@ class _Job(Generic[M]):
 class GuardedBatch(Generic[M]):
     """Collects saves and deletes of one model, and writes them when the ``with`` block ends.
 
-    Each is guarded as it would be alone: by its version, its lock, its condition. One that is refused does
-    not keep the others from being written, except those of the same native transaction.
+    Each write is guarded as it would be alone: by its version, its lock, its condition. A refused write does not
+    stop the other writes, except those of the same native transaction.
 
     Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result.
     Made by `VersionedMixin.guarded_batch`.
@@ -115,7 +115,7 @@ class GuardedBatch(Generic[M]):
         self._check_open()
         if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
-                f"a batch allows one write for each item, since they are written in any order, and this one has "
+                f"a batch allows one write for each item, since they are written in any order, and this batch has "
                 f"two for {job.identity}: join them."
             )
         if id(job.item) in self._seen:
@@ -131,10 +131,7 @@ class GuardedBatch(Generic[M]):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._has_ended = True
         if error is None:
@@ -166,7 +163,7 @@ class GuardedBatch(Generic[M]):
             )
 
     def _groups(self, jobs: list[_Job[M]]) -> list[list[int]]:
-        """Return which writes go out together."""
+        """Return which writes are sent together."""
         if not self._transactions:
             return [[number] for number in range(len(jobs))]
         groups: list[list[int]] = []
@@ -181,7 +178,7 @@ class GuardedBatch(Generic[M]):
         return groups
 
     def _write(self, group: list[int], jobs: list[_Job[M]]) -> None:
-        """Write one item, or some in one transaction, and note what became of each."""
+        """Write one item, or some in one transaction, and note the results."""
         members = [jobs[number] for number in group]
         errors = _transact(members) if self._transactions else [_failure_of(members[0].run)]
         self._errors.update(zip(group, errors, strict=True))
@@ -196,13 +193,13 @@ def _failure_of(act: Callable[[], object]) -> Exception | None:
         act()
     except Exception as error:  # noqa: BLE001 - it is the result
         return error
-    except BaseException as error:  # noqa: BLE001 - of a worker thread: nobody else would hear of it
+    except BaseException as error:  # noqa: BLE001 - in a worker thread, where it would be lost
         return OutcomeUnknown(f"the write was broken off by {error!r}, and may or may not have been applied")
     return None
 
 
 def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
-    """Write all or none of them, and return why each was refused."""
+    """Write all items or none, and return why each was refused."""
     transaction = TransactWrite(connection=jobs[0].item._get_connection().connection)
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
@@ -224,7 +221,7 @@ def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
 
 
 def _identity_of(item: GuardedMixin) -> ItemKey | None:
-    """Return the table and the key of an item; None for a key that cannot be, which the write itself will say."""
+    """Return the table and the key of an item; None for an invalid key, which the write itself will refuse."""
     try:
         return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *item._key_values()))
     except ConfigurationError:
@@ -232,7 +229,7 @@ def _identity_of(item: GuardedMixin) -> ItemKey | None:
 
 
 def _size_of(job: _Job[M]) -> int:
-    """Return how large an item is at most, in bytes; 0 for one that cannot be written, and will say so then."""
+    """Return the maximum size of an item in bytes; 0 for an item that the write itself will refuse."""
     if job.operation == "delete":
         return 0
     try:

@@ -41,14 +41,14 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
         return item
 
     def _note(self, item: G) -> None:
-        """Note what the item is, if an outer block goes on with it should this one fail."""
+        """Note the state of the item, which an outer block needs if this block fails."""
         is_inner, copies = not self.lock._is_last_take, self.lock._must_have_taken().copies
         self._before = EditUndo(item, copies) if is_inner else None
         self._copies = copies
         copies.edits += 1
 
     def _take_back(self, error: BaseException) -> None:
-        """Take back the changes of this block, which were not saved: an outer block must not save them either."""
+        """Undo the unsaved changes of this block: an outer block must not save them either."""
         if self._before is None:
             self.lock._forget_item()
         else:
@@ -56,10 +56,7 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
 
     @override
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._copies.edits -= 1
         try:

@@ -1,4 +1,4 @@
-"""Entity tags: a version of an item as text, for clients that read it here and write it later."""
+"""Entity tags: a version of an item as text, for clients that read an item and write it later."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _LONGEST_NUMBER: Final = 38
 
 
 def etag_of(item: Any) -> str:
-    """Return the entity tag of an item, without its quotes: the version, and the id of the write that made it.
-
-    Raises:
-        ConfigurationError: the model has no version, or the item is not stored.
-    """
+    """Return the entity tag of a stored item, without its quotes: its version, and the id of its last write."""
     known = knowledge.known(item)
     if known.version is None:
         raise ConfigurationError(
@@ -29,7 +25,7 @@ def etag_of(item: Any) -> str:
 
 
 def _meant_by(tag: str) -> Known | None:
-    """Return what `etag_of` has made this tag of; None if it cannot have made it."""
+    """Return what `etag_of` has made this tag from; None for any other text."""
     version, dash, write_id = tag.partition("-")
     is_number = version.isascii() and version.isdigit() and len(version) <= _LONGEST_NUMBER
     if not is_number or str(int(version)) != version or bool(dash) != bool(write_id):
@@ -59,14 +55,14 @@ def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -
     model: Any = found if isinstance(found, type) else type(found)
     expected = [known for known in map(_meant_by, tags or ()) if known is not None]
     if found is model and tags is not None and len(expected) == len(tags) == 1 and _says_all(expected[0], model):
-        item = model(hash_key, range_key)  # nothing has to be read: the write itself compares
+        item = model(hash_key, range_key)  # no read is needed: the write itself compares
         knowledge.set_known(item, expected[0])
         return item
     current: Any = _read(model, hash_key, range_key) if found is model else found
     stored = Known(None, None) if current is None else knowledge.known(current)
     if current is not None and (tags is None or stored in expected):
         return current
-    # It was read without its write id, as from an index: the write compares that.
+    # An item that was read without its write id, as from an index: the write compares the id.
     meant = [known for known in expected if known.version == stored.version and stored.write_id is None]
     if current is None or len(meant) != 1:
         raise StaleVersion(
@@ -79,7 +75,7 @@ def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -
 
 
 def _says_all(known: Known, model: Any) -> bool:
-    """Tell whether a tag names the write as well, where the model has ids of its writes."""
+    """Tell whether a tag has the write id too, if the model has write ids."""
     return known.write_id is not None or versions.shape_of(model).write_id_name is None
 
 

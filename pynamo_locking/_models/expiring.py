@@ -9,7 +9,7 @@ from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._items import expiry
+from pynamo_locking._items import clauses, expiry
 from pynamo_locking._models.writing import GuardedMixin
 
 if TYPE_CHECKING:
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class ExpiringMixin(GuardedMixin):
-    """Makes items whose time has come count as absent, although DynamoDB may keep them for days.
+    """Makes expired items count as absent, although DynamoDB may keep them for days.
 
     Put it before `Model`, `VersionedMixin` or `LockableModel` in the bases, and declare a `TTLAttribute`.
-    An item expires at the second its attribute names; one without a value never does.
+    An item expires at the second in its attribute; an item without a value never does.
 
     * `get` and `refresh` raise ``DoesNotExist``; `query`, `scan`, `count` and `batch_get`, also through an
-      index, leave expired items out. What is left out is read all the same, and paid for.
-    * A save that creates an item replaces an expired one, in the same single request. One of a copy that was
-      read before it expired is refused.
-    * An update of an expired item is one of an absent item: refused if it names a version, otherwise what is
-      left of the old item is deleted first (2 requests more). In a transaction it is refused.
-    * A lock in an expired item cannot be taken (`ItemNotFound`).
+      index, leave expired items out. DynamoDB still reads them, and charges for them.
+    * A save that creates an item replaces an expired one, in the same single request. A save of a copy that was
+      read before the item expired is refused.
+    * An update of an expired item is an update of an absent item: refused if it checks a version; otherwise the
+      old item is deleted first (2 requests more). In a transaction it is refused.
+    * A lock in an expired item cannot be acquired (`ItemNotFound`).
 
-    Pass ``include_expired=True`` to see what is there. Expired or not is decided by this process's clock, as
-    it is by DynamoDB's; both count in seconds.
+    Pass ``include_expired=True`` to see expired items. This process's clock decides what has expired, in seconds, as
+    DynamoDB's clock does for TTL.
     """
 
     _hides_expired: ClassVar[bool] = True
@@ -148,7 +148,7 @@ class ExpiringMixin(GuardedMixin):
     ) -> int:
         """Count items that have not expired. See PynamoDB's `Model.count`.
 
-        Without a hash key it is DynamoDB's own estimate for the whole table, which has expired items in it.
+        Without a hash key it is DynamoDB's own estimate for the whole table, expired items included.
         """
         if hash_key is not None and not include_expired:
             filter_condition = cls._only_alive(filter_condition, index_name, range_key_condition)
@@ -158,7 +158,7 @@ class ExpiringMixin(GuardedMixin):
 
     @classmethod
     def _with_expiry(cls, attributes_to_get: Sequence[str] | None) -> Sequence[str] | None:
-        """Return what to read: the time of expiry has to be among it."""
+        """Return the attributes to read, with the time of expiry."""
         if attributes_to_get is None:
             return None
         name = expiry.attribute_name(cls)
@@ -187,6 +187,5 @@ class ExpiringMixin(GuardedMixin):
                     f"{name!r} is a key of the index {index_name!r}, and DynamoDB cannot filter by keys: pass a "
                     f"range_key_condition on it, or include_expired=True to {cls.__name__}'s own method."
                 )
-            return condition  # the caller says which times he wants
-        alive = expiry.alive(name)
-        return alive if condition is None else condition & alive
+            return condition  # the caller has chosen the times
+        return clauses.both(condition, expiry.alive(name))

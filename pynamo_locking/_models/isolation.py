@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
     from pynamo_locking._models.placement import PlacedMixin
 
-#: Waits for what is undecided; waits only where a validation of reads alone would; shows what is committed; shows
-#: what is intended.
+#: Wait for undecided transactions; wait only where `validate` would; show committed values; show intended values.
 LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
 
 
@@ -33,11 +32,8 @@ class Reader:
 
     Args:
         level: one of `LEVELS`.
-        deadline: until when to wait, by the monotonic clock; None for as long as a single write waits.
-        priority: of the transaction that reads; None for what is none.
-
-    Attributes:
-        priority: the same.
+        deadline: when to stop waiting, by the monotonic clock; None to wait as long as a single write.
+        priority: of the reading transaction, if any.
     """
 
     def __init__(self, level: str, *, deadline: float | None = None, priority: str | None = None) -> None:
@@ -52,7 +48,7 @@ class Reader:
         """Return a stored item, None if there is none.
 
         Raises:
-            TransactionConflict: a transaction that is alive has it, and there is no time left to wait.
+            TransactionConflict: a live transaction has marked it, and the time to wait is over.
             GetError: DynamoDB refused the request.
             LockingError: the item has a mark that cannot be resolved.
         """
@@ -69,26 +65,26 @@ class Reader:
                     return None if mark.is_ghost else image
                 resolver.resolve(row, mark)
             except (StillPending, Unavailable) as reason:
-                raise also(TransactionConflict, GetError)(f"{reason}. Trying again is safe.") from reason
+                raise also(TransactionConflict, GetError)(f"{reason}. A retry is safe.") from reason
 
     def committed(self, model: type[Any], key: Image, image: Image) -> Image | None:
-        """Return an item that a query has found, without what a transaction may be about to do to it."""
+        """Return the committed state of an item that a query has found."""
         row = model._row_of_key(key)
         return image if row is None or row.state(image).mark is None else self.read(model, key)
 
     def _is_in_the_future(self, row: LockRow, mark: Mark) -> bool:
-        """Tell whether the mark is of an undecided transaction that comes after whatever this one reads."""
+        """Tell whether the mark belongs to an undecided transaction, which comes after everything read here."""
         header_table = trust.header_table_of(row, mark)
         header = persistently(lambda: header_requests.read(header_table, mark.id))
         if self._level == "snapshot":
-            self._ghosts += mark.is_ghost  # they and their headers have to fit into the one read that checks them
+            self._ghosts += mark.is_ghost  # placeholders and their headers must fit into the one read that checks them
             if not shows_committed(header) or self._ghosts > limits.MOST_ACTIONS // 2:
                 return False
         return fate(header) is Fate.WAIT
 
 
 def _intended(row: LockRow, image: Image, mark: Mark) -> Image | None:
-    """Return what an item will be if the transaction is committed that has it."""
+    """Return the item as it will be if the transaction that has marked it is committed."""
     header_table = trust.header_table_of(row, mark)
     if mark.op == "delete":
         return None
@@ -110,19 +106,14 @@ def _get(model: type[PlacedMixin], key: Image) -> Image | None:
 
 @contextlib.contextmanager
 def for_commit() -> Iterator[None]:
-    """Turn the errors of reads that are made before anything of a commit is written into those of the commit.
-
-    Raises:
-        TransactionConflict: the read may succeed later.
-        TransactWriteError: DynamoDB refused it.
-    """
+    """Turn errors of reads before the first write of a commit into `TransactionConflict` or `TransactWriteError`."""
     try:
         yield
     except GetError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
         if isinstance(error, TransactionConflict) or answers.is_transient(cause):
             raise also(TransactionConflict, TransactWriteError)(
-                f"an item could not be read for the commit, and nothing was written: {error}. Trying again is safe.",
+                f"an item could not be read for the commit, and nothing was written: {error}. A retry is safe.",
                 cause=cause,
             ) from error
         raise TransactWriteError("Failed to read an item for the commit", answers.readable(cause)) from error

@@ -37,12 +37,12 @@ class LockableMixin(AwaitableMixin):
     `LockSettings`.
 
     Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
-    lock is lost. With a `LockAttribute`, writes from outside are refused while somebody holds it.
+    lock is lost. With a `LockAttribute`, writes from outside the lock are refused while it is held.
 
     With a `LockAttribute`, `save` is an UpdateItem that sets the declared attributes and removes those without
     a value. Attributes that the model does not declare therefore survive it.
 
-    A model may have a version besides: everything of `VersionedMixin` is here as well.
+    A model may also have a version: this class includes `VersionedMixin`.
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
@@ -67,28 +67,28 @@ class LockableMixin(AwaitableMixin):
     ) -> Lock[Self]:
         """Return the lock of one item, to be used in a ``with`` statement.
 
-        First come, first served, whatever the modes: readers that come after a waiting writer wait behind it.
-        Inside, `lock.item` is the item as it was when the lock was taken. What is guaranteed under which
-        fault stands at `Lock`.
+        First come, first served, in every mode: readers that come after a waiting writer wait behind it.
+        Inside, `lock.item` is the item as it was when the lock was acquired. For the guarantees under faults see
+        `Lock`.
 
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            wait: how long to wait for our turn, in seconds or as a timedelta; 0 fails at once if
-                anybody is in the queue, ``math.inf`` waits for ever. 60 s unless set.
+            wait: how long to wait for the lock, in seconds or as a timedelta; 0 fails at once if
+                the queue is not empty, ``math.inf`` waits for ever. 60 s unless set.
             lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s
                 unless set.
-            heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or takes
-                one lease that is long enough.
-            shared: hold it together with all others who share it, and never beside one who does not. Writes of
-                the item are refused then, before any request. Who shares a lock cannot upgrade it; who has it
-                alone can `Lock.downgrade`.
-            permits: how many may hold it at once, a semaphore; all who use it at the same time must say the
-                same number. Above 1, writes of the item are refused as for `shared`. The same thread or task
-                asking again gets the same permit.
+            heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that
+                is long enough.
+            shared: hold the lock together with other shared holders, and never beside an exclusive one. Writes of
+                the item are refused then, before any request. A shared holder cannot upgrade; an exclusive holder
+                can `Lock.downgrade`.
+            permits: how many may hold it at once, a semaphore; all who use it at the same time must pass the same
+                number. Above 1, writes of the item are refused as for `shared`. If the same thread or task asks
+                again, it gets the same permit.
             owner: label for people of at most 256 bytes; host, process and thread unless given.
             on_lost: a plain function, called once with the reason, on a thread of its own, when loss is proven. If no
-                thread can be started, on the one that finds it out.
+                thread can be started, it runs on the thread that detects the loss.
             settings: instead of ``Meta.lock_settings``.
 
         Returns:
@@ -133,11 +133,11 @@ class LockableMixin(AwaitableMixin):
     ) -> Lock[Self]:
         """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
 
-        It conflicts with other ranges of that hash key where they overlap, also where no item is yet; ranges
-        that only touch do not. First come, first served: small ranges that come later wait behind a large
-        one. Inside, writes of items in the range are refused by DynamoDB once the lock is lost, and reads see
-        all that earlier holders wrote. Locks of single items, which `locked` takes, know nothing of ranges;
-        nor do writes of items that carry a `LockAttribute` of their own.
+        It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
+        not conflict. First come, first served: small ranges that come later wait behind a large range. Inside, writes
+        of items in the range are refused by DynamoDB once the lock is lost, and reads see everything that earlier
+        holders wrote. Locks of single items, which `locked` takes, ignore ranges; so do writes of items that carry a
+        `LockAttribute` of their own.
 
         The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a
         `NamedLock` it is a range of a name, and the bounds are numbers, strings, bytes or aware datetimes;
@@ -185,14 +185,14 @@ class LockableMixin(AwaitableMixin):
             **options: those of `locked`; `wait` is 0 unless given.
 
         Returns:
-            A context manager that yields the lock, held, or None if it was not our turn in time.
+            A context manager that yields the held lock, or None if it was not acquired in time.
 
         Raises:
             ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`. With
                 ``Meta.lock_table`` an absent item has a lock as well, and `lock.item` raises DoesNotExist.
             LockLost: on leaving, as `Lock.release`.
 
-        Cost: that of the lock; 1 refused write if somebody holds it.
+        Cost: that of the lock; 1 refused write if it is held.
         """
         chosen: dict[str, Any] = {"wait": 0, **options}
         return first_of([cls.locked(hash_key, range_key, **chosen)], (LockTimeout,))
@@ -203,17 +203,17 @@ class LockableMixin(AwaitableMixin):
     ) -> AbstractContextManager[Lock[Self] | None]:
         """Take the first of several locks that is free, skipping those that are not: for work queues.
 
-        Like SQL's ``SKIP LOCKED``: workers that are given the same list take different items. With a
+        Like SQL's ``SKIP LOCKED``: workers that pass the same list take different items. With a
         `LockAttribute`, items that do not exist (any more) are skipped as well; with ``Meta.lock_table`` their locks
-        are taken, and `lock.item` raises DoesNotExist. Whether the work is still to be done, `lock.item` says. A lock
-        that this thread or task holds already counts as free, and is taken again.
+        are taken, and `lock.item` raises DoesNotExist. Check `lock.item` to see whether the work is still to be done.
+        A lock that this thread or task holds already counts as free, and is taken again.
 
         Args:
             keys: hash keys, or pairs of hash and range key, in the order of preference.
             **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
 
         Returns:
-            A context manager that yields the lock, held, or None if none was free.
+            A context manager that yields the held lock, or None if none was free.
 
         Raises:
             ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
@@ -248,8 +248,8 @@ class LockableMixin(AwaitableMixin):
     def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:
         """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``.
 
-        The item is read by the request that takes the lock, and saved by the one that gives it back.
-        If the block raises, nothing is saved; of nested blocks each takes back its own changes only.
+        The request that takes the lock reads the item, and the request that releases it saves the item.
+        If the block raises, nothing is saved; each of nested blocks undoes its own changes only.
         All arguments are those of `locked`.
 
         Returns:
@@ -258,7 +258,7 @@ class LockableMixin(AwaitableMixin):
         Raises:
             LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
             LockLost: on leaving; nothing was saved.
-            OutcomeUnknown: on leaving; no answer tells whether it was saved.
+            OutcomeUnknown: on leaving; no response tells whether the item was saved.
             PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was
                 written through another instance in the block: `StaleVersion`.
 
@@ -271,7 +271,7 @@ class LockableMixin(AwaitableMixin):
 
     @classmethod
     def lock_state(cls, hash_key: Any, range_key: Any = None) -> LockState:
-        """Return who holds the lock of an item and who waits.
+        """Return the holders of the lock of an item, and the waiters.
 
         Args:
             hash_key: the item's hash key.
@@ -281,7 +281,7 @@ class LockableMixin(AwaitableMixin):
             A `LockState`; both tuples are empty when the lock is free, also if there is no such item.
 
         Raises:
-            LockingError: no answer came.
+            LockingError: no response came.
             ConfigurationError: wrong key, or no such table.
 
         Cost: 1 consistent read.
@@ -300,27 +300,26 @@ class LockableMixin(AwaitableMixin):
     ) -> bool:
         """Remove an entry from a queue by hand, whether its owner lives or not; or repair a broken lock document.
 
-        The owner's guarded writes are refused from then on; the next of its requests, at the latest its
-        next renewal, sets its `Lock.lost`. The ticket is needed so that nobody breaks a lock that has
-        changed hands since he looked.
+        The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets
+        its `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile.
 
-        With `force` a document that is broken (`LockState.unreadable`) is replaced by a sound one. Its next ticket is
-        above all that can be read in the broken one. Holders and waiters stay if their entries can be read; the others
-        are out, as after a deletion of the document. The values of the item stay, and so does the mark of a transaction
-        if it can be read; if it cannot, it is dropped, and with it what that transaction has not put in place yet.
+        With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
+        every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read; all
+        others lose their place, as after a deletion of the document. The values of the item stay, and so does a
+        readable mark of a transaction; an unreadable mark is dropped, with the writes that it has not finished yet.
 
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one. Without it: a range of that hash key.
             ticket: of the entry, from `lock_state`.
-            force: instead of the ticket: repair the document. One that is sound is left as it is.
+            force: instead of the ticket: repair the document. A sound document is left as it is.
 
         Returns:
-            Whether the entry was there and is gone now; with `force`, whether the document was broken.
+            Whether the entry was removed; with `force`, whether the document was broken.
 
         Raises:
             CorruptRow: the document is broken, and a ticket was given.
-            OutcomeUnknown: no answer came; look at the lock's state.
+            OutcomeUnknown: no response came; check the lock's state.
             ConfigurationError: neither a ticket nor `force` was given, or both. No request has been made.
 
         Cost: 1 read and 1 write.

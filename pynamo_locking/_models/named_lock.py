@@ -12,9 +12,9 @@ from pynamo_locking._models.own_table import OwnTable
 
 
 class NamedLock(OwnTable, LockableModel):
-    """A lock on a name, for whatever is not an item: a nightly job, a file, a call to a partner.
+    """A lock on a name, for anything that is not an item: a nightly job, a file, a call to a partner.
 
-    Subclass it with a table of its own; the rows in it are created and removed by themselves::
+    Subclass it with a table of its own; its rows are created and removed automatically::
 
         class Locks(NamedLock):
             class Meta:
@@ -24,8 +24,8 @@ class NamedLock(OwnTable, LockableModel):
         with Locks.locked("nightly-report", wait=0):
             ...
 
-    It keeps two holders of a name from overlapping. It does not keep a job from being done twice, by one holder
-    after the other: note what is done in an attribute of the row, and look at it under the lock.
+    It prevents two holders of a name from overlapping. It does not prevent two successive holders from doing a job
+    twice: note finished work in an attribute of the row, and check that under the lock.
 
     Nothing else should be stored in that table. A name whose row is an item of another program cannot be locked
     (`ConfigurationError`); that item stays as it is.
@@ -34,8 +34,7 @@ class NamedLock(OwnTable, LockableModel):
     A subclass may declare attributes of its own; they are read and saved under the lock like those of
     any lockable model.
 
-    A row that nobody has used for a day after its last lease is removed by DynamoDB's TTL. Nothing
-    depends on when that happens.
+    DynamoDB's TTL removes a row that was not used for a day after its last lease. Nothing depends on when that happens.
     """
 
     _lock_creates_item: ClassVar[bool] = True

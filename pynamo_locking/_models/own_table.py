@@ -17,7 +17,6 @@ from pynamo_locking._models import administration
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
-if TYPE_CHECKING:
     _Base = Model
 else:
     _Base = object
@@ -27,7 +26,7 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class OwnTable(_Base):
-    """Creates a table so that nobody has to think about it."""
+    """Creates a table with its billing mode and TTL."""
 
     @override
     @classmethod
@@ -41,11 +40,11 @@ class OwnTable(_Base):
         *,
         enable_ttl: bool = False,
     ) -> None:
-        """Create the table, billed on demand, with TTL enabled. Does nothing if that is so already.
+        """Create the table, billed on demand, with TTL enabled. Does nothing if such a table exists.
 
-        Safe to call twice, and from several processes at once. A table that is there already is compared before
-        anything is changed, and TTL is enabled for it only if it has no item: where other programs have items, those
-        that carry an attribute of that name would be deleted. If it is left off, a warning is logged.
+        Safe to call twice, and from several processes at once. An existing table is checked before anything is
+        changed, and its TTL is enabled only if it has no item: otherwise TTL would delete items of other programs
+        that have an attribute of that name. If TTL is left off, a warning is logged.
 
         Args:
             wait: until the table can be used. True here, since TTL cannot be enabled before.
@@ -53,16 +52,15 @@ class OwnTable(_Base):
             write_capacity_units: as there.
             billing_mode: as there; ``"PAY_PER_REQUEST"`` unless `Meta` or an argument says otherwise.
             ignore_update_ttl_errors: as there; also if TTL is enabled for another attribute.
-            enable_ttl: enable it for a table that is there already, whatever is in it.
+            enable_ttl: enable TTL for an existing table, whatever is in it.
 
         Raises:
             ConfigurationError: the table has other keys, or its TTL is enabled for another attribute; or the class has
                 no ``Meta.table_name``. Nothing was changed.
             TableError: DynamoDB refused a request.
 
-        Cost: 1 DescribeTable to find the table missing, a CreateTable, and what it takes to enable TTL. 1
-        DescribeTable more and 1 DescribeTimeToLive for a table that is there; if its TTL is off, 1 scan of a single
-        item.
+        Cost: 1 DescribeTable to find the table missing, a CreateTable, and the requests that enable TTL. 1
+        DescribeTable more and 1 DescribeTimeToLive for an existing table; if its TTL is off, 1 scan of a single item.
         """
         check_place(cls)
         if billing_mode is None and not hasattr(cls.Meta, "billing_mode") and read_capacity_units is None:
@@ -76,7 +74,7 @@ class OwnTable(_Base):
                 return
         except TableError as error:
             if answers.code_of(error.cause) != TABLE_EXISTS:
-                raise  # else another process was faster, and the table is as new as one of ours
+                raise  # else another process was faster, and the table is new
         administration.check_keys(cls, wait=wait)
         try:
             is_enabled = cls._has_ttl()
@@ -109,7 +107,7 @@ class OwnTable(_Base):
             if not cls._has_ttl():
                 super().update_ttl(ignore_update_ttl_errors=False)
         except (TableError, ConfigurationError) as error:
-            if not (ignore_update_ttl_errors or "already enabled" in str(error)):  # by another process
+            if not (ignore_update_ttl_errors or "already enabled" in str(error)):  # another process has enabled it
                 raise
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Where an item's lock is: in the item, in a row of its own, or nowhere."""
+"""The place of an item's lock: in the item, in a row of its own, or none."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._locks.held_entry import HeldEntry
 
-if TYPE_CHECKING:
     _Base = Model
 else:
     _Base = object
 
 
 class PlacedMixin(_Base):
-    """Finds the lock of an item, and our entry in it."""
+    """Finds the lock of an item, and the entry that this context holds in it."""
 
     _lock_creates_item: ClassVar[bool] = False
     #: In a tuple: PynamoDB takes every attribute object in a class for one of the model's.
@@ -45,14 +44,14 @@ class PlacedMixin(_Base):
     _reserved_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse attributes that would hide methods, before anybody relies on them."""
+        """Refuse attributes that would hide methods."""
         super().__init_subclass__(**options)
         if Model in cls.__mro__ and cls.__mro__.index(Model) < cls.__mro__.index(PlacedMixin):
             raise ConfigurationError(
                 f"{cls.__name__} names Model before the mixins of pynamo_locking, so their methods would not be used: "
                 f"write Model last, as in `class {cls.__name__}(VersionedMixin, Model)`."
             )
-        # All classes, also those whose attribute is hidden or hides: Python would not say which one wins.
+        # All base classes count, also those whose attribute another class hides.
         attributes = [
             (name, value) for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Attribute)
         ]
@@ -78,8 +77,6 @@ class PlacedMixin(_Base):
         keys.check_place(cls)
         return checked_settings(getattr(cls.Meta, "lock_settings", None))
 
-    # Where the lock is
-
     @classmethod
     def _lock_attribute(cls) -> LockAttribute | None:
         if "_found_lock_attribute" not in vars(cls):
@@ -100,7 +97,7 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _range_target(cls, hash_key: Any, settings: LockSettings) -> LockTarget[Self]:
-        """Return the lock of all items of a hash key; that of a name, for locks on names."""
+        """Return the lock of all items of a hash key; of a `NamedLock`, the lock of the name."""
         if cls._lock_creates_item:
             return cls._lock_target(hash_key, None, settings)
         key = keys.hash_key_of(cls, hash_key)
@@ -123,7 +120,7 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
-        """Read an item whose lock is elsewhere, and whose writes are transactions: see `together.settle`."""
+        """Read an item whose writes are transactions, since its lock is in another row: see `transactional_reads`."""
         sending = Sending(Policy(repeats=0))
         while True:
             try:
@@ -164,7 +161,7 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _row_of_key(cls, key: dict[str, Any]) -> LockRow | None:
-        """Return an item as one that can carry a mark; None if its model has no lock attribute."""
+        """Return the row of an item's embedded lock; None if its model has no lock attribute."""
         lock = cls._lock_attribute()
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
@@ -182,7 +179,7 @@ class PlacedMixin(_Base):
         return context.own_entry_of(self, row)
 
     def _range_entry(self) -> HeldEntry | None:
-        """Return our entry in a range of the hash key that this item lies in, if any."""
+        """Return the entry that this context holds in a range around this item, if any."""
         if self._range_keyname is None or held_entry.holds_nothing():
             return None
         return context.usable(self._held_range(*self._key_values()))
@@ -213,13 +210,13 @@ class PlacedMixin(_Base):
             if cls._range_keyname is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
             is_held = cls._held_range(hash_key, range_key) is not None
-        except ConfigurationError:  # a key that cannot be; let PynamoDB say so
+        except ConfigurationError:  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None
 
 
 def join_places(model: type[Model], row: LockRow) -> None:
-    """Refuse a row in another table that no transaction could include."""
+    """Refuse a lock table in another Region or on another host: no transaction could include both."""
     connection = model._get_connection().connection
     if (connection.host, connection.region) != (row.connection.host, row.connection.region):
         raise ConfigurationError(

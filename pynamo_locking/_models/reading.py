@@ -1,4 +1,4 @@
-"""Reads that do not show the placeholders of transactions, and can ask for what is committed."""
+"""Reads that hide the placeholders of transactions, and can require committed values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers, lock_document
-from pynamo_locking._items import keys
+from pynamo_locking._items import clauses, keys
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.placement import PlacedMixin
 
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from pynamodb.pagination import ResultIterator
 
 _R = TypeVar("_R", bound="ReadingMixin")
-
-
 _LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
 class ReadingMixin(PlacedMixin):
-    """What every mixin of this package does with reads.
+    """The reads of every mixin of this package.
 
-    A transaction of more than a hundred actions may make a placeholder for an item that it is going to create.
-    Nobody who reads through this package sees it: it is no item.
+    A transaction of more than a hundred actions may store a placeholder for an item that it is going to create.
+    Readers that use this package do not see placeholders.
     """
 
     @override
@@ -50,16 +48,17 @@ class ReadingMixin(PlacedMixin):
             range_key: the item's range key, if the model has one.
             consistent_read: as in PynamoDB.
             attributes_to_get: as in PynamoDB.
-            isolation: ``"read_committed"``: if a transaction has the item and is decided, what it wrote, even if that
-                is not in its place yet. ``"read_uncommitted"``: what a transaction intends, decided or not.
-                Both read consistently, and whole items. Without it: what is stored, which is a committed state of
-                the item, and for a moment after a commit may be the one before.
+            isolation: ``"read_committed"``: the committed item, even if the transaction that wrote it has not been
+                finished yet. ``"read_uncommitted"``: what a transaction intends, decided or not. Both read
+                consistently, and whole items. Without it: the stored item, which is a committed state; for a moment
+                after a commit it may be the previous one.
 
         Raises:
             DoesNotExist: there is no such item.
-            ConfigurationError: another isolation; `Transaction.get` has those.
+            ConfigurationError: any other isolation; `Transaction.get` has those.
 
-        Cost: 1 read; with `isolation` 1 more for the header if a transaction has the item, 1 write if it is decided.
+        Cost: 1 read; with `isolation` 1 more for the header if a transaction has marked the item, 1 write if it is
+        decided.
         """
         if isolation is not None:
             return cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
@@ -87,7 +86,7 @@ class ReadingMixin(PlacedMixin):
 
     @classmethod
     def _with_lock(cls, attributes_to_get: Any) -> Any:
-        """Return what to read: placeholders are known by their lock attribute."""
+        """Return the attributes to read, with the lock attribute, which shows placeholders."""
         lock = cls._lock_attribute()
         if attributes_to_get is None or lock is None or getattr(cls.Meta, "transaction_table", None) is None:
             return attributes_to_get
@@ -198,8 +197,7 @@ class ReadingMixin(PlacedMixin):
         if lock is None or getattr(cls.Meta, "transaction_table", None) is None:
             return condition
         path = Path([lock.attr_name, lock_document.TX, lock_document.INTENT, lock_document.GHOST])
-        no_ghost: Condition = path.does_not_exist()
-        return no_ghost if condition is None else condition & no_ghost
+        return clauses.both(condition, path.does_not_exist())
 
     @override
     def refresh(self, consistent_read: bool = False) -> None:

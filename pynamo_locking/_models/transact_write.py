@@ -40,32 +40,31 @@ class TransactWrite(PynamoTransactWrite):
 
     Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
 
-    * `save` takes `add_version_condition`, and `read` makes an item that is not written part of what is
-      checked.
+    * `save` takes `add_version_condition`, and `read` checks an item that is not written.
     * The `cancellation_reasons` of an error have the order in which the actions were added.
-    * A lost answer is resolved with the transaction's own token, which DynamoDB knows for ten minutes.
-      A transaction that is cancelled for another one's sake, or a limit's, is sent up to nine times, with
-      pauses of full jitter that last at most 9.1 s together.
+    * After a lost response the transaction is sent again with its token, which DynamoDB knows for ten minutes. If
+      DynamoDB cancels it because of another transaction or a limit, it is sent up to nine times, with pauses of full
+      jitter, at most 9.1 s in total.
     * It can be committed once. An empty one sends nothing.
     * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
 
-    All of these come when the ``with`` block ends. If the block raises, nothing is sent.
+    The errors below are raised when the ``with`` block ends. If the block raises, nothing is sent.
 
     Args:
         client_request_token: names the transaction, so that an application can repeat it within ten
-            minutes from the same copies of its items, outside of locks; a new one unless given.
+            minutes from the same copies of its items, outside locks; a new token unless given.
         **options: those of PynamoDB's class, above all `connection`.
 
     Raises:
-        StaleVersion: the stored version of an item is another one; also a `TransactWriteError`.
-        ItemLocked: somebody else holds the lock of an item; also a `TransactWriteError`.
-        LockLost: a lock of ours is gone; nothing was written.
-        Conflict: a condition of the caller's own failed; also a `TransactWriteError`.
+        StaleVersion: the stored version of an item differs; also a `TransactWriteError`.
+        ItemLocked: another owner holds the lock of an item; also a `TransactWriteError`.
+        LockLost: a held lock was lost; nothing was written.
+        Conflict: a condition of the caller failed; also a `TransactWriteError`.
         TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
-        OutcomeUnknown: no answer tells whether it was applied; also a `TransactWriteError`.
+        OutcomeUnknown: no response tells whether it was applied; also a `TransactWriteError`.
         TransactWriteError: DynamoDB refused the transaction for another reason.
-        ConfigurationError: it was committed before. Or it is more than a transaction can be: more than 100 actions, or
-            two for one item; also a `TransactWriteError`.
+        ConfigurationError: it was committed before. Or it has more than 100 actions, or two for one item; then also a
+            `TransactWriteError`.
 
     Cost: 1 transactional write, two write units for each KB of each action.
     """
@@ -90,7 +89,7 @@ class TransactWrite(PynamoTransactWrite):
             kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
             self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}))
             return
-        # A transaction of many items may have decided what is not stored yet.
+        # A transaction of many items may be committed, and its values not stored yet.
         condition &= guards.unmarked(lock.attr_name)
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
         kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -100,12 +99,12 @@ class TransactWrite(PynamoTransactWrite):
     def read(self, item: Model) -> None:
         """Check that an item is still the one that was read, without writing it.
 
-        Whoever decides by one item and writes another needs this: two such transactions could both be
-        right by what they read, and wrong together (write skew). An item that the transaction writes as
-        well, with its version, needs no check of its own.
+        A transaction that decides by one item and writes another needs this: two such transactions could each be
+        consistent with what they read, and together violate a rule (write skew). An item that the transaction
+        also writes, with its version, needs no extra check.
 
         Args:
-            item: an instance whose model has a version. One that was never stored is checked to be absent.
+            item: an instance whose model has a version. For a new instance, the item must be absent.
 
         Raises:
             ConfigurationError: the model has no version.
@@ -207,7 +206,7 @@ class TransactWrite(PynamoTransactWrite):
         self._assembly.actions[key] = action
 
     def _make_room(self, key: ItemKey, write: Write | None, needed: int = 1) -> None:
-        """Refuse what DynamoDB would refuse, before anything is noted anywhere."""
+        """Refuse an action that DynamoDB would refuse, before it is noted."""
         self._check_open()
         before = self._assembly.actions.get(key)
         if before is not None:
@@ -267,7 +266,7 @@ class TransactWrite(PynamoTransactWrite):
 
 
 def _check_replaces(before: TransactAction, write: Write | None, key: ItemKey) -> None:
-    """Refuse a second action on an item, unless it is a write with the check that the first one was."""
+    """Refuse a second action on an item, unless it is a checked write after a `read`."""
     is_read = before.write is not None and before.write.operation is CHECK
     if not (is_read and write is not None and write.part.is_checked):
         raise _invalid(
@@ -282,7 +281,7 @@ def _invalid(message: str, table: str) -> ConfigurationError:
 
 
 def _check_same_copy(before: TransactAction, write: Write) -> None:
-    """Refuse to read one state of an item and write another: one of the copies is old."""
+    """Refuse to read one state of an item and write another: one of the copies is stale."""
     if before.write is not None and before.write.part.before != write.part.before:
         raise knowledge.stale(
             write.item,

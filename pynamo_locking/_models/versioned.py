@@ -10,7 +10,7 @@ from typing_extensions import Self
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
-from pynamo_locking._items import versions
+from pynamo_locking._items import clauses, versions
 from pynamo_locking._models.batches import GuardedBatch
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._writes.writers import PlainWriter
@@ -35,13 +35,13 @@ class VersionedMixin(GuardedMixin):
             name = UnicodeAttribute()
             version = VersionAttribute()
 
-    `LockableModel` has all of this as well. Everything that PynamoDB does with a version stays as it is,
+    `LockableModel` includes this class. Everything that PynamoDB does with a version stays as it is,
     and in addition:
 
-    * a write that is refused says what is stored (`StaleVersion.current`), at no cost;
-    * a version only goes up, also with ``add_version_condition=False`` and with objects that carry a key alone;
-    * a write whose answer was lost is known again by its id, and an item that was deleted and created
-      again is not taken for the old one.
+    * a refused write returns the stored item (`StaleVersion.current`), at no cost;
+    * a version only goes up, also with ``add_version_condition=False`` and with instances that have only a key;
+    * a write whose response was lost is recognised by its id, and an item that was deleted and created again is not
+      mistaken for the old one.
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "touch", "guarded_batch"})
@@ -58,7 +58,7 @@ class VersionedMixin(GuardedMixin):
         create: bool = False,
         consistent_read: bool = True,
     ) -> Self:
-        """Read an item, change it, save it; again from the stored item if somebody else was faster.
+        """Read an item, change it, save it; retry with the stored item if another writer was faster.
 
         ``Account.modify("a-1", change=lambda account: account.add(10))``; with a model that has no range
         key, the function may be the second argument.
@@ -68,11 +68,11 @@ class VersionedMixin(GuardedMixin):
             range_key: the item's range key, if the model has one.
             change: gets the item and changes it in place. It may be called `attempts` times, each time
                 with a fresh item. What it returns is ignored; if it raises, nothing is written.
-            attempts: how often to try before giving up; 10 unless set. The second one follows at once, with
-                the item that the refusal brought; before each other one there is a pause of full jitter, up to
-                0.1 s, doubled each time, at most 2 s, and the item is read again.
-            condition: has to be true as well; if it is not, there is no other attempt.
-            create: begin with a new instance where there is no item; otherwise that is an error.
+            attempts: the maximum number of attempts; 10 unless set. The first retry is immediate, with the item that
+                came with the refusal. Later retries wait with full jitter, up to 0.1 s, doubled each time, at most
+                2 s, and read the item again.
+            condition: must be true as well; if it is not, there is no retry.
+            create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
 
         Returns:
@@ -80,12 +80,12 @@ class VersionedMixin(GuardedMixin):
 
         Raises:
             DoesNotExist: there is no such item, and `create` is False.
-            StaleVersion, ItemLocked, TransactionConflict: the last one, after as many attempts; the message says so.
+            StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says so.
             Conflict: the condition was not met.
-            OutcomeUnknown: no answer tells whether it was saved.
+            OutcomeUnknown: no response tells whether it was saved.
             ConfigurationError: the model has no version.
 
-        Cost: 1 read and 1 write; 1 write for a second attempt, and 1 read and 1 write for each other one.
+        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry.
         """
         if change is None and callable(range_key):
             range_key, change = None, range_key
@@ -109,8 +109,8 @@ class VersionedMixin(GuardedMixin):
     def _check_modify(cls, change: object, attempts: int) -> None:
         if versions.shape_of(cls).attribute is None:
             raise ConfigurationError(
-                f"{cls.__name__} has no version, so modify() could not tell whether somebody else wrote meanwhile: "
-                f"declare `version = VersionAttribute()`."
+                f"{cls.__name__} has no version, so modify() could not detect another writer: declare "
+                f"`version = VersionAttribute()`."
             )
         if not callable(change):
             raise ConfigurationError(f"modify() needs a function that changes the item: change={change!r}.")
@@ -128,7 +128,7 @@ class VersionedMixin(GuardedMixin):
 
     @classmethod
     def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
-        """Return the item that a first refusal brought: nothing is as fresh. After a pause it would be old."""
+        """Return the item that came with a first refusal: nothing is fresher. After a pause it would be stale."""
         is_first = attempt == 1 and isinstance(conflict, StaleVersion)
         return conflict.current if is_first else None
 
@@ -138,13 +138,13 @@ class VersionedMixin(GuardedMixin):
         return cls._read_or_create(hash_key, range_key, create=create)
 
     def touch(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
-        """Count the version up and change nothing else, so that everybody who has read the item must read again.
+        """Increment the version and change nothing else, so that every process that has read the item must reread it.
 
-        For whoever changes something that belongs to the item and is stored elsewhere.
+        Use it after a change of data that belongs to the item and is stored elsewhere.
 
         Args:
-            condition: has to be true as well.
-            add_version_condition: with False it counts whatever the stored version.
+            condition: must be true as well.
+            add_version_condition: with False it increments any stored version.
 
         Raises:
             StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`; also if there is no item.
@@ -154,17 +154,13 @@ class VersionedMixin(GuardedMixin):
         """
         if versions.shape_of(type(self)).attribute is None:
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could count up.")
-        is_there = self.get_attributes()[str(self._hash_keyname)].exists()
-        whole = is_there if condition is None else condition & is_there
-        (self._writer() or PlainWriter(self)).touch(whole, checks_version=add_version_condition)
+        exists = self.get_attributes()[str(self._hash_keyname)].exists()
+        writer = self._writer() or PlainWriter(self)
+        writer.touch(clauses.both(condition, exists), checks_version=add_version_condition)
 
     @classmethod
     def guarded_batch(
-        cls,
-        *,
-        transactions: bool = False,
-        workers: int = 8,
-        on_progress: Callable[[int, int], object] | None = None,
+        cls, *, transactions: bool = False, workers: int = 8, on_progress: Callable[[int, int], object] | None = None
     ) -> GuardedBatch[Self]:
         """Return a context in which to collect any number of saves and deletes, which keep their conditions.
 

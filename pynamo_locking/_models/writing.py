@@ -1,4 +1,4 @@
-"""The writes that DynamoDB refuses once the version has changed or the lock is lost, and reads that notice."""
+"""The guarded writes: DynamoDB refuses them once the version has changed or the lock is lost."""
 
 from __future__ import annotations
 
@@ -28,32 +28,27 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M", bound="GuardedMixin")
 
-
-#: Where an instance that is being written keeps the entry under which it is.
+#: Where an instance that is being written keeps the held entry.
 _WRITES_UNDER: Final = "_pynamo_locking_writes_under"
 
 
 class _Unguarded(BatchWrite[_M]):
     @override
     def save(self, put_item: _M) -> None:
-        knowledge.forget(put_item)  # what is stored then has no write id
+        knowledge.forget(put_item)  # the stored item will have no write id
         lock = put_item._lock_attribute()
         if put_item._lock_creates_item and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
-            lock.__set__(put_item, LockState(raw={}))  # by which the row is known
+            lock.__set__(put_item, LockState(raw={}))  # which identifies the row
         super().save(put_item)
 
 
 class GuardedMixin(ReadingMixin):
-    """What every mixin of this package does with reads and writes.
-
-    Each part (version, lock, expiry) is there if the model has it. A model without any of them is read and
-    written as PynamoDB does.
-    """
+    """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
 
     _hides_expired: ClassVar[bool] = False
 
     def _writer(self) -> PlainWriter | None:
-        """Return how this item is written, and note the entry under which it is going to be; None: as PynamoDB does."""
+        """Return the writer of this item, and note its held entry; None if PynamoDB writes the item."""
         writer = self._find_writer()
         vars(self).pop(_WRITES_UNDER, None)
         if (own := getattr(writer, "own", None)) is not None:
@@ -61,7 +56,7 @@ class GuardedMixin(ReadingMixin):
         return writer
 
     def _was_written(self) -> None:
-        """Make the other instances of the item under the same lock old. See `Copies`."""
+        """Mark other instances of the item under the same lock as stale. See `Copies`."""
         own: HeldEntry | None = vars(self).pop(_WRITES_UNDER, None)
         if own is not None:
             own.copies.note_write(self)
@@ -79,7 +74,7 @@ class GuardedMixin(ReadingMixin):
         return PlainWriter(self) if has_parts else None
 
     def _own_entries_elsewhere(self) -> list[HeldEntry]:
-        """Return those of its own lock and of a range in which it lies: both may be lost, and have to be checked."""
+        """Return the held entries of its own lock and of a range around it: the write must check both."""
         if not self._may_be_held_elsewhere():
             return []
         own, around = self._own_entry(self._lock_row_of_item()), self._range_entry()
@@ -88,39 +83,33 @@ class GuardedMixin(ReadingMixin):
     def _kept(
         self,
         condition: Condition | None,
-        actions: Sequence[Action] | None = None,  # noqa: ARG002 - for those who override it
+        actions: Sequence[Action] | None = None,  # noqa: ARG002 - for subclasses
     ) -> Condition | None:
-        """Return the condition of a save or an update in a transaction, with what has to stay as it is stored.
-
-        Raises:
-            ConfigurationError: it cannot be written in this way.
-        """
+        """Return the condition of a save or an update in a transaction. Subclasses add to it, or refuse the write."""
         return condition
-
-    # Guarded writes
 
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
         """Save the item, guarded by its version and its lock. See PynamoDB's `Model.save`.
 
-        A save whose answer was lost is recognised by its write id, in an item that has them.
+        A save whose response was lost is recognised by its write id, in an item that has them.
 
         Args:
-            condition: has to be true as well.
+            condition: must be true as well.
             add_version_condition: with False the item is overwritten whatever its version; the stored
                 version still goes up by one, never back.
 
         Returns:
-            DynamoDB's response; where its answer was lost, the stored item under ``"Attributes"``. Empty
-            where the write was a transaction.
+            DynamoDB's response; if it was lost, the stored item under ``"Attributes"``. Empty if the write was a
+            transaction.
 
         Raises:
-            StaleVersion: the stored version is another one, nothing was written; also a `PutError`.
-            ItemLocked: somebody else holds the item's embedded lock; also a `PutError`.
-            LockLost: we held the lock and lost it; nothing was written.
+            StaleVersion: the stored version differs, nothing was written; also a `PutError`.
+            ItemLocked: another owner holds the item's embedded lock; also a `PutError`.
+            LockLost: this context held the lock and lost it; nothing was written.
             Conflict: the caller's condition failed; also a `PutError`.
             TransactionConflict: transactions kept the item busy; also a `PutError`.
-            OutcomeUnknown: no answer tells whether it was written; also a `PutError`.
+            OutcomeUnknown: no response tells whether it was written; also a `PutError`.
             PutError: DynamoDB refused the write for another reason.
 
         Cost: 1 write, no read, also when it is refused. With the lock in a row of its own: 1 transaction
@@ -134,24 +123,20 @@ class GuardedMixin(ReadingMixin):
 
     @override
     def update(
-        self,
-        actions: list[Action],
-        condition: Condition | None = None,
-        *,
-        add_version_condition: bool = True,
+        self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> Any:
         """Update the item, guarded by its version and its lock. See PynamoDB's `Model.update`.
 
         The list of actions is not changed. Errors are those of `save`, as `UpdateError`.
 
-        With ``add_version_condition=False`` and actions that count (`add`, `append`, `increment`) a
-        second copy would count twice. Such an update of an item with write ids is therefore sent once
-        only: where its answer is lost, the item is read, and either shows the write, or the outcome is unknown.
+        With ``add_version_condition=False`` and incrementing actions (`add`, `append`, `increment`) a second copy
+        would increment twice. Such an update of an item with write ids is therefore sent only once: if its response is
+        lost, the item is read, and either shows the write, or the outcome is unknown.
 
         Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
-        (`StaleVersion`, nothing is sent) until it is read again: its copy here may lack that update. The same holds
-        where the lock is in a row of its own and the read after the transaction got no answer: a warning is logged
-        then, and the copy keeps its old attributes.
+        (`StaleVersion`, nothing is sent) until it is read again: the instance may lack that update. The same holds if
+        the lock is in a row of its own and the read after the transaction got no response: a warning is logged then,
+        and the instance keeps its old attributes.
 
         Cost: 1 write. With the lock in a row of its own: 1 transaction and 1 read inside the lock.
         """
@@ -164,11 +149,11 @@ class GuardedMixin(ReadingMixin):
     def delete(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> Any:
         """Delete the item, guarded by its version and its lock. See PynamoDB's `Model.delete`.
 
-        An embedded lock goes with its item: everybody who waits for it gets `ItemNotFound`. Errors are
+        An embedded lock is deleted with its item: all waiters get `ItemNotFound`. Errors are
         those of `save`, as `DeleteError`.
 
-        A delete that had to be sent again and then finds no item counts as done, whoever it was: the item
-        in the version that was read is gone. To find out *who* deletes it, mark the item by an update first.
+        A delete that had to be sent again and then finds no item succeeds, even if another writer deleted it: the
+        item in the version that was read is gone. To find out *who* deletes it, mark the item by an update first.
 
         Cost: 1 write. With the lock in a row of its own: 1 transaction inside the lock.
         """
@@ -181,10 +166,10 @@ class GuardedMixin(ReadingMixin):
     def refresh(self, consistent_read: bool = False) -> None:
         """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
 
-        A copy that was read under a lock since lost or released starts afresh. One that was made old by a write of
-        another instance under the same lock can be saved again.
+        Afterwards, an instance that was read under a lock since lost or released no longer belongs to that lock, and
+        an instance that is stale after a write of another instance under the same lock can be saved again.
         """
-        vars(self).pop(_WRITES_UNDER, None)  # of a write that failed
+        vars(self).pop(_WRITES_UNDER, None)  # left by a failed write
         own: HeldEntry | None = vars(self).get(context.OWN_ENTRY)
         if own is not None and not own.possession.is_held:
             del vars(self)[context.OWN_ENTRY]
@@ -202,12 +187,12 @@ class GuardedMixin(ReadingMixin):
     @override
     @classmethod
     def batch_write(cls, auto_commit: bool = True, *, unguarded: bool = False) -> BatchWrite[Self]:
-        """Write many items without any condition, which has to be asked for by name. See `guarded_batch`.
+        """Write many items without any condition, if `unguarded` is set. See `guarded_batch`.
 
         Args:
             auto_commit: see PynamoDB's `Model.batch_write`.
             unguarded: must be True if the model has a version or a lock: a BatchWriteItem has no conditions,
-                so it overwrites newer versions, locks, and the items that others hold.
+                so it overwrites newer versions, locks, and items that are locked.
 
         Raises:
             ConfigurationError: without ``unguarded=True``.
@@ -219,7 +204,7 @@ class GuardedMixin(ReadingMixin):
             )
         return _Unguarded(cls, auto_commit)
 
-    # PynamoDB's own TransactWrite asks for these
+    # PynamoDB's own TransactWrite calls these
 
     def _writer_without_row(self) -> PlainWriter | None:
         writer = self._writer()
@@ -233,8 +218,8 @@ class GuardedMixin(ReadingMixin):
     def _handed_out(
         self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
     ) -> dict[str, Any]:
-        """Return a request that somebody else will send, and who will call `update_local_version_attribute`."""
-        if write.operation is not DELETE:  # of which PynamoDB tells nobody
+        """Return a request that PynamoDB will send, before it calls `update_local_version_attribute`."""
+        if write.operation is not DELETE:  # for which PynamoDB makes no such call
             knowledge.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
         del kwargs["ReturnValuesOnConditionCheckFailure"]
         if return_values_on_condition_failure is not None:
@@ -285,7 +270,7 @@ class GuardedMixin(ReadingMixin):
             )
         write = writer.plan_delete(condition, checks_version=add_version_condition)
         if isinstance(writer, InsideWriter) and writer.own is not None:
-            writer.own.expect_delete(expected=True)  # whenever that is sent; nobody tells us
+            writer.own.expect_delete(expected=True)  # PynamoDB does not report when it sends the delete
         return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
 
     @override
@@ -301,11 +286,9 @@ class GuardedMixin(ReadingMixin):
 
     @override
     def deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
-        """Load what DynamoDB has stored, which is the answer to an update. See PynamoDB's `Model.deserialize`."""
+        """Load the response to an update. See PynamoDB's `Model.deserialize`."""
         super().deserialize(attribute_values)
         self._was_written()
-
-    # What came from DynamoDB brings its write id along
 
     @override
     @classmethod

@@ -1,4 +1,4 @@
-"""Chooses the path of a commit, and takes it."""
+"""Chooses the path of a commit, and commits on it."""
 
 from __future__ import annotations
 
@@ -38,19 +38,11 @@ KEY_TTL_S: Final = 24 * 3600
 
 
 class Committing:
-    """The commit of some items.
-
-    Args:
-        members: all of the transaction, in any order.
-        options: how.
-
-    Attributes:
-        path: the one that it takes; empty before.
-    """
+    """The commit of the items of one transaction. `path` names its path, and is empty until `run`."""
 
     def __init__(self, members: Sequence[Member], options: TransactionOptions) -> None:
-        taking_part = [member for member in members if member.write is not None or member.is_read]
-        self._members = sorted(taking_part, key=lambda member: repr(member.identity))
+        used = [member for member in members if member.write is not None or member.is_read]
+        self._members = sorted(used, key=lambda member: repr(member.identity))
         self._options = options
         self._long: LongCommit | None = None
         self._assembly: Assembly | None = None
@@ -58,15 +50,11 @@ class Committing:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is known to be committed, although what came afterwards was interrupted."""
+        """Whether the transaction is known to be committed, even if the work after the decision was interrupted."""
         return self._long is not None and self._long.is_decided
 
     def plan(self) -> Plan:
-        """Return which path it will take.
-
-        Raises:
-            ConfigurationError: too many items cannot carry a mark, or there is no table of transactions.
-        """
+        """Return the path and its cost; refuse a commit for which no path is possible."""
         try:
             extra = self._extra_actions()
             is_long = len(self._members) + extra > limits.MOST_ACTIONS
@@ -97,8 +85,8 @@ class Committing:
         if len(places) > 1:
             named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
             raise ConfigurationError(
-                f"the items of a transaction, and its TransactionTable, have to be in one Region and on one host: "
-                f"they are in {named}."
+                f"the items of a transaction and its TransactionTable must be in one Region and on one host: they are "
+                f"in {named}."
             )
 
     def _extra_actions(self) -> int:
@@ -108,12 +96,7 @@ class Committing:
         return len(locked_rows) + (self._options.idempotency_key is not None)
 
     def run(self) -> bool:
-        """Commit; tell whether it was committed before, under the same idempotency key.
-
-        Raises:
-            Conflict: in one of its kinds; nothing was written.
-            OutcomeUnknown: nothing tells whether it was committed.
-        """
+        """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
         plan = self.plan()
         self.path = plan.path.value
         try:
@@ -128,7 +111,7 @@ class Committing:
         except (Conflict, OutcomeUnknown, TransactWriteError) as error:
             found = self._found_key()
             if found is None:
-                if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # of which the write itself has told
+                if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # a single write reports itself
                     reports.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
                 raise
             if found == self._options.id:
@@ -137,7 +120,7 @@ class Committing:
         return False
 
     def _note_commit(self) -> None:
-        """It was committed, although no answer said so: make the instances what they are now."""
+        """Update the instances: the key shows that the transaction was committed, although the response was lost."""
         if self._long is not None:
             self._long.conclude()
         elif self._assembly is not None:
@@ -148,7 +131,7 @@ class Committing:
         try:
             validate(self._members, resolver, is_snapshot=True)
         except (StillPending, Unavailable) as reason:
-            raise also(TransactionConflict, TransactWriteError)(f"{reason}. Trying again is safe.") from reason
+            raise also(TransactionConflict, TransactWriteError)(f"{reason}. A retry is safe.") from reason
 
     def _write_one(self) -> None:
         [member] = self._members
@@ -177,7 +160,7 @@ class Committing:
         assembly.note_commit()
 
     def _connection(self) -> Connection:
-        if not self._members:  # only the key
+        if not self._members:  # only the idempotency key is written
             assert self._options.header_table is not None  # noqa: S101 - `plan` checks it
             return self._options.header_table.connection
         connection: Connection = self._members[0].item._get_connection().connection
@@ -190,21 +173,16 @@ class Committing:
         except CannotBeStaged as error:
             raise _too_large(error) from error
 
-    # Idempotency keys
-
     def _key_action(self) -> list[TransactAction]:
-        """Return the action that notes the idempotency key, once."""
+        """Return the action that stores the idempotency key, and fails if the key is stored."""
         header_table, key = self._options.header_table, self._options.idempotency_key
         if header_table is None or key is None:
             return []
-        return [
-            TransactAction(
-                header_requests.once(header_table, _row_of_key(key), {"id": {"S": self._options.id}}, KEY_TTL_S)
-            )
-        ]
+        content = {"id": {"S": self._options.id}}
+        return [TransactAction(header_requests.once(header_table, _row_of_key(key), content, KEY_TTL_S))]
 
     def _found_key(self) -> str | None:
-        """Return which transaction has left the idempotency key: an earlier one, or this one."""
+        """Return the id of the transaction that stored the idempotency key: an earlier one, or this one."""
         header_table, key = self._options.header_table, self._options.idempotency_key
         if header_table is None or key is None:
             return None
@@ -230,7 +208,7 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
     row, write = member.row, member.write
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
-    is_counted = member.writer is not None and member.writer.is_locked  # in the lock, which refuses a second copy
+    is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
     size = images.size_of(after)
     return MemberFacts(
         is_write=write is not None,
@@ -246,7 +224,7 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
 
 
 def _intent_size(member: Member, after: Image) -> int:
-    """Return about what a mark will have to say."""
+    """Return the approximate size of what a mark will say."""
     if not after:
         return 0
     set_, removed = images.difference(member.stored, after, keys=member.key)

@@ -1,4 +1,4 @@
-"""Completes transactions whose process has died: their participant rows tell where the marks are."""
+"""Completes transactions whose process has died; their participant rows name the marked items."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
 
-#: Between two looks at a header that is waited for.
+#: The longest pause between two reads of a pending header.
 _LOOK_AGAIN_S: Final = 0.5
 
 
 class Completed(NamedTuple):
-    """What became of a transaction, and how many marks of it were found."""
+    """The final state of a transaction, and how many of its marks were found."""
 
     state: State
     marked: int
 
 
 def decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Header | None:
-    """Return a header once it is decided; abort it if it may be."""
+    """Return a header once it is decided; abort the transaction as soon as that is allowed."""
     meeting: Meeting | None = None
     while True:
         header = persistently(lambda: header_requests.read(header_table, header_id))
@@ -46,7 +46,7 @@ def decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Header
 
 
 def complete(header_table: HeaderTable, header: Header) -> Completed:
-    """Take all marks of a decided transaction off their items."""
+    """Finish or drop all marks of a decided transaction."""
     spilled, count, marked = list[str](), 0, 0
     for row, spill in participants(header_table, header):
         if spill:
@@ -59,14 +59,14 @@ def complete(header_table: HeaderTable, header: Header) -> Completed:
             if fate(header) is not Fate.FINISH:
                 mark_requests.drop(row, mark)
             elif not mark_requests.finish(header_table, row, mark) and _mark_in(row) == mark:
-                raise stuck(row, mark, Fate.FINISH)  # as finished, the next reader would drop it
+                raise stuck(row, mark, Fate.FINISH)  # if the header said finished, the next reader would drop the mark
         if spill:
             spilled.append(spill)
     if header.state is State.COMMITTED and count < max(1, header.items):
         raise LockingError(
             f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
-            f"days), or name {count} items of {header.items}, so it is not known whether all are finished: each is, "
-            f"by its next reader or writer."
+            f"days), or name {count} items of {header.items}, so it is not known whether all are finished: the next "
+            f"reader or writer of each item finishes it."
         )
     if header.state is State.COMMITTED:
         header = header_requests.finish(header_table, header.id)
@@ -78,19 +78,15 @@ def complete(header_table: HeaderTable, header: Header) -> Completed:
 
 
 def _mark_in(row: LockRow) -> Mark | None:
-    """Return the mark in a row that only a table of transactions names: no more of it than the lock is read."""
+    """Return the mark in a row that a table of transactions names; only the lock document is read."""
     return lock_document.trusted(row, persistently(lambda: lock_requests.look_at_document(row))).mark
 
 
 def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[LockRow, str]]:
-    """Yield the items that may carry a mark of a transaction, and the row of what did not fit into it.
+    """Yield the items that may carry a mark of a transaction, and the row with the changes that did not fit into it.
 
-    The rows that name them were written one after the other, before any mark, so the first that is gone is the end. If
-    some have expired, marks of an aborted transaction may be left; they are dropped by their next reader or writer,
-    also when the header has expired.
-
-    Raises:
-        CorruptRow: such a row is broken.
+    The participant rows were written one after another, before any mark, so the first missing row is the end. If rows
+    have expired, marks of an aborted transaction may remain; the next reader or writer of the item drops them.
     """
     for number in range(header.rows):
         name = header_requests.row_of_participants(header.id, number)
@@ -103,8 +99,7 @@ def participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[Lo
 
 
 def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
-    table, spill = stored["table"]["S"], stored["spill"]["S"] if "spill" in stored else ""
-    key = stored["key"]["M"]
+    table, key = stored["table"]["S"], stored["key"]["M"]
     row = LockRow(
         connection=header_table.connection,
         table=table,
@@ -115,15 +110,11 @@ def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, st
         may_create=False,
         given_name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
     )
-    return row, spill
+    return row, stored["spill"]["S"] if "spill" in stored else ""
 
 
 def is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bool]) -> bool:
-    """Watch a pending transaction for a sign of life, for a lease at most; not any more when it is over.
-
-    Raises:
-        LockingError: its lease is longer than a day, which a sweep does not watch.
-    """
+    """Watch a pending transaction for a renewal, for one lease at most, and only until the sweep `is_over`."""
     meeting = meet(None, header, runtime.current.monotonic())
     while reason_now(header, meeting) is None:
         if header.lease > LONGEST_LEASE_S:

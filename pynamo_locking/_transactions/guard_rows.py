@@ -1,8 +1,8 @@
-"""What a guard says of the items that transactions have created and deleted under its hash key.
+"""The guard of a hash key names the items that transactions have created and deleted under it.
 
-A guard may show a transaction whose items no query finds yet: see `together.settle`. Each transaction names its items
-in an attribute of its own. A transaction that has settled what others have named can therefore remove their attributes,
-without a condition; one that was removed never comes again.
+A guard may show a transaction whose items no query finds yet: see `transactional_reads.settle`. Each transaction names
+its items in an attribute of its own. A transaction that has settled the items that earlier transactions named can
+therefore remove their attributes without a condition: a removed attribute never comes back.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ if TYPE_CHECKING:
     from pynamo_locking._models.writing import GuardedMixin
     from pynamo_locking._transactions.member import Member
 
-#: The attributes begin like this, and end in the id of the transaction.
+#: The names of these attributes: this prefix, and the id of the transaction.
 _NAMED: Final = "touched#"
 
-
-#: So many transactions may have named something before it is settled and removed.
+#: With more named transactions than this, the next one settles and removes their names.
 _MOST_NAMED: Final = 8
 
-
-#: So much may be named by one transaction, and by all before it is removed, in bytes: a guard has to fit into 400 KB.
+#: The size limit of the names of one transaction, and of all earlier ones, in bytes: a guard must fit into 400 KB.
 _MOST_BYTES: Final = 120_000
-
 
 #: What to do about a broken guard.
 ADVICE: Final = "Remove that attribute when no process writes under its hash key."
@@ -45,32 +42,22 @@ ADVICE: Final = "Remove that attribute when no process writes under its hash key
 
 @dataclass
 class Counted:
-    """What a guard was told of.
-
-    Attributes:
-        model: of the items.
-        hash_key: of the items.
-        keys: of the items, by their identity.
-    """
+    """The items, of one model and hash key, that a transaction has counted in their guard; keys by identity."""
 
     model: type[GuardedMixin]
     hash_key: Image
     keys: dict[Any, Image] = field(default_factory=dict)
 
     def names(self, chosen: Container[Any] | None) -> list[Image]:
-        """Return what is left of the keys of those items without the hash key; of all unless some are chosen."""
+        """Return the keys of these items without their hash key; of all items unless some are chosen."""
         keys = [key for identity, key in self.keys.items() if chosen is None or identity in chosen]
         return [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
 
 
 def named_in(guard: Member) -> dict[str, list[Image]]:
-    """Return what transactions have named in a guard, by attribute.
-
-    Raises:
-        CorruptRow: it is broken.
-    """
-    what, advice = f"the guard {plain(guard.key)} in {guard.table!r}", ADVICE
-    return flaws.read(_named, _attributes(guard.stored), what, table=guard.table, key=guard.key, advice=advice)
+    """Return the item keys that transactions have named in a guard, by attribute; `CorruptRow` if it is broken."""
+    what = f"the guard {plain(guard.key)} in {guard.table!r}"
+    return flaws.read(_named, _attributes(guard.stored), what, table=guard.table, key=guard.key, advice=ADVICE)
 
 
 def _named(stored: Mapping[str, Any]) -> dict[str, list[Image]]:
@@ -82,7 +69,7 @@ def _attributes(guard: Image) -> Image:
 
 
 def is_full(guard: Image) -> bool:
-    """Tell whether what others have named has to be removed."""
+    """Tell whether a transaction must remove what earlier transactions have named."""
     others = _attributes(guard)
     return len(others) > _MOST_NAMED or (bool(others) and size_of(others) > _MOST_BYTES)
 
@@ -97,11 +84,7 @@ def _stored(names: Sequence[Image]) -> dict[str, Any]:
 
 
 def naming(transaction_id: str, names: Sequence[Image]) -> Action:
-    """Return the action by which a transaction names its items.
-
-    Raises:
-        ConfigurationError: they are too many.
-    """
+    """Return the action by which a transaction names its items; `ConfigurationError` if there are too many."""
     if not has_room(names):
         raise too_many()
     action: Action = Path([_NAMED + transaction_id]).set(Stored(_stored(names)))
@@ -109,7 +92,7 @@ def naming(transaction_id: str, names: Sequence[Image]) -> Action:
 
 
 def forgetting(guard: Image) -> list[Action]:
-    """Return the actions that remove what others have named, once it is settled."""
+    """Return the actions that remove what earlier transactions have named, once it is settled."""
     return [Path([name]).remove() for name in _attributes(guard)]
 
 

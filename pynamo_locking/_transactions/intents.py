@@ -1,4 +1,4 @@
-"""What a marked item will be, worked out before the transaction is decided: afterwards nobody may refuse it."""
+"""Works out what a marked item will be before the transaction is decided: after that DynamoDB must not refuse it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._writes.write import Write
 
-#: More attributes than that in one mark could make the expression that finishes it longer than DynamoDB's 4 KB.
+#: With more changed attributes in a mark, the expression that finishes it could exceed DynamoDB's 4 KB.
 MOST_CHANGES: Final = 240
 
 
 def intent_of(member: Member) -> tuple[str, Image, list[str]]:
-    """Return what a mark has to say, so that anybody can finish the write: what it is, sets and removes.
+    """Return what a mark must say so that any process can finish the write: its operation, its sets, its removals.
 
     Raises:
-        TransactWriteError, ConfigurationError: DynamoDB would refuse it.
-        StaleVersion: the stored item, which has to be known for it, is another one.
+        TransactWriteError, ConfigurationError: DynamoDB would refuse the write.
+        StaleVersion: the stored item had to be read, and is not in the known version.
     """
     assert member.write is not None  # noqa: S101 - only writes are marked
     write = member.final()
@@ -50,7 +50,7 @@ def intent_of(member: Member) -> tuple[str, Image, list[str]]:
 
 
 def _least_base(member: Member) -> Image | None:
-    """Return what the expression of a save needs of the stored item: its version."""
+    """Return the part of the stored item that the expression of a save needs: its version."""
     if member.before.version is None:
         return None
     attribute = versions.shape_of(member.model).attribute
@@ -59,7 +59,7 @@ def _least_base(member: Member) -> Image | None:
 
 
 def _check(member: Member, write: Write, after: Image, changes: int) -> None:
-    """Refuse what DynamoDB would refuse only when the transaction is decided already."""
+    """Refuse an item that DynamoDB would refuse only after the decision."""
     found = problems(after, images.key_rules(member.model))
     if changes > MOST_CHANGES:
         found = [*found, f"it changes {changes} attributes, and {MOST_CHANGES} fit into a mark"]

@@ -1,12 +1,12 @@
 """Commits more items than a native transaction holds: header, marks, one decision, finish.
 
-1. The header, *pending*, is acknowledged before anything else.
-2. All items but the direct ones get a mark, which says what they will be. Their values stay as they are.
-3. One native transaction turns the header, and writes the direct items. This decides.
-4. The marked items are finished, by whoever comes first.
+1. DynamoDB acknowledges the *pending* header before anything else is sent.
+2. Every item except the direct ones gets a mark, which says what the item will be. Its values stay as they are.
+3. One native transaction changes the header to *committed* and writes the direct items. This is the decision.
+4. This process, or the next reader or writer of a marked item, finishes it.
 
-Whatever fails before the third step, and whoever dies, the header is turned to *aborted* by a
-compare-and-set, and the marks are dropped. Source: /docs/explanation/transactions.md has the argument.
+If anything fails or the process dies before step 3, a compare-and-set changes the header to *aborted*, and the marks
+are dropped. /docs/explanation/transactions.md has the argument.
 """
 
 from __future__ import annotations
@@ -47,17 +47,7 @@ logger = logging.getLogger("pynamo_locking")
 
 
 class LongCommit:
-    """One commit of the long path.
-
-    Args:
-        members: the items, in the order of their keys.
-        plan: which of them are direct, staged, checked, validated.
-        options: of the transaction.
-        extra: more actions of the decision.
-
-    Attributes:
-        is_decided: whether it is known to be committed.
-    """
+    """One commit of the long path; `extra` are more actions of its decision."""
 
     def __init__(
         self, members: Sequence[Member], plan: Plan, options: TransactionOptions, extra: Sequence[TransactAction]
@@ -82,13 +72,7 @@ class LongCommit:
         self._marker = Marker(self._header, options.deadline, self.pulse, lambda: self._failure is not None)
 
     def run(self) -> None:
-        """Commit, or leave nothing behind.
-
-        Raises:
-            Conflict: in one of its kinds; nothing was written.
-            TransactionAborted: somebody else aborted it; nothing was written.
-            OutcomeUnknown: the header could not be reached after the decision was sent.
-        """
+        """Commit, or leave nothing behind; `OutcomeUnknown` if the header cannot be reached after the decision."""
         self._marked = self._plan_marks()
         self._header = replace(self._header, items=len(self._marked), rows=self._plan.rows)
         self._renewed = runtime.current.monotonic()
@@ -111,7 +95,7 @@ class LongCommit:
             raise interrupt
 
     def conclude(self) -> None:
-        """It is committed: make the instances, and the marked items, what they are to be."""
+        """Finish the instances and the marked items of the committed transaction."""
         self.is_decided = True
         self._note_commit()
         self._finish()
@@ -119,7 +103,7 @@ class LongCommit:
     # Before the decision
 
     def _plan_marks(self) -> list[Marked]:
-        """Work out all marks. Whatever cannot be stored is refused here, before anything is sent."""
+        """Work out all marks, and refuse what cannot be stored before anything is sent."""
         id_, staged, name = self._header.id, set(self._plan.staged), header_requests.row_of_changes
         with isolation.for_commit():
             return [
@@ -128,7 +112,7 @@ class LongCommit:
             ]
 
     def _write_rows(self) -> None:
-        """Keep what is needed to find the marks, and what did not fit into them, before the first mark."""
+        """Store, before the first mark, the keys of the marked items and the changes that did not fit into marks."""
         for one in self._marked:
             if one.mark.spill:
                 self.pulse()
@@ -144,11 +128,7 @@ class LongCommit:
             )
 
     def pulse(self) -> None:
-        """Renew the lease of the header if it is time to.
-
-        Raises:
-            TransactionAborted: it is not pending any more.
-        """
+        """Renew the lease of the header if a renewal is due; `TransactionAborted` if the header is not pending."""
         with self._renewing:
             now = runtime.current.monotonic()
             if now < next_renewal(self._renewed, self._header.lease):
@@ -161,13 +141,13 @@ class LongCommit:
 
     def _aborted(self, stored: Header) -> TransactionAborted:
         return also(TransactionAborted, TransactWriteError)(
-            f"the transaction {self._header.id} was aborted by somebody else ({plain(stored.by or 'expired')}); "
+            f"the transaction {self._header.id} was aborted by another process ({plain(stored.by or 'expired')}); "
             f"nothing was written. Run it again from the start.",
             by=stored.by or "expired",
         )
 
     def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None] | None = None) -> None:
-        """Do jobs in parallel; after the first failure no other one begins, and all have ended."""
+        """Run jobs in parallel; after the first failure start no further job, wait for the others, and raise it."""
 
         def guarded(job: Callable[[], object]) -> None:
             if self._failure is None:
@@ -218,11 +198,7 @@ class LongCommit:
                 self._assembly.actions[i] = one.decided_by()
 
     def _give_up(self, error: BaseException) -> bool:
-        """Abort, unless the decision got through; tell whether it did.
-
-        Raises:
-            OutcomeUnknown, TransactionAborted: where that says more than the error.
-        """
+        """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
         try:
             stored = header_requests.abort(self._header_table, self._header.id, "itself")
         except Unavailable as silence:
@@ -243,19 +219,19 @@ class LongCommit:
 
     def _given_up(self, error: Exception) -> TransactionConflict:
         return also(TransactionConflict, TransactWriteError)(
-            f"the transaction {self._header.id} was given up: {error}. Nothing was written, and trying again is safe."
+            f"the transaction {self._header.id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
     def _unknown(self, silence: Unavailable) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self._header.id} may or may not have been committed: its header could not be reached "
-            f"({silence}). All or nothing of it will be seen. outcome() tells which, later.",
+            f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
             write_id=self._header.id,
             cause=silence.cause,
         )
 
     def _drop_marks(self) -> None:
-        """Take our marks off again; what is left is taken off by whoever meets it."""
+        """Drop the marks of this transaction; the next reader or writer of an item drops a mark that remains."""
         self._failure = None
         try:
             self._run([partial(mark_requests.drop, one.row, one.mark) for one in self._marked], lambda _: None)
@@ -266,13 +242,13 @@ class LongCommit:
                 )
             else:
                 header_requests.clean(self._header_table, self._header.id, is_certain=True)
-        except Exception as error:  # noqa: BLE001 - on the way out with an error that says more
+        except Exception as error:  # noqa: BLE001 - the caller raises an error that says more
             logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
 
     # After the decision
 
     def _finish(self) -> None:
-        """Make the marked items what they are to be. Whatever fails, others do it: the transaction is committed."""
+        """Finish the marked items; if that fails, the next reader or writer of each item does it."""
         staged = [one for one in self._marked if one.is_staged]
         if not staged:
             return
@@ -298,7 +274,7 @@ class LongCommit:
                 holding.left(one.own, None)
 
     def _expect_deletes(self, *, expected: bool) -> None:
-        """Note that locks of ours may go with the items that carry them."""
+        """Note that DynamoDB may delete locks held here together with the items that carry them."""
         for one in self._marked:
             if one.member.is_deleted and one.own is not None:
                 one.own.expect_delete(expected=expected)
@@ -326,7 +302,7 @@ def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
 
 
 def key_size(row: LockRow) -> int:
-    """Return what a key takes in a participant row."""
+    """Return the size of an item's key in a participant row."""
     return images.size_of({"k": {"M": {"t": {"S": row.table}, "a": {"S": row.attribute}, "k": {"M": row.key}}}})
 
 

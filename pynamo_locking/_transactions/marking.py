@@ -1,4 +1,4 @@
-"""Leaves a transaction's mark in its items: each one says what the item will be, beside what it is."""
+"""Writes a transaction's marks: a mark says what an item will be, and leaves the item's values as they are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes import outside, refusals
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.write import DELETE, Operation
-from pynamo_locking._writes.writers import InsideWriter
+from pynamo_locking._writes.writers import InsideWriter, action_of
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -44,14 +44,11 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._transactions.member import Member
 
-#: Copies of one mark that are sent while no answer comes, before the transaction gives up.
+#: How often a mark without a response is sent again before the transaction gives up.
 _REPEATS: Final = 7
 
-
-#: How long a transaction waits for the lock of an item that somebody else holds and renews.
+#: How long a transaction waits for the lock of an item while its holder renews it.
 LOCK_GRACE_S: Final = 2.0
-
-
 _MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
 
 
@@ -60,12 +57,9 @@ class Marked:
     """An item that gets a mark.
 
     Attributes:
-        member: what the transaction does to it.
-        row: the item as one that can carry a mark.
-        mark: what it says.
         has_document: whether the item has a lock document, empty or not, as far as is known.
-        number: of the write in our entry of the lock's queue, if we hold the lock.
-        waits_until: until when to wait for the lock, by the monotonic clock; 0 if nobody was met yet.
+        number: of the write in the held entry, if this transaction holds the item's lock.
+        waits_until: when to stop waiting for the lock, by the monotonic clock; 0 before the first holder was met.
         underway: how many copies of the mark may still arrive.
     """
 
@@ -79,40 +73,38 @@ class Marked:
 
     @property
     def is_staged(self) -> bool:
-        """Whether it is finished after the decision, instead of being written by it."""
+        """Whether the item is finished after the decision, instead of being written by it."""
         return self.mark.op != "keep"
 
     @property
     def own(self) -> HeldEntry | None:
-        """Our entry in the queue of its lock, if we hold it."""
+        """The entry that this context holds in the item's lock, if any."""
         writer = self.member.writer
         return writer.own if isinstance(writer, InsideWriter) else None
 
     def decided_by(self) -> TransactAction:
-        """Return how the decision writes the item, which carries our mark."""
+        """Return how the decision writes the item, on condition that it carries this transaction's mark."""
         write, name = self.member.final(), self.row.attribute
         mine = replace(write, condition=guards.marked_by(name, self.mark.id))
-        is_delete = write.operation is DELETE
-        kwargs = mine.kwargs(None, [] if is_delete else [Path([name, lock_document.TX]).remove()])
-        kwargs.pop("ReturnValues", None)
-        return TransactAction({write.request.removesuffix("Item"): kwargs}, write)
+        unmark = [] if write.operation is DELETE else [Path([name, lock_document.TX]).remove()]
+        return TransactAction(action_of(mine, None, unmark), write)
 
 
 def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: str, *, is_staged: bool) -> Marked:
-    """Work out what the mark of an item says; nothing is sent that anybody else could see.
+    """Work out what the mark of an item says, without writing anything.
 
     Args:
         member: what the transaction does to the item.
         header_id: of the transaction.
         header_table: where its header is.
-        name: of the row for what does not fit into the mark.
-        is_staged: False for an item that is only kept, for the decision to write it.
+        name: of the row for the changes that do not fit into the mark.
+        is_staged: False for a mark that only reserves the item until the decision writes it.
 
     Raises:
-        CannotBeStaged: the item turns out to be one that must not carry a mark.
+        CannotBeStaged: the item must not carry a mark.
         StaleVersion, TransactWriteError, ConfigurationError: as `intent_of`.
     """
-    if not member.is_checked:  # a mark is of a known item, or a late copy of it would fit any later one
+    if not member.is_checked:  # without a known version a late copy of the mark would fit any later item
         member.pin()
         if not can_be_marked(member, header_table.table):
             raise _no_place(member)
@@ -131,7 +123,7 @@ def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: s
 
 
 def can_be_marked(member: Member, table: str | None) -> bool:
-    """Tell whether an item has a place for a mark of that table, in which the mark stays and that its readers trust."""
+    """Tell whether an item can carry a mark of that table: its readers trust the table, and TTL leaves it in place."""
     row = member.row
     if row is None or row.transactions != table:
         return False
@@ -139,9 +131,9 @@ def can_be_marked(member: Member, table: str | None) -> bool:
 
 
 def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
-    """Tell whether DynamoDB may delete the stored item soon, and with it a mark that is decided and not finished.
+    """Tell whether DynamoDB's TTL may delete the stored item, and with it a mark that is decided but not finished.
 
-    That of another program is refused for what it is: it gets no mark either.
+    An item of another program is refused elsewhere: it gets no mark.
     """
     ttl: Any = model._ttl_attribute()
     if ttl is None:
@@ -172,37 +164,31 @@ def _has_document(member: Member) -> bool:
 
 
 class Marker:
-    """Leaves the marks of one transaction; used by several threads.
+    """Writes the marks of one transaction; used by several threads.
 
     Args:
         header: of the transaction.
-        deadline: until when to wait for others, by the monotonic clock.
-        pulse: renews the lease of the header if it is time to; raises if the transaction is not pending any more.
-        is_over: tells whether another mark has failed, so that none is needed.
+        deadline: when to stop waiting for other transactions and holders, by the monotonic clock.
+        pulse: renews the lease of the header if a renewal is due; raises if the transaction is no longer pending.
+        is_over: tells whether another mark has failed.
     """
 
-    def __init__(
-        self,
-        header: Header,
-        deadline: float,
-        pulse: Callable[[], None],
-        is_over: Callable[[], bool],
-    ) -> None:
+    def __init__(self, header: Header, deadline: float, pulse: Callable[[], None], is_over: Callable[[], bool]) -> None:
         self._header = header
         self._deadline = deadline
         self._pulse = pulse
         self._is_over = is_over
 
     def resolver(self) -> Resolver:
-        """Return what takes marks of others out of the way."""
+        """Return what resolves marks of other transactions."""
         return Resolver(deadline=self._deadline, priority=self._header.priority, pulse=self._pulse)
 
     def mark(self, one: Marked) -> None:
-        """Leave our mark in an item that is still what it was, once nobody else has it.
+        """Write the mark into an item that is still the one that was read, once its lock and mark are free.
 
         Raises:
-            Conflict: in one of its kinds, if that cannot be.
-            CannotBeStaged: the item turns out to be one that must not carry a mark.
+            Conflict: in one of its kinds, if that is not possible.
+            CannotBeStaged: the item must not carry a mark.
         """
         resolver, sending = self.resolver(), Sending(Policy(_REPEATS, first_pause=1))
         while not self._is_over():
@@ -218,20 +204,20 @@ class Marker:
                 one.underway -= not answers.is_ambiguous(error.cause)
                 if not is_sent_again(sending, Answer.UNANSWERED):
                     raise also(TransactionConflict, TransactWriteError)(
-                        f"no answer came for {one.row.label}: {error}; nothing was written.", cause=error.cause
+                        f"no response came for {one.row.label}: {error}; nothing was written.", cause=error.cause
                     ) from error
             except TransactWriteError:  # refused for good
                 one.underway -= 1
                 raise
             else:
-                one.underway = 0 if one.mark.is_ghost else one.underway - 1  # copies of a placeholder have one token
+                one.underway = 0 if one.mark.is_ghost else one.underway - 1  # all copies of a placeholder share a token
                 return
 
     def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
-        """Tell whether a refused mark is there already; else do what makes it worth another try, or raise."""
+        """Tell whether a refused mark is stored already; otherwise remove the obstacle for a retry, or raise."""
         state, member = one.row.state(image), one.member
         if state.mark is not None and state.mark.id == self._header.id:
-            one.underway -= 1  # the copy that was not answered, and was applied
+            one.underway -= 1  # the copy whose response was lost was applied
             return True
         if state.mark is not None:
             try:
@@ -241,7 +227,7 @@ class Marker:
         elif one.mark.is_ghost and expiry.is_expired(member.model, image):
             self._clear_expired(one, image or {})
         elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):
-            # It is there, without a version, which was not known: the copy that has none was not read here.
+            # The item exists without a version: the instance has none either, and was not read by this transaction.
             if _may_expire(member.model, image):
                 raise _no_place(member)
             one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
@@ -255,17 +241,14 @@ class Marker:
         return False
 
     def _clear_expired(self, one: Marked, image: Image) -> None:
-        """An expired item counts as absent. It goes first: DynamoDB could delete it at any moment, with our mark."""
+        """Delete an expired item, which counts as absent: TTL could delete it, and the mark with it, at any moment."""
         try:
             outside.clear_expired(one.member.item, image, guards.unlocked(one.row))
         except answers.BOTOCORE_EXCEPTIONS as error:
             raise TransactWriteError("Failed to remove an expired item", answers.readable(error)) from error
 
     def _wait_for_lock(self, one: Marked, state: LockState) -> None:
-        """Somebody holds the lock of the item, or waits for it. Whoever is dead there is evicted.
-
-        Not for long: he may be waiting for one of our marks.
-        """
+        """Evict dead entries of the item's lock, or wait for it: briefly, since its holder may wait for our marks."""
         if evictions.evict_all(one.row, state, one.member.model):
             return
         now = runtime.current.monotonic()
@@ -279,23 +262,21 @@ class Marker:
     def _send(self, one: Marked) -> None:
         operation, kwargs = "UpdateItem", self._kwargs(one)
         if one.mark.is_ghost:
-            # A second copy of a plain write could make the placeholder again, after the item was finished and deleted:
-            # DynamoDB knows this token for longer than a copy can be on its way.
+            # A second copy of a plain write could create the placeholder again, after the item was finished and
+            # deleted. DynamoDB knows this token for longer than a copy can be on its way.
             token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
-            operation, kwargs = (
-                "TransactWriteItems",
-                {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token},
-            )
+            operation = "TransactWriteItems"
+            kwargs = {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token}
         try:
             retries.ask(one.row.connection, operation, kwargs)
         except answers.BOTOCORE_EXCEPTIONS as error:
             raise TransactWriteError("Failed to mark an item", answers.readable(error)) from error
 
     def _kwargs(self, one: Marked) -> dict[str, Any]:
-        name, stored, write, own = one.row.attribute, lock_document.stored_mark(one.mark), one.member.final(), one.own
-        path, value = (
-            ([name, lock_document.TX], stored) if one.has_document else ([name], {"M": {lock_document.TX: stored}})
-        )
+        name, write, own = one.row.attribute, one.member.final(), one.own
+        path, value = [name, lock_document.TX], lock_document.stored_mark(one.mark)
+        if not one.has_document:
+            path, value = [name], {"M": {lock_document.TX: value}}
         actions: list[Action] = [Path(path).set(Stored(value))]
         condition: Condition | None = write.condition
         guard: Condition | None = None
@@ -308,7 +289,5 @@ class Marker:
             one.number = one.number or own.next_write()
             guard = guards.standing(own, one.number)
             actions.append(guards.counting(own, one.number))
-        mark = replace(
-            write, operation=_MARK, condition=condition, actions=actions, attributes=None, return_values=None
-        )
-        return mark.kwargs(guard)
+        blank = replace(write, operation=_MARK, attributes=None, return_values=None)
+        return replace(blank, condition=condition, actions=actions).kwargs(guard)

@@ -1,4 +1,4 @@
-"""One item of a transaction: as it is stored, as the transaction sees it, and the one write that all of it becomes."""
+"""One item of a transaction: as it is stored, as the transaction sees it, and the one write that results."""
 
 from __future__ import annotations
 
@@ -35,31 +35,30 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.writers import PlainWriter
 
 
-#: What an operation that fails leaves as it was. What was read stays read.
+#: What a failed operation restores. What was read stays read.
 _UNDONE: Final = ("condition", "is_checked", "write", "writer", "after", "_pending", "_is_changed")
 
 
 class Member:
     """One item of a transaction.
 
-    All conditions are about the item as it is stored before the transaction, whatever was done to it in the
-    meantime: DynamoDB checks them when the transaction is committed. The stored item is read when it has to be known.
+    All conditions are about the item as it is stored before the transaction: DynamoDB checks them at the commit. The
+    stored item is read only when it must be known.
 
     Args:
         item: the instance that every caller of the transaction's `get` receives.
         key: the item's key, in DynamoDB's form.
         base: the stored item; None if there is none.
         read: reads the stored item.
-        token: of the transaction; the write ids come from it.
+        token: of the transaction, from which the write ids are derived.
 
     Attributes:
-        identity: which item it is.
         before: what is known of the stored item.
-        write: what is going to be done; None if the item is only read.
-        after: the item as the transaction sees it; None if it is deleted, or was never there.
-        condition: those of the callers.
-        is_read: whether the transaction relies on it beyond its own write.
-        is_checked: whether the stored item has to be the one that is known.
+        write: what the commit will do; None if the item is only read.
+        after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
+        condition: the callers' conditions.
+        is_read: whether the transaction relies on the item beyond its own write.
+        is_checked: whether the stored item must be the one that is known.
     """
 
     def __init__(
@@ -83,15 +82,15 @@ class Member:
         self.is_checked: bool = False
         self._read = read
         self._token = token
-        self._first, self._given = item, self.before  # as it began
-        self._version: int | None = self.before.version  # that the instance had when it was handed in
-        self._is_key = False  # whether the last instance was handed in only to say which item is meant
-        self._is_changed = False  # whether values of the item were
+        self._first, self._given = item, self.before  # at the beginning
+        self._version: int | None = self.before.version  # of the instance when the caller passed it
+        self._is_key = False  # whether the caller passed the last instance only to name the item
+        self._is_changed = False  # whether the transaction has changed values of the item
         self._pending: list[Action] = []  # an update that was not evaluated yet
-        # Those of the instance while it shows what the transaction sees, and what its user has changed in it since.
+        # The values of the instance, while it shows what the transaction sees and what its user has changed since.
         self._values: dict[str, Any] | None = None if isinstance(base, Unread) else item.attribute_values
-        # The instances that show what is not committed, as long as they have these very values: `refresh` replaces
-        # them. To save one by itself would write that. One list for all states to go back to.
+        # Instances that show uncommitted values, which a save of the instance alone would write. `refresh` replaces the
+        # dict of values, so an instance with another dict shows nothing of it. All savepoints share this list.
         self._shown: list[tuple[GuardedMixin, dict[str, Any]]] = []
 
     @property
@@ -107,13 +106,13 @@ class Member:
 
     @property
     def row(self) -> LockRow | None:
-        """The item as one that can carry a mark, if its model has a lock attribute."""
+        """The row of the item's embedded lock, if its model has a lock attribute."""
         member_writes.check_key(self.item, self.key)
         return None if self.model._lock_attribute() is None else self.item._lock_row_of_item()
 
     @property
     def stored(self) -> Image:
-        """The stored item, as far as it was read; empty if there is none."""
+        """The stored item; empty if there is none, or it was not read."""
         return self.base if isinstance(self.base, dict) else {}
 
     @property
@@ -123,28 +122,28 @@ class Member:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether there is no such item in the eyes of the transaction."""
+        """Whether the transaction sees no such item."""
         return self.after is None
 
     @property
     def is_current(self) -> bool:
-        """Whether the instance shows what the transaction sees, and what its user has changed in it since."""
+        """Whether the instance shows what the transaction sees, apart from changes by its user."""
         return self.item.attribute_values is self._values
 
     @property
     def is_unused(self) -> bool:
-        """Whether the transaction neither does anything to the item nor relies on it: the first operation failed."""
+        """Whether the transaction neither writes the item nor relies on it, since the first operation failed."""
         return self.write is None and not self.is_read and isinstance(self.base, Unread)
 
     # Instances
 
     def take(self, item: GuardedMixin, *, replaces: bool) -> None:
-        """Go on with the instance that the caller passes, which has to be of the same stored item.
+        """Use the instance that the caller passes, which must be a copy of the same stored item.
 
-        If another instance shows changes of the transaction, that one is written, unless this one `replaces` all.
+        If another instance shows changes of the transaction, that instance is written, unless this one `replaces` it.
 
         Raises:
-            StaleVersion: it is another copy, and one of them is old; or the caller has given it another version.
+            StaleVersion: it is a copy of another state of the item, or the caller has assigned another version.
         """
         known, is_other = knowledge.known(item), item is not self.item
         is_made_anew = self.is_deleted and known == Known()
@@ -159,7 +158,7 @@ class Member:
             )
         self._is_key = is_other and known in (Known(), self._given) and known != self.before
         if self._is_key and not (is_made_anew or replaces):
-            return  # it only says which item; `_operation` refuses it where it says more
+            return  # the instance only names the item; `_operation` refuses it if the operation checks its version
         if is_other and not is_made_anew:
             self.compare(item, is_old=replaces and self.write is not None)
         if is_made_anew or not self._is_changed or self.is_deleted:
@@ -172,7 +171,7 @@ class Member:
             raise knowledge.stale(item, TransactWriteError, why)
 
     def _show(self, image: Image, *, is_committed: bool) -> None:
-        """Make the instance show an image, without a new version: it gets that when the transaction is committed."""
+        """Make the instance show an image; its version changes at the commit."""
         self._values = self.item.attribute_values = member_writes.values_of(self.item, image)
         if not is_committed:
             self._note_shown(self.item)
@@ -181,21 +180,19 @@ class Member:
         self._shown[:] = [each for each in self._shown if each[0] is not item] + [(item, item.attribute_values)]
 
     def _mark_shown_old(self, *, but: GuardedMixin | None = None) -> None:
-        """Note that what the instances show does not happen, except one of them."""
+        """Mark the instances that show uncommitted values as stale, so that saving them is refused."""
         for item, values in self._shown:
             if item is not but and item.attribute_values is values:
                 knowledge.mark_old(item)
 
     def mark_old(self, *, is_saved: bool) -> None:
-        """Note that the changes are not committed, nor, if `is_saved`, what the caller has put into the instance."""
+        """Mark instances with changes of the rolled-back transaction as stale; with `is_saved` the written one too."""
         self._mark_shown_old()
         if is_saved and self.write is not None:
             knowledge.mark_old(self.item)
 
-    # The item as the transaction sees it
-
     def look(self) -> Image | None:
-        """Return the item as the transaction sees it, reading the stored one if need be; the instance shows it."""
+        """Return the item as the transaction sees it, reading it if necessary; make the instance show it."""
         if isinstance(self.after, Unread):
             self.load()
             self.after = self.base
@@ -203,11 +200,11 @@ class Member:
             if pending:
                 self._evaluate(pending)
             elif isinstance(self.after, dict):
-                self._show(self.after, is_committed=True)  # the instance may be a key, or a part
+                self._show(self.after, is_committed=True)  # the instance may have only the key, or some attributes
         elif (
             isinstance(self.after, dict) and not self.is_current and knowledge.known(self.item).version == self._version
         ):
-            # It is another one, or was refreshed. With another version old values could be saved under that.
+            # The instance was replaced or refreshed. With another version, old values could be saved under it.
             self._show(self.after, is_committed=not self._is_changed)
         assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
         return self.after
@@ -222,7 +219,7 @@ class Member:
         return kwargs
 
     def _evaluate(self, actions: Sequence[Action]) -> None:
-        """Make the instance, and `after`, what they are after some actions."""
+        """Apply actions to the instance and to `after`."""
         current = self.look()
         try:
             self.after = images.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
@@ -231,7 +228,7 @@ class Member:
         self._show(self.after, is_committed=False)
 
     def load(self) -> None:
-        """Read the stored item, which has to be the one that is known."""
+        """Read the stored item; `StaleVersion` if it is not the known one and that is checked."""
         if isinstance(self.base, Unread):
             base = self._read(self)
             seen = versions.known_of(self.model, base or {})
@@ -239,7 +236,7 @@ class Member:
                 raise self.refused(base)
             self.base = base
             if self.write is not None and not self.is_checked:
-                self.before = seen  # a later operation that checks means what was read here
+                self.before = seen  # a later operation that checks the version means this one
 
     def refused(self, image: Image | None) -> Exception:
         """Return the error for an item that is not the one that was read."""
@@ -247,7 +244,7 @@ class Member:
         return refusal(self.final(), TransactWriteError, image, cause)
 
     def pin(self) -> None:
-        """Make a write without a check one of the item as it is stored, which is all that a mark can say."""
+        """Turn a write without a version check into one of the item as it is stored now: a mark needs a known item."""
         assert self.write is not None  # noqa: S101 - only writes are pinned
         was_unread = isinstance(self.base, Unread)
         if was_unread or self.write.operation is not UPDATE:
@@ -261,15 +258,13 @@ class Member:
         self._plan_again()
 
     def _keep_undeclared(self) -> None:
-        """Keep what is not declared of the stored item, which was read after a save of it that is an update."""
+        """Keep undeclared attributes of an item that was read after a save that is sent as an update."""
         is_update = self.write is not None and self.write.operation is SAVE and self.write.attributes is None
         if is_update and isinstance(self.after, dict):
             self.after = member_writes.undeclared(self.item, self.stored) | self.after
 
-    # Operations
-
     def rely(self) -> None:
-        """Rely on what was read; a write that was to happen whatever is stored is one of that item from now on."""
+        """Rely on what was read; a write that was to overwrite any stored item now requires this one."""
         self.is_read = True
         if self.write is not None and not self.is_checked:
             self.pin()
@@ -282,13 +277,13 @@ class Member:
             self._plan_again()
 
     def require(self, condition: Condition | None) -> None:
-        """Note a condition of the caller's."""
+        """Add a condition of the caller."""
         self.condition = clauses.both(self.condition, condition)
 
     @contextlib.contextmanager
     def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
-        """Note the condition of an operation; take back all that the operation has noted when it fails."""
-        if checks and self._is_key:  # it expects what was handed in to be stored
+        """Add the condition of an operation; restore the previous state if the operation fails."""
+        if checks and self._is_key:  # the caller expects the instance to be the stored item
             self.compare(self.item, is_old=True)
         before = {name: vars(self)[name] for name in _UNDONE}
         try:
@@ -299,11 +294,7 @@ class Member:
             raise
 
     def save(self, condition: Condition | None, *, checks: bool) -> None:
-        """Store the instance as it is now.
-
-        Raises:
-            StaleVersion: it does not show what the transaction has done to the item, and would take it back.
-        """
+        """Store the instance as it is now; `StaleVersion` if that would undo changes of the transaction."""
         if checks and self._is_changed and not self.is_deleted and not self.is_current:
             why = "does not show what the transaction has done to the item: go on with the instance that its get"
             raise knowledge.stale(self.item, TransactWriteError, f"{why} returns.")
@@ -316,7 +307,7 @@ class Member:
             self._pending, self._is_changed = [], True
 
     def _know_deleted(self, *, checks: bool) -> None:
-        """Read what was deleted here, if it is written over without a Put: nothing of it must be left."""
+        """Read an item deleted by this transaction if an update will write it again: no old attribute must remain."""
         if self.is_deleted and (self.model._lock_attribute() is not None or not (checks or self.is_checked)):
             self.load()
 
@@ -332,7 +323,7 @@ class Member:
         before = self.write
         is_first = before is None or (before.operation is UPDATE and not self._is_changed)
         if is_first and isinstance(self.after, Unread):
-            self._pending = list(actions)  # evaluated if the caller looks; DynamoDB does it otherwise
+            self._pending = list(actions)  # evaluated here only if the caller reads the item; else by DynamoDB
             self._plan_update(self._pending)
             return
         if before is not None and not is_first:
@@ -344,12 +335,11 @@ class Member:
             self._plan_update(self._changes())
         else:
             assert isinstance(self.after, dict)  # noqa: S101 - evaluated
-            self._plan_save(
-                checks=self.is_checked, extra=member_writes.undeclared(self.item, self.after), replaces=False
-            )
+            extra = member_writes.undeclared(self.item, self.after)
+            self._plan_save(checks=self.is_checked, extra=extra, replaces=False)
 
     def _know_base(self, before: Write, actions: Sequence[Action]) -> None:
-        """Read what the item will be made of, and rely on it: what is planned now is absolute."""
+        """Read the stored item and rely on it: the write planned next has absolute values."""
         if before.operation is UPDATE:
             if not self.is_checked:
                 self.pin()
@@ -371,15 +361,15 @@ class Member:
         with self._operation(condition, checks=checks):
             self.is_checked = self.is_checked or self.is_read or checks
             if self.is_checked and self.is_absent:
-                self.load()  # it may have been written without a version
+                self.load()  # the stored item may have no version
             self.after = None
             if self.is_absent and self.is_checked:
-                self.write, self.is_read = None, True  # it only has to be absent still
+                self.write, self.is_read = None, True  # the commit only checks that it is still absent
             else:
                 self._plan_delete()
 
     def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
-        """Count the version up."""
+        """Increment the version."""
         with self._operation(condition, checks=checks):
             if not creates and self.write is None:
                 self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
@@ -398,13 +388,13 @@ class Member:
         return writer
 
     def note_lock(self) -> None:
-        """Write the item under the lock that was taken after its write was planned."""
+        """Use the lock, acquired after the write was planned, for the write."""
         if self.write is not None:
             self._new_writer()
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[PlainWriter]:
-        """Yield what plans the write, from the stored item that is known."""
+        """Yield the writer that plans the write, for the known stored item."""
         writer = self._new_writer()
         with knowledge.planned_as(self.item, self.before):
             yield writer
@@ -426,7 +416,7 @@ class Member:
             self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
 
     def _changes(self) -> list[Action]:
-        """Return the actions that make the stored item, which was read, what the transaction sees."""
+        """Return the actions that turn the stored item into the one that the transaction sees."""
         assert not isinstance(self.after, Unread)  # noqa: S101 - evaluated
         return member_writes.changes(self.stored, self.after or {}, self.key)
 
@@ -444,7 +434,7 @@ class Member:
             self._plan_update(self._pending or ([clauses.nothing()] if is_unknown else self._changes()))
 
     def final(self) -> Write:
-        """Return what DynamoDB has to do or to check, with the conditions that make it safe."""
+        """Return the write or check that DynamoDB will do, with all of its conditions."""
         member_writes.check_key(self.item, self.key)
         write = self.write
         if write is None:
@@ -478,7 +468,7 @@ class Member:
         self._version = knowledge.known(self.item).version
 
     def saved(self) -> Callable[[Member], None]:
-        """Return what makes the item, and its instance, again what it is now; what was read since is relied on."""
+        """Return a function that restores the present state; items read since are still relied on."""
         state, item, is_current = dict(vars(self)), self.item, self.is_current
         values = copy.deepcopy(item.attribute_values)
         is_shown = any(each is item and item.attribute_values is shown for each, shown in self._shown)

@@ -1,4 +1,4 @@
-"""What one write of a transaction's item consists of: the attributes that it keeps, sets and removes."""
+"""The attributes that a write of a transaction's item keeps, sets and removes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNREAD: Final = Unread()
 
 
 def check_key(item: GuardedMixin, key: Image) -> None:
-    """Refuse an instance whose key was changed: what was asked for would be done to another item."""
+    """Refuse an instance whose key was changed: the operation would apply to another item."""
     now = key_of(type(item), *item._key_values())
     if now != key and images.difference(key, now) != ({}, []):
         raise ConfigurationError(
@@ -45,7 +45,7 @@ def check_key(item: GuardedMixin, key: Image) -> None:
 
 
 def values_of(item: Model, image: Image) -> dict[str, Any]:
-    """Return the values of an image, with the version that an instance has: the new one comes with the commit."""
+    """Return the values of an image, but with the version of the instance: it changes at the commit."""
     fresh: dict[str, Any] = type(item).from_raw_data(copy.deepcopy(image)).attribute_values
     name = str(item._version_attribute_name)
     fresh.pop(name, None)
@@ -59,7 +59,7 @@ def _declared(item: Model) -> set[str]:
 
 
 def undeclared(item: Model, image: Image) -> Image:
-    """Return what an image has besides the declared attributes and the write id."""
+    """Return the attributes of an image that are neither declared nor the write id."""
     ours = {*_declared(item), versions.shape_of(type(item)).write_id_name}
     return {name: value for name, value in image.items() if name not in ours}
 
@@ -71,13 +71,7 @@ def are_undeclared(item: Model, actions: Sequence[Action]) -> bool:
 
 
 def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
-    """Return the actions that make one image another one; one that changes nothing, if they are the same.
-
-    Args:
-        before: the image; empty if there is no item.
-        after: the other one.
-        keys: names of its key attributes.
-    """
+    """Return the actions that turn one image into another; an action that changes nothing if they are equal."""
     set_, removed = images.difference(before, after, keys=keys)
     actions: list[Action] = [Path([name]).set(Stored(value)) for name, value in set_.items()]
     actions += [Path([name]).remove() for name in removed]
@@ -85,13 +79,13 @@ def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
 
 
 def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces: bool) -> Image:
-    """Make a save keep or set what is not declared; return the item afterwards, but for its version.
+    """Make a save keep or set undeclared attributes; return the item after it, apart from its version.
 
     Args:
         write: the save: an update, or a Put.
         stored: the item before, as far as it was read.
-        extra: what is to be there of attributes that are not declared; None for what is stored.
-        replaces: whether a Put leaves nothing of that.
+        extra: the undeclared attributes after the save; None for the stored ones.
+        replaces: whether a Put removes them.
     """
     item, kept = write.item, dict[str, Any]()
     if write.attributes is None:
@@ -108,7 +102,7 @@ def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces:
 
 
 def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
-    """Return a save of the values that were given when it was asked for, with another part of versions."""
+    """Return the same save with another `VersionPart`."""
     condition = expiry.for_save(type(old.item), clauses.both(condition, part.condition()))
     write = replace(old, part=part, condition=condition, return_values=None)
     if old.attributes is not None:
@@ -122,14 +116,9 @@ def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> W
 def strict(
     condition: Condition | None, part: VersionPart, before: Known, key_name: str, *, exists: bool | None
 ) -> Condition | None:
-    """Add what a version alone does not tell apart: no item, one without a version, and one without a write id.
+    """Add a condition where the version alone is ambiguous: no item, no version, or no write id.
 
-    Args:
-        condition: of the write.
-        part: its part of versions.
-        before: what is known of the stored item.
-        key_name: of the item's hash key.
-        exists: whether the item was there when it was read; None if that is not known for certain.
+    `exists` says whether the item existed when it was read; None if that is not known for certain.
     """
     write_id = part.shape.write_id
     if not part.is_checked or write_id is None:

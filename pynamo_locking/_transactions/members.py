@@ -1,4 +1,4 @@
-"""The items of one transaction: read once, locked if asked for, one instance each."""
+"""The items of one transaction: each is read once, locked on request, and has one instance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pynamo_locking._transactions.options import check_model, is_guarding
 from pynamo_locking.exceptions import ItemNotFound, LockLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable
 
     from pynamodb.expressions.condition import Condition
 
@@ -40,18 +40,14 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class Members:
-    """The items of one transaction, and the locks that it holds of them.
+    """The items of one transaction, and the locks that it holds until its end.
 
     Args:
         transaction_id: of the transaction.
         table: of its headers, if the caller has named one.
-        reader: reads items; kept as an attribute.
-        deadline: until when to wait for locks, by the monotonic clock.
-        relies_on_reads: whether everything that is read has to be so still at the commit.
-
-    Attributes:
-        by_key: the items.
-        locks: those that are held until the end.
+        reader: reads items.
+        deadline: when to stop waiting for locks, by the monotonic clock.
+        relies_on_reads: whether the commit checks every item that was read.
     """
 
     def __init__(
@@ -74,7 +70,7 @@ class Members:
         self._settled = set[tuple[Any, str]]()
 
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
-        """Return an item that the transaction from now on relies on, reading it if it has not."""
+        """Return an item, reading it the first time; the transaction relies on it from now on."""
         member = self._find(model, hash_key, range_key, for_update=for_update)
         if self._relies_on_reads:
             member.rely()
@@ -104,7 +100,7 @@ class Members:
         return None if member is None or member.is_unused else member
 
     def _found(self, model: type[Any], image: Image) -> Member:
-        """Return an item that a consistent query has found, and that the transaction from now on relies on."""
+        """Return an item that a consistent query has found; the transaction relies on it from now on."""
         names = [
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
@@ -144,7 +140,7 @@ class Members:
         return items[:limit]
 
     def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Member:
-        """Return what the transaction knows of an instance that somebody hands in, to write it or to check it."""
+        """Return the member of an instance that the caller passes to write or check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
         member = self._known(type(item), key)
@@ -158,23 +154,19 @@ class Members:
         return member
 
     def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
-        """Return the row that counts who creates and deletes items of a hash key."""
+        """Return the guard, whose version every transaction increments that creates or deletes items of a hash key."""
         [stored] = hash_key.values()
         return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
 
     def counter(self, model: type[Any], name: str) -> Member:
-        """Return a row of ours that counts who writes under a hash key.
-
-        Raises:
-            ConfigurationError: another program has stored what is there.
-        """
+        """Return a guard; refuse a row that another program has stored under its name."""
         member = self._find(model, name)
         if member.stored and versions.known_of(model, member.stored).version is None:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
         return member
 
     def rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
-        """Rely on nobody creating or deleting items of a hash key, and settle those that its guard names."""
+        """Rely on no transaction creating or deleting items of a hash key, and settle those that its guard names."""
         attribute = model._hash_key_attribute()
         stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
@@ -182,41 +174,38 @@ class Members:
         self._settle(model, stored, guard)
 
     def count_in_guard(self, member: Member) -> None:
-        """Tell those who query the hash key of an item that it is created or deleted."""
+        """Increment the guard, so that transactions that queried the hash key notice the created or deleted item."""
         hash_key = dict([next(iter(member.key.items()))])
         guard = self._guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
 
     def name_in_guards(self, direct: Callable[[], Collection[Member]]) -> None:
-        """Name in the guards what was counted there; before the commit.
+        """Name the created and deleted items in their guards, before the commit.
 
         Args:
-            direct: which items the deciding transaction writes itself. The others show their marks to whoever queries,
-                so they are named only where there is room.
-
-        Raises:
-            ConfigurationError: there is no room for the keys of the direct ones.
+            direct: returns the items that the deciding transaction writes itself. A query sees the marks of all other
+                items, so the guard names these only if there is room; it must have room for the direct ones.
         """
         chosen: set[Any] | None = None
         for identity, counted in self._counted.items():
             guard = self.by_key.get(identity)
-            if guard is None or guard.write is None:  # it was all taken back
+            if guard is None or guard.write is None:  # a savepoint rolled it back
                 continue
             names = counted.names(None)
             if not has_room(names):
                 chosen = chosen or {member.identity for member in direct()}
                 names = counted.names(chosen)
+            actions = [naming(self._id, names)]
             if is_full(guard.stored):
                 self._settle(counted.model, counted.hash_key, guard)
-                guard.update([naming(self._id, names), *forgetting(guard.stored)], None, checks=False)
-            else:
-                guard.update([naming(self._id, names)], None, checks=False)
+                actions += forgetting(guard.stored)
+            guard.update(actions, None, checks=False)
         if chosen is not None and not {member.identity for member in direct()} <= chosen:
-            raise too_many()  # the names themselves have changed what goes where
+            raise too_many()  # the size of the names has changed which items are direct
 
     def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: Member) -> None:
-        """Settle what a guard names, as it was when it was read, which is checked."""
+        """Settle the items that a guard named when it was read; the commit checks that it still does."""
         place = guard.identity
         new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
         settle(model, [key | hash_key for keys in new.values() for key in keys])
@@ -234,16 +223,13 @@ class Members:
         try:
             lock._enter(max(0.0, self._deadline - runtime.current.monotonic()))
         except ItemNotFound:
-            return  # that it is absent will be found, and checked at the commit
+            return  # the read finds it absent, and the commit checks that
         self.locks.append(lock)
 
     def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
-        """Return the table of headers: the caller's, or that of a model.
-
-        Raises:
-            ConfigurationError: none is known.
-        """
-        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in self._models(model))]
+        """Return the table of headers: the caller's, or the first that a model names."""
+        models = [*([] if model is None else [model]), *(member.model for member in self.by_key.values())]
+        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in models)]
         found = next((table for table in candidates if table is not None), None)
         if found is None:
             raise ConfigurationError(
@@ -251,15 +237,9 @@ class Members:
             )
         return found
 
-    def _models(self, model: type[Any] | None) -> Iterator[type[Any]]:
-        if model is not None:
-            yield model
-        for member in self.by_key.values():
-            yield member.model
-
 
 def _is_counter(member: Member) -> Condition:
-    """Return the condition that a row counts, or is not there: another program may have stored it since it was read."""
+    """Return the condition that a guard has a version or is absent: another program may have stored a row since."""
     version = versions.shape_of(member.model).version
     assert version is not None  # noqa: S101 - it counts
     condition: Condition = Path([next(iter(member.key))]).does_not_exist() | version.exists()
@@ -269,7 +249,7 @@ def _is_counter(member: Member) -> Condition:
 def _stored(
     model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
 ) -> Iterable[Image]:
-    """Query without the filters of models: a placeholder, which has no class yet, may be an item that is committed."""
+    """Query without the filters of models: a placeholder, which has no class yet, may be a committed item."""
     arguments = {"consistent_read": True, "limit": options.get("page_size"), "range_key_condition": range_key_condition}
     serialized = model._serialize_keys(hash_key)[0]
     found: Iterable[Image] = ResultIterator(
@@ -279,8 +259,8 @@ def _stored(
 
 
 def give_back(lock: Lock[Any]) -> None:
-    """Release a lock at the end of a transaction, whose outcome does not depend on it any more."""
+    """Release a lock after the end of a transaction, whose outcome no longer depends on it."""
     try:
         lock.release()
     except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction gave it back: %s", lock._target.row.label, error)
+        logger.warning("the lock %s was lost before its transaction released it: %s", lock._target.row.label, error)

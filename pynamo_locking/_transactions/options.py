@@ -1,4 +1,4 @@
-"""What a caller asks of a transaction, checked before any request."""
+"""The options of a transaction, checked before any request."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.header_requests import HeaderTable
 
-#: A commit renews its lease between requests; a shorter one could end within a slow request.
+#: A commit renews its lease between requests; a shorter lease could end within a slow request.
 MIN_LEASE_S: Final = 3.0
-
-
 _LONGEST_KEY: Final = 2000
 
 
 def check_model(model: Any) -> None:
-    """Refuse a model whose items could not be told from others of the same key."""
+    """Refuse a model without versions and write ids: its items could be confused with later ones of the same key."""
     if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
         raise ConfigurationError(f"{model!r} cannot take part in a transaction: derive it from VersionedMixin.")
     shape = versions.shape_of(model)
     if shape.attribute is None or shape.write_id is None:
         raise ConfigurationError(
-            f"{model.__name__} cannot take part in a transaction: declare `version = VersionAttribute()`, and leave it "
+            f"{model.__name__} cannot take part in a transaction: declare `version = VersionAttribute()`, and keep "
             f"its write ids (Meta.write_id)."
         )
 
 
-#: What a query of a transaction can be asked for, besides its conditions.
+#: The options of a query in a transaction, besides its conditions.
 _QUERY_OPTIONS: Final = frozenset({"scan_index_forward", "limit", "page_size", "rate_limit"})
 
 
 def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
-    """Refuse a query that could not keep what its isolation promises."""
+    """Refuse a query that cannot keep the promise of the transaction's isolation."""
     unknown = sorted(options.keys() - _QUERY_OPTIONS - {"index_name"})
     if unknown:
         raise ConfigurationError(
-            f"the query of a transaction reads whole items, consistently, from the first on: it takes "
+            f"the query of a transaction reads whole items, consistently, from the first one: it takes "
             f"{', '.join(sorted(_QUERY_OPTIONS))}, and not {', '.join(unknown)}."
         )
     if options.get("index_name") is not None:
@@ -61,12 +59,12 @@ def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
 
 
 def is_guarding(model: Any) -> bool:
-    """Tell whether those who create and delete items of a model tell those who query it."""
+    """Tell whether transactions that create or delete items of a model increment a guard for its queries."""
     return bool(getattr(model.Meta, "guard_queries", False))
 
 
 def check_options(table: Any, idempotency_key: Any, workers: Any) -> None:
-    """Refuse options of a transaction that cannot work."""
+    """Refuse options that cannot work."""
     if table is not None:
         check_table(table)
     is_text = isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) <= _LONGEST_KEY
@@ -91,19 +89,7 @@ def checked_lease(lease: Duration) -> float:
 
 @dataclass(frozen=True)
 class TransactionOptions:
-    """How a transaction is committed, whatever is in it.
-
-    Attributes:
-        id: names the attempt.
-        priority: tells how old the transaction is.
-        owner: label for people.
-        lease: how long it lives without a renewal, in seconds.
-        deadline: until when to wait for others, by the monotonic clock.
-        workers: how many requests at once.
-        idempotency_key: names what it does.
-        on_progress: called with the number of items done and of all.
-        header_table: the table of transactions; None if there is none.
-    """
+    """How a transaction is committed: see `Transaction`. `priority` is its age, `deadline` by the monotonic clock."""
 
     id: str
     priority: str

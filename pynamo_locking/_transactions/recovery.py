@@ -1,6 +1,6 @@
-"""What became of transactions of many items, and the completion of those whose process has died.
+"""Reports the outcome of transactions of many items, and completes those whose process has died.
 
-Nothing waits for it: a reader or writer who meets an item of such a transaction completes it as far as it needs.
+No reader or writer waits for it: each completes a marked item that it meets by itself.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.inspection import Shown
 
 _T = TypeVar("_T")
-
-
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
-
-#: Those of a transaction, as they are shown.
+#: The states of a transaction, as they are shown.
 STATES: Final = tuple(state.value for state in State)
 
 
 def outcome(header_table: HeaderTable, header_id: str) -> str | None:
-    """Return what became of a transaction; see `TransactionTable.outcome`."""
+    """Return the state of a transaction; see `TransactionTable.outcome`."""
     header = _answered(lambda: header_requests.read(header_table, header_id))
     return None if header is None else header.state.value
 
@@ -61,12 +58,13 @@ class SweepReport:
 
     Attributes:
         examined: headers of transactions that had something left to do.
-        aborted: of those, how many were aborted, or would be since their process shows no sign of life, and left
-            marks to be dropped. A dry run also counts those of the last day whose late marks a sweep would look for.
-        finished: how many were committed, and were, or would be, finished.
-        pending: how many are alive.
-        failed: ids of those that could not be completed now, and why: rows of theirs are broken, say, or their lease is
-            longer than a day.
+        aborted: transactions that the sweep aborted (a dry run: would abort, since their process shows no sign of
+            life), or that left marks to drop. A dry run also counts transactions aborted within the last day, for
+            whose late marks a sweep would look.
+        finished: committed transactions that the sweep finished, or would finish.
+        pending: transactions that are alive.
+        failed: the ids of transactions that could not be completed now, and why: broken rows, for example, or a lease
+            of more than a day.
     """
 
     examined: int = 0
@@ -80,7 +78,7 @@ def sweep(
     header_table: HeaderTable, *, segments: int, dry_run: bool, on_progress: Callable[[SweepReport], object] | None
 ) -> SweepReport:
     """Complete all transactions whose process has died; see `TransactionTable.sweep`."""
-    report, mutex = SweepReport(), runtime.current.mutex()
+    report, mutex, failures = SweepReport(), runtime.current.mutex(), list[Exception]()
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
@@ -101,8 +99,6 @@ def sweep(
                 if on_progress is not None:
                     on_progress(report)
 
-    failures = list[Exception]()
-
     def job(segment: int) -> None:
         try:
             of_segment(segment)
@@ -117,7 +113,7 @@ def sweep(
 
 
 def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], bool], *, dry_run: bool) -> str:
-    """Complete one transaction if it is decided or dead; return what it is, nothing if it was complete."""
+    """Complete one transaction if it is decided or dead; return its state, or "" if it was complete."""
     was_aborted = header.state is State.ABORTED
     try:
         if header.state is State.PENDING and not is_dead(header_table, header, is_over):
@@ -133,7 +129,7 @@ def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], 
             return ""
         if event_stream.listeners:
             reports.recovered(header_table, header, header.id, outcome=completed.state.value, by="sweep")
-    except Exception as error:  # noqa: BLE001 - the others are swept all the same
+    except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
         return _failed(header.id, error)
     return completed.state.value
 
@@ -154,18 +150,11 @@ def _answered(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except Unavailable as error:
-        raise LockingError(
-            f"no answer from the table of transactions: {error}. Try again.", cause=error.cause
-        ) from error
+        raise LockingError(f"no response from the transaction table: {error}. Try again.", cause=error.cause) from error
 
 
-# What is shown to people
 def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
-    """Return the transactions in a table, the oldest first, and what is wrong with broken rows, by id.
-
-    Args:
-        table: a `TransactionTable`.
-        state: only those in it; None for all.
+    """Return the transactions in a table (of one state if given), oldest first, and the flaws of broken rows by id.
 
     Cost: a consistent scan.
     """
@@ -200,7 +189,7 @@ def shown(table: Any, header_id: str) -> Shown | None:
 def _shown(header: Header) -> Shown:
     now_ms = runtime.current.time_ms()
     began, _, _ = header.priority.partition("-")
-    began_ms = int(began) if re.fullmatch("[0-9]{1,15}", began) else None  # another writer may have put anything there
+    began_ms = int(began) if re.fullmatch("[0-9]{1,15}", began) else None  # another program may have stored any text
     return {
         "id": header.id,
         "state": header.state.value,

@@ -9,7 +9,6 @@ from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._writes.reports import name_of_error
 
 
-# Transactions
 @harmless
 def transaction_ended(
     transaction_id: str,
@@ -22,7 +21,7 @@ def transaction_ended(
     is_repeated: bool,
     error: BaseException | None,
 ) -> None:
-    """Tell that a transaction of ours has ended."""
+    """Report the end of a transaction."""
     about = {
         **clocks(),
         "transaction_id": transaction_id,

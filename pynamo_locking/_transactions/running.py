@@ -1,4 +1,4 @@
-"""Begins transactions: for a ``with`` block, or around a function that is run again after a conflict."""
+"""Begins transactions: for a ``with`` block, or around a function that is retried after a conflict."""
 
 from __future__ import annotations
 
@@ -29,19 +29,13 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _T = TypeVar("_T")
-
-
 _P = ParamSpec("_P")
-
-
 _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
 
-
-#: Calling such a function does not run it yet.
+#: A call of such a function does not run its body.
 _LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
-
-#: After these, a transaction that begins anew may succeed.
+#: After these errors a new attempt may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
 
 
@@ -71,7 +65,8 @@ def transaction(  # noqa: PLR0913 - options
             tx.save(source)
             tx.save(target)
 
-    It is not run again after a conflict: see `transactional`. What is guaranteed stands at `Transaction`.
+    The block is not retried after a conflict: see `transactional`. For the guarantees, and for all arguments except
+    `join`, see `Transaction`.
 
     Args:
         table: see `Transaction`, as for all others but `join`.
@@ -83,8 +78,8 @@ def transaction(  # noqa: PLR0913 - options
         owner: as there.
         workers: as there.
         on_progress: as there.
-        join: inside another transaction of this context, take part in that one, whose options count; it is
-            committed by its own block. Without it, that is refused: two would not be atomic together.
+        join: inside another transaction of this context, take part in the outer transaction, with its options; the
+            outer block commits it. Without `join` that is refused: two transactions would not be atomic together.
 
     Yields:
         The transaction.
@@ -99,8 +94,8 @@ def transaction(  # noqa: PLR0913 - options
     if outer is not None:
         if not join:
             raise ConfigurationError(
-                "a transaction is open in this context already, and two would not be atomic together: use that one, "
-                "or pass join=True."
+                "a transaction is open in this context already, and two would not be atomic together: use the open "
+                "one, or pass join=True."
             )
         yield outer
         return
@@ -131,7 +126,7 @@ def _as_current(begun: Transaction) -> Iterator[None]:
 def current_transaction() -> Transaction | None:
     """Return the transaction of the ``with`` block or function that this code runs in, None if there is none.
 
-    Nor is there one that is over: a callback of `Transaction.after_commit` can begin its own.
+    A transaction that is over does not count: a callback of `Transaction.after_commit` can begin a new one.
     """
     found = _current.get()
     return None if found is None or found._is_over else found
@@ -140,7 +135,7 @@ def current_transaction() -> Transaction | None:
 def transactional(
     *, attempts: int = 10, join: bool = False, **options: Any
 ) -> Callable[[Callable[Concatenate[Transaction, _P], _T]], Callable[_P, _T]]:
-    """Make a function a transaction that is run again, from the start, after a conflict.
+    """Run a function as a transaction, and retry it from the start after a conflict.
 
     ::
 
@@ -150,29 +145,28 @@ def transactional(
 
         move("a-1", "a-2", 10)
 
-    The function gets the transaction as its first argument. It may run `attempts` times, so it should do
-    nothing that cannot be undone: what has to happen once belongs into `Transaction.after_commit`. All attempts
-    have the age of the first one, and the older of two wins, so that nobody starves.
+    The function gets the transaction as its first argument. It may run `attempts` times, so it should have no side
+    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first, and
+    the older of two transactions wins, so no transaction starves.
 
-    Pass it keys, not instances: what it changes has to be read inside. An instance from outside is as old in the next
-    attempt as in the first, or shows what that one had done before it was rolled back. Both are refused, so all
-    attempts end in `StaleVersion`.
+    Pass keys, not instances: the function must read what it changes. A retry would find an instance from outside stale,
+    or with the changes of the attempt that was rolled back. Both are refused, so every attempt ends in `StaleVersion`.
 
     Args:
-        attempts: how often to try before giving up; 10 unless set. Between two attempts there is a pause of full
-            jitter: up to 0.1 s, doubled each time, at most 2 s.
-        join: as in `transaction`: inside another one the function is a part of that, and runs once.
-        **options: those of `transaction`. With an `idempotency_key` an unknown outcome is tried again as well.
-            `wait` is one deadline for all attempts; those that begin after it wait for nobody.
+        attempts: the maximum number of attempts; 10 unless set. Between two attempts there is a pause of full jitter:
+            up to 0.1 s, doubled each time, at most 2 s.
+        join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
+        **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well.
+            `wait` is one deadline for all attempts; an attempt that begins after it does not wait.
 
     Returns:
         The function without its first argument. It returns what the last run returned.
 
     Raises:
-        StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the last one, after as many attempts; the
-            message says so.
-        Conflict: a condition of the caller's own was not met; there is no other attempt.
-        OutcomeUnknown: no answer tells whether it was committed.
+        StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
+            has the number of attempts.
+        Conflict: a condition of the caller was not met; there is no retry.
+        OutcomeUnknown: no response tells whether the transaction was committed.
         ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
@@ -207,7 +201,7 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             with _as_current(begun), begun:
                 return function(begun)
         except worth as error:
-            # What is raised after the commit, by a callback or the function, is no reason to do it again.
+            # An error that a callback or the function raises after the commit must not cause a retry.
             if begun._is_committed:
                 raise
             if attempt == attempts:

@@ -1,4 +1,4 @@
-"""States of a transaction to go back to."""
+"""Savepoints of a transaction."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ if TYPE_CHECKING:
 
 
 class Savepoint:
-    """A state of a transaction to go back to.
-
-    Args:
-        members: those of the transaction, by their identity.
-        check_open: raises `ConfigurationError` once the transaction is over.
-    """
+    """A state of a transaction to which it can roll back; `check_open` raises once the transaction is over."""
 
     def __init__(self, members: dict[Any, Member], check_open: Callable[[], None] = lambda: None) -> None:
         self._members = members
@@ -24,9 +19,9 @@ class Savepoint:
         self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
 
     def rollback(self) -> None:
-        """Make the transaction, and the instances in it, what they were. What was read since stays read.
+        """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
 
-        Another instance that still shows what was done since is refused by a later `save` until `refresh`.
+        A later `save` refuses another instance that still shows changes made since, until `refresh`.
 
         Raises:
             ConfigurationError: the transaction is over.

@@ -46,39 +46,41 @@ _M = TypeVar("_M", bound=GuardedMixin)
 
 
 class Transaction:
-    """A unit of work: collects reads and writes of any number of items, and commits them all or none.
+    """A unit of work: collects reads and writes of any number of items, and commits all of them or none.
 
-    Made by `transaction`, or by hand with `commit` and `rollback`. Only what is called on it takes part:
-    ``item.save()`` inside is the single write that it always is.
+    Made by `transaction`, or by hand with `commit` and `rollback`. Only calls of its methods take part: ``item.save()``
+    inside the block is an ordinary single write.
 
-    Nothing is written before the commit. `get` returns the same instance for the same item, with what the transaction
-    has done to it. Several operations on one item become one write. Conditions are about the items as stored before.
+    Nothing is written before the commit. `get` returns the same instance for the same item, with the changes by the
+    transaction. Several operations on one item become one write. Conditions are about the items as stored before.
 
-    Guaranteed under crashes of any process at any request, lost and late answers, pauses and clock skew: all writes
-    are applied, or none; no reader, not even a plain PynamoDB one, sees a value that is not committed; what is
-    committed was right by what was read (strictly serializable, unless a weaker isolation was asked for). Needed:
+    Guaranteed under crashes of any process at any request, lost and late responses, pauses and clock skew: all writes
+    are applied, or none; no reader, not even a plain PynamoDB reader, sees a value that is not committed; the commit
+    is correct for everything that was read (strictly serializable, unless a weaker isolation was chosen). Required:
     every program that writes these items uses this package.
-    Not guaranteed: that a plain reader, who reads several items one by one, sees them of one moment; that a second,
+    Not guaranteed: that a plain reader who reads several items one by one sees them at one moment; that a second,
     late copy of the request of a transaction that only creates one item, or saves, sets or deletes one without a
     version check, is not applied. An `idempotency_key` prevents that.
 
     Args:
         table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
-            More than 99 items can be written only of models that name it there.
-        isolation: ``"serializable"``: everything that was read is checked at the commit. ``"snapshot"``: the same,
-            nothing can be written, and undecided transactions are not waited for. ``"read_committed"``: only items that
-            are written as well are checked. ``"read_uncommitted"``: reads show what is not committed yet.
+            More than 99 items can be written only if their models name it there.
+        isolation: ``"serializable"``: the commit checks everything that was read. ``"snapshot"``: the same, but
+            nothing can be written, and reads do not wait for undecided transactions. ``"read_committed"``: only items
+            that are also written are checked. ``"read_uncommitted"``: reads show uncommitted values.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
-        wait: how long to wait for others, in seconds or as a timedelta; one deadline from now on. 60 s.
-        lease: how long a commit lives without a renewal before others may abort it, in seconds. 10 s, at most a day.
-        idempotency_key: names what it does. A second one with this key within a day writes nothing: `is_repeated`.
+        wait: how long to wait for other transactions and locks, in seconds or as a timedelta; one deadline from now
+            on. 60 s.
+        lease: how long a commit lives without a renewal before other processes may abort it, in seconds. 10 s, at
+            most a day.
+        idempotency_key: names the work. A second transaction with this key within a day writes nothing: `is_repeated`.
         owner: label for people of at most 256 bytes; host, process and thread unless given.
-        workers: how many requests at once, where there are many. 8.
+        workers: the number of parallel requests in a long commit. 8.
         on_progress: called with the number of items done and of all, during long commits.
 
     Attributes:
         id: names this attempt, never used twice.
-        is_repeated: whether the commit found that one with this `idempotency_key` was committed before.
+        is_repeated: whether the commit found that a transaction with this `idempotency_key` was committed before.
 
     Raises:
         ConfigurationError: for arguments that cannot work.
@@ -127,26 +129,24 @@ class Transaction:
         reader = Reader(level, deadline=deadline, priority=priority)
         self._members = Members(self.id, table, reader, deadline, relies_on_reads=relies_on_reads)
 
-    # Reading
-
     def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
-        """Return an item as the transaction sees it: consistent, and with what was done to it here.
+        """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
 
         Args:
             model: the model.
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            for_update: take the item's queue lock first, and keep it until the end: first come, first served,
-                and nobody else writes it meanwhile. Worth it where many want the same items.
+            for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
+                no other process writes the item meanwhile. Worth it under high contention.
 
         Raises:
             DoesNotExist: there is no such item, or the transaction has deleted it.
             LockTimeout: the lock was not free in time.
-            TransactionConflict: a transaction that is alive has the item, and there is no time left to wait.
+            TransactionConflict: another live transaction has marked the item, and `wait` is over.
             ConfigurationError: the model has no version; or the transaction is over.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
+        marked the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
         """
         self._check_open()
         member = self._members.read(model, hash_key, range_key, for_update=for_update)
@@ -157,7 +157,7 @@ class Transaction:
     def get_or_none(
         self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
     ) -> _M | None:
-        """Return an item, or None if there is none; that it is absent is then checked as well. See `get`."""
+        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`."""
         try:
             return self.get(model, hash_key, range_key, for_update=for_update)
         except DoesNotExist:
@@ -173,16 +173,16 @@ class Transaction:
     ) -> list[_M]:
         """Return the items of a hash key as the transaction sees them, each read as by `get`.
 
-        The items that are found take part like those of `get`. That no other one *appears* until the commit is
+        The items that are found take part like those of `get`. That no further item *appears* until the commit is
         guaranteed only for models with ``Meta.guard_queries = True``, whose items are created and deleted by
-        transactions alone: each of those then counts a row of its hash key in the `TransactionTable`, and a
-        query checks that.
+        transactions alone: each such transaction then increments a row of the hash key in the `TransactionTable`, and
+        the commit checks the row.
 
         Args:
             model: the model.
             hash_key: the hash key.
             range_key_condition: on the range key.
-            filter_condition: on what is stored; items that the transaction has changed are judged as it sees them.
+            filter_condition: on the stored items; items that the transaction has changed are judged as it sees them.
             **options: `scan_index_forward`, `limit`, `page_size` and `rate_limit` of PynamoDB's `Model.query`. Not an
                 index, which is eventually consistent, nor parts of items.
 
@@ -190,27 +190,25 @@ class Transaction:
             ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
                 its queries.
 
-        Cost: that of the query, and 1 read for each item that another transaction has. With guarded queries 1 more,
-        and 1 transactional read of the items that were created and deleted by the last transactions, nine at most;
-        1 for each hundred of those items.
+        Cost: that of the query, and 1 read for each item that another transaction has marked. With guarded queries 1
+        more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
+        and deleted.
         """
         self._check_open()
         check_model(model)
         check_query(model, self._isolation, options)
         return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
 
-    # Writing
-
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Store an item as it is now. What is changed in the instance afterwards needs another `save`.
+        """Store an item as it is now. Later changes of the instance need another `save`.
 
         Args:
-            item: from `get`, from anywhere else, or a new one. From elsewhere it has to be a whole one: a version
-                without the write id that is stored with it (of a projection, or made by hand) is refused.
+            item: an instance from `get`, from elsewhere, or a new one. An instance from elsewhere must be complete: a
+                version without the write id that is stored with it (of a projection, or made by hand) is refused.
             condition: on the item as it is stored before the transaction.
-            add_version_condition: with False whatever is stored is overwritten, unless the transaction has read it.
+            add_version_condition: with False any stored item is overwritten, unless the transaction has read it.
 
         Raises:
             ConfigurationError: its model cannot take part; or the transaction is over, or read only.
@@ -232,8 +230,8 @@ class Transaction:
     ) -> None:
         """Apply actions to an item. An instance from `get` has the result at once.
 
-        Any other instance does not, and is refused by a later `save` until `refresh`. With
-        ``add_version_condition=False``, actions such as ``Account.balance.add(5)`` are applied to whatever is stored.
+        Any other instance does not, and a later `save` refuses it until `refresh`. With
+        ``add_version_condition=False``, actions such as ``Account.balance.add(5)`` apply to any stored item.
 
         Raises:
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
@@ -255,13 +253,13 @@ class Transaction:
         self._count_in_guard(member)
 
     def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
-        """Make it a condition of the commit that an item is the one that was read, without writing it.
+        """Let the commit check that the stored item is the one that was read, without writing it.
 
-        Whatever the isolation. An item that the transaction has read or writes is checked anyhow.
+        This works under every isolation. Items read under ``"serializable"``, and written items, are checked anyway.
 
         Args:
-            item: an instance; one that was never stored is checked to be absent.
-            condition: has to be true of the stored item as well.
+            item: an instance; for a new instance the commit checks that the item is absent.
+            condition: must also be true of the stored item.
         """
         member = self._member_of(item, is_write=False)
         member.require(condition)
@@ -270,7 +268,7 @@ class Transaction:
     def touch(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Count an item's version up, so that everybody who has read it must read it again. See `save`."""
+        """Increment an item's version, so that every process that has read it must read it again. See `save`."""
         self._member_of(item).touch(condition, checks=add_version_condition)
 
     def _count_in_guard(self, member: Member) -> None:
@@ -285,12 +283,10 @@ class Transaction:
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
         return self._members.of(item, is_write=is_write, replaces=replaces)
 
-    # Ending
-
     def plan(self) -> Plan:
-        """Return how the transaction would be committed now, and what that costs if nobody interferes.
+        """Return how the transaction would be committed now, and the cost without contention.
 
-        Sizes, and with them the units, are those of what is known: an update of an instance that the transaction
+        Sizes, and therefore units, are those of what is known: an update of an instance that the transaction
         has not read counts as 1 KB.
         """
         return self._committing().plan()
@@ -303,20 +299,20 @@ class Transaction:
         return Committing(list(self._members.by_key.values()), replace(self._options, header_table=header_table))
 
     def commit(self) -> None:
-        """Commit: all writes are applied, or none. The transaction is over then, whatever happens.
+        """Commit: all writes are applied, or none. The transaction is over afterwards, even if this raises.
 
         Raises:
             StaleVersion: an item is not the one that was read.
             Conflict: a condition was not met.
-            ItemLocked: somebody else holds the lock of an item.
+            ItemLocked: another owner holds the lock of an item.
             TransactionConflict: other transactions kept the items busy.
-            TransactionAborted: somebody else aborted it.
-            LockLost: the lock of an item that was to be written is gone.
-            OutcomeUnknown: no answer tells whether it was committed; after all others nothing was written.
-            ConfigurationError: it is over already, or is more than a transaction can be.
+            TransactionAborted: another process aborted it.
+            LockLost: the lock of an item that was to be written is lost.
+            OutcomeUnknown: no response tells whether it was committed; after all other errors nothing was written.
+            ConfigurationError: it is over already, or exceeds a limit.
 
-        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the headers of those who
-        have some of them just then; 1 write for one item; 1 native transaction for up to a hundred.
+        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the headers of
+        transactions that have marked some of them; 1 write for one item; 1 native transaction for up to a hundred.
         """
         self._check_open()
         self._is_over = True
@@ -324,7 +320,7 @@ class Transaction:
             self._members.name_in_guards(lambda: self._committing().direct())
             self._commit = self._committing()
             self.is_repeated = self._commit.run()
-        except BaseException as error:  # also an interrupt, which may come after the decision
+        except BaseException as error:  # also an interrupt, perhaps after the decision
             self._is_committed = self._commit is not None and self._commit.is_decided
             self._end(error, told=error)
             raise
@@ -332,7 +328,7 @@ class Transaction:
         self._end(None)
 
     def rollback(self) -> None:
-        """Give up: nothing is written. Does nothing if the transaction is over."""
+        """Roll back: nothing is written. Does nothing if the transaction is over."""
         if not self._is_over:
             self._end(None)
 
@@ -361,22 +357,22 @@ class Transaction:
         )
 
     def savepoint(self) -> Savepoint:
-        """Return the present state, to which `Savepoint.rollback` goes back. What was read since is checked still."""
+        """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""
         self._check_open()
         return Savepoint(self._members.by_key, self._check_open)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
-        """Call back once the transaction is committed, such as to send a mail; locks are given back before.
+        """Call back once the transaction is committed and its locks are released, for example to send a mail.
 
-        Not if `is_repeated`: nothing was written then. A process that dies between both makes no call; what must happen
-        is itself an item of the transaction, as in an outbox. Its errors are raised, and the transaction stays
-        committed. It can begin a transaction of its own.
+        There is no call if `is_repeated`, since nothing was written, or if the process dies in between: write what must
+        happen as an item of the transaction (an outbox). If the callback raises, its error is raised, and the
+        transaction stays committed. The callback can begin a transaction of its own.
         """
         self._check_open()
         self._after_commit.append(callback)
 
     def after_rollback(self, callback: Callable[[], object]) -> None:
-        """Call back once the transaction is not, or not known to be, committed. After an error its own is logged."""
+        """Call back after a rollback, also if the outcome is unknown. After an error, an error of it is only logged."""
         self._check_open()
         self._after_rollback.append(callback)
 
@@ -385,7 +381,7 @@ class Transaction:
             raise ConfigurationError("this transaction is over: begin a new one.")
 
     def _again(self, successor: Transaction) -> Transaction:
-        """Give the age of this transaction to another attempt, so that it is not wounded by younger ones for ever."""
+        """Give another attempt the age of this transaction, so that younger transactions do not wound it for ever."""
         successor._options = replace(successor._options, priority=self._options.priority)
         successor._members.reader.priority = self._options.priority
         return successor

@@ -1,4 +1,4 @@
-"""The table that carries what transactions of many items need beside their items."""
+"""The table of the headers and other rows that transactions of many items need."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class TransactionTable(OwnTable, VersionedMixin, Model):
-    """The headers of transactions, by which they are decided, and rows that help to recover them.
+    """The headers of transactions, which decide them, and rows that help to recover them.
 
-    Subclass it with a table of its own, and name that in the ``Meta.transaction_table`` of your models::
+    Subclass it with a table of its own, and name the class in the ``Meta.transaction_table`` of your models::
 
         class Transactions(TransactionTable):
             class Meta:
                 table_name = "transactions"
                 region = "eu-west-1"
 
-    Only transactions of more than a hundred actions, idempotency keys and guarded queries need it. It has to
-    be in the account and Region of the items.
+    Only transactions of more than a hundred actions, idempotency keys and guarded queries need it. It must be in the
+    account and Region of the items.
 
-    Final headers are removed by DynamoDB's TTL after a day, rows of participants after thirty. Nothing depends
-    on when that happens. Do not delete rows by hand: a header that is missing counts as aborted.
+    DynamoDB's TTL removes final headers after a day, and participant rows after thirty. Nothing depends on when that
+    happens. Do not delete rows by hand: a missing header counts as aborted.
     """
 
     id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=header_requests.ID)
@@ -46,7 +46,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def outcome(cls, id: str) -> str | None:  # noqa: A002 - the name of what it is
-        """Return what became of a transaction of many items.
+        """Return the state of a transaction of many items.
 
         Args:
             id: its `Transaction.id`, which an `OutcomeUnknown` has as its `write_id`.
@@ -57,7 +57,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
             or it never began.
 
         Raises:
-            LockingError: no answer came.
+            LockingError: no response came.
 
         Cost: 1 consistent read.
         """
@@ -65,19 +65,19 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def recover(cls, id: str, *, force: bool = False) -> str | None:  # noqa: A002
-        """Complete a transaction of many items: finish it if it is committed, else abort it, and take its marks off.
+        """Complete a transaction of many items: finish it if it is committed, else abort it and drop its marks.
 
-        One that is alive is waited for until it is decided, or shows no sign of life for a whole lease.
+        This waits for a live transaction until it is decided, or shows no sign of life for a whole lease.
 
         Args:
             id: its `Transaction.id`.
-            force: abort it at once if it is not decided. It then gets a `TransactionAborted`, by ``"asked"``.
+            force: abort it at once if it is undecided. Its commit then raises `TransactionAborted`, by ``"asked"``.
 
         Returns:
             ``"finished"`` or ``"aborted"``; None if nothing is known of it.
 
         Raises:
-            LockingError: no answer came; calling it again is safe.
+            LockingError: no response came; another call is safe.
 
         Cost: 1 read and 1 write for each of its items, and 2 of its header.
         """
@@ -85,17 +85,13 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def sweep(
-        cls,
-        *,
-        segments: int = 1,
-        dry_run: bool = False,
-        on_progress: Callable[[SweepReport], object] | None = None,
+        cls, *, segments: int = 1, dry_run: bool = False, on_progress: Callable[[SweepReport], object] | None = None
     ) -> SweepReport:
         """Complete all transactions of many items whose process has died.
 
-        Nothing depends on it: it spares later readers and writers the work. Safe beside any number of other sweeps, and
-        of transactions that are alive, which it watches for one lease; one with a lease of more than a day is not
-        watched, and counts as failed. Goes on past rows that are broken. For a nightly job, or a Lambda function.
+        Nothing depends on it: it saves later readers and writers the work. It is safe beside other sweeps and live
+        transactions. It watches a live transaction for one lease; a lease of more than a day is not watched, and counts
+        as failed. Broken rows do not stop it. For a nightly job, or a Lambda function.
 
         Args:
             segments: how many parts of the table to scan at once.
@@ -108,9 +104,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Raises:
             LockingError: the table could not be scanned.
 
-        Cost: a scan of the table, and that of `recover` for each transaction that needs it. One that was aborted, and
-        whose process did not hear what became of all its marks, is looked at by every sweep for a day: a late mark may
-        arrive.
+        Cost: a scan of the table, and that of `recover` for each transaction that needs it. Every sweep of a day
+        examines an aborted transaction whose process got no response for one of its marks: the mark may arrive late.
         """
         header_table = header_requests.header_table_of(cls)
         return recovery.sweep(header_table, segments=segments, dry_run=dry_run, on_progress=on_progress)
@@ -124,7 +119,7 @@ def check_table(table: Any) -> type[TransactionTable]:
 
 
 def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002
-    """Return what became of a transaction of many items: see `TransactionTable.outcome`."""
+    """Return the state of a transaction of many items: see `TransactionTable.outcome`."""
     return check_table(table).outcome(id)
 
 

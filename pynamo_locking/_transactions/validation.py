@@ -1,4 +1,4 @@
-"""Checks that what a transaction has read is still so, in transactional reads; for why see `together.settle`."""
+"""Checks with transactional reads that items are unchanged since a transaction read them; see `transactional_reads`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transaction import shows_committed
 from pynamo_locking._io import header_requests, trust
 from pynamo_locking._io.transactional_reads import TooLarge, get_together
-from pynamo_locking._items import images as item_images
+from pynamo_locking._items import images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,29 +31,29 @@ def validate(
 ) -> None:
     """Check that all items are what they were when they were read.
 
-    Absent ones are checked together, in the first read: an item may come and go, a write id never comes again.
-    What is stored and was read before that read, and is unchanged after it, was there at that moment too.
+    The absent items are checked together, in the first read: an item may come and go, but a write id never comes again.
+    So an item that was read before the first read, and is unchanged after it, was also unchanged at that moment.
 
-    The mark of a transaction that is not decided is waited for. Not so in a snapshot, if the read that shows the mark
-    shows the header as well, and that it is pending: what is decided later changes nothing of that moment. The first
-    read is the moment of the snapshot, and the others agree with it. A mark that one of them shows is pending then, so
-    it was at that moment, if it was there. Nor can another mark have been there that was committed: to finish it
-    would have changed the item since. A placeholder counts as absent, and is in the first read, with its header.
+    The check waits for an undecided transaction that has marked an item. A snapshot does not wait if the read that
+    shows the mark also shows that its header is pending: a later decision changes nothing at the moment of the
+    snapshot, which is the first read. A mark in a later read is pending then, so it was not committed at that moment
+    either. No other committed mark can have been there: finishing it would have changed the item since. A placeholder
+    counts as absent, and is in the first read, with its header.
 
-    Only whoever writes nothing may do so: two who write, and look past the marks of each other, would both be right
-    about the past and wrong together. Of whom it may not look past, `shows_committed` tells.
+    Only a transaction that writes nothing may ignore pending marks: two writers that ignored each other's marks would
+    each be consistent with the past, and together produce write skew. `shows_committed` names marks not to ignore.
 
     Args:
         members: the items.
-        resolver: takes marks out of the way.
+        resolver: resolves marks.
         pulse: called before each read; may raise.
-        is_snapshot: whether this is all that the transaction does.
+        is_snapshot: whether the transaction writes nothing.
 
     Raises:
-        StaleVersion, Conflict: one of them is not.
-        TransactionConflict: other transactions kept them busy.
-        ConfigurationError: more than a hundred of them were absent.
-        StillPending: a transaction that is alive has one of them.
+        StaleVersion, Conflict: an item has changed.
+        TransactionConflict: other transactions kept the items busy.
+        ConfigurationError: more than a hundred items were absent.
+        StillPending: a live transaction has marked one of them.
     """
     absent = [member for member in members if member.is_absent]
     if len(absent) > limits.MOST_ACTIONS:
@@ -76,13 +76,7 @@ def in_order(members: Sequence[Member]) -> list[Member]:
 
 
 class _Part:
-    """Items that are checked by one read.
-
-    Args:
-        members: the items, of which the absent ones come first.
-        resolver: takes marks out of the way.
-        is_snapshot: whether to look past marks, by their headers.
-    """
+    """Items that one read checks: first the absent ones. A snapshot ignores marks whose headers are pending."""
 
     def __init__(self, members: list[Member], resolver: Resolver, *, is_snapshot: bool) -> None:
         self._members = members
@@ -93,25 +87,25 @@ class _Part:
         self._marks = [_mark_in(member, member.stored) for member in members]
 
     def validate(self) -> list[Member]:
-        """Check them; return those of the others that had to make place for headers."""
+        """Check the items; return those that were left out to make room for headers."""
         while not self._is_valid():
             pass
         return self._left
 
     def _is_valid(self) -> bool:
-        """Check them; tell whether that counts, or has to be done again as some are in the way."""
+        """Read and check the items; return False if the read must be repeated, since marks were in the way."""
         marks = self._marks_to_look_past()
         try:
-            images = read_together(self._members, marks)
+            found = read_together(self._members, marks)
         except TooLarge as error:
             self._halve(error)
             return False
         count, is_valid = len(self._members), True
-        pairs = zip(marks, images[count:], strict=True)
-        found = {mark.id: header_requests.header_in(image, mark.table) for mark, image in pairs}
-        for i, (member, image) in enumerate(zip(self._members, images[:count], strict=True)):
+        pairs = zip(marks, found[count:], strict=True)
+        headers = {mark.id: header_requests.header_in(image, mark.table) for mark, image in pairs}
+        for i, (member, image) in enumerate(zip(self._members, found[:count], strict=True)):
             self._marks[i] = _mark_in(member, image)
-            is_valid &= self._holds(member, image, self._marks[i], found)
+            is_valid &= self._holds(member, image, self._marks[i], headers)
         return is_valid
 
     def _holds(
@@ -129,7 +123,7 @@ class _Part:
         return True
 
     def _marks_to_look_past(self) -> list[Mark]:
-        """Return marks of all transactions whose headers are read as well; items that do not fit then are left."""
+        """Return the marks whose headers the read includes; leave out items that do not fit then."""
         if not self._is_snapshot:
             return []
         marks: dict[str, Mark] = {}
@@ -140,14 +134,14 @@ class _Part:
             elif i >= self._absent:
                 self._leave_from(i)
                 break
-            else:  # the absent ones have to stay together: they are waited for
+            else:  # the absent items must stay in one read, so it waits for their marks
                 self._is_snapshot = False
                 self._leave_from(self._absent)
                 return []
         return list(marks.values())
 
     def _halve(self, error: TooLarge) -> None:
-        """Leave half of the items, since marks have made them too large for one read."""
+        """Leave out half of the items, since marks have made them too large for one read."""
         half = max(self._absent, len(self._members) // 2)
         if not 0 < half < len(self._members):
             raise error.error from error
@@ -162,26 +156,19 @@ def _mark_in(member: Member, image: Image | None) -> Mark | None:
     row = member.row
     mark = None if row is None else row.state(image).mark
     if row is not None and mark is not None:
-        trust.header_table_of(row, mark)  # refuses what names another table, before that is read
+        trust.header_table_of(row, mark)  # refuses a mark that names another table, before the table is read
     return mark
 
 
 def item_size(member: Member) -> int:
-    """Return about how large an item is, in bytes."""
+    """Return the approximate size of an item in bytes."""
     if member.is_absent:
         return 0
-    return item_images.size_of(
-        member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
-    )
+    return images.size_of(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
 
 
 def read_together(members: Sequence[Member], marks: Sequence[Mark] = ()) -> list[Image | None]:
-    """Return stored items as they were at one moment, and behind them the headers of marks; up to a hundred.
-
-    Raises:
-        TooLarge: the request is refused as it is.
-        TransactionConflict: other transactions kept them busy.
-    """
+    """Return stored items and, behind them, the headers of marks, at most a hundred, as they were at one moment."""
     gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
     connection = members[0].item._get_connection().connection
     gets += [{"Get": {"TableName": mark.table, "Key": {header_requests.ID: {"S": mark.id}}}} for mark in marks]

@@ -1,4 +1,4 @@
-"""The actions of one native transaction, and what becomes of instances and locks once it is committed."""
+"""The actions of one native transaction, and its effects on instances and locks once it is committed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Assembly:
     """Collects the actions of a native transaction.
 
     Attributes:
-        actions: those of the caller, by the key of their item, in the caller's order.
-        rows: our entries in lock rows that have to be checked besides.
-        guards: the checks of those rows, while they are sent.
+        actions: the caller's, by the key of their item, in the caller's order.
+        rows: the held entries in lock rows that the transaction must also check.
+        guards: the checks of those rows, under `last_under_locks`.
     """
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class Assembly:
         self.rows: list[HeldEntry] = []
         self.guards: list[TransactAction] = []
         self._writers: dict[Any, PlainWriter] = {}
-        self._written_items: dict[HeldEntry, bool] = {}  # locked in a row of its own; whether it is deleted
-        self._deleted_locks: list[HeldEntry] = []  # the lock goes with its item
+        self._written_items: dict[HeldEntry, bool] = {}  # items locked in another row; whether they are deleted
+        self._deleted_locks: list[HeldEntry] = []  # embedded locks of deleted items
 
     def add_write(self, key: Any, writer: PlainWriter, write: Write) -> None:
-        """Add the write of an item, with the check of its lock if we hold that."""
+        """Add the write of an item, with the check of its lock if this context holds it."""
         self.actions[key] = _action(writer, write, {})
         self._writers[key] = writer
         if isinstance(writer, InsideWriter):
@@ -54,15 +54,15 @@ class Assembly:
                 self._written_items[writer.own] = write.operation is DELETE
 
     def unguarded(self, writer: BesideWriter) -> list[HeldEntry]:
-        """Return which of the entries that a write names have no check of their row here yet."""
+        """Return the entries of a writer whose rows the transaction does not check yet."""
         return [own for own in writer.owns if not self.guards_row_of(own)]
 
     @contextlib.contextmanager
     def last_under_locks(self) -> Iterator[None]:
-        """Number the writes under our locks anew, and let nobody else write under them until the block ends.
+        """Renumber the writes under held locks, and keep other threads from writing under them until the block ends.
 
-        Other writes may have been numbered since they were added here, and a write whose number is not the highest
-        one is refused.
+        Other writes may have been numbered since these were added, and DynamoDB refuses a write whose number is not
+        the highest.
         """
         embedded = {key: action for key, action in self.actions.items() if action.own is not None}
         named = {*self.rows, *(action.own for action in embedded.values() if action.own is not None)}
@@ -75,31 +75,27 @@ class Assembly:
             yield
 
     def guards_row_of(self, own: HeldEntry) -> bool:
-        """Tell whether the check of a lock row is there already.
-
-        Raises:
-            ConfigurationError: it is that of another part of the same lock, and one action cannot be both.
-        """
+        """Tell whether the transaction checks a lock row already; refuse a check of another range in that row."""
         found = next((each for each in self.rows if each.row.identity == own.row.identity), None)
         if found is not None and found is not own:
             raise ConfigurationError(
-                f"one transaction cannot write under two ranges of {own.row.label}, which are locked apart: take one "
-                f"range that spans both."
+                f"one transaction cannot write under two separately locked ranges of {own.row.label}: lock one range "
+                f"that spans both."
             )
         return found is not None
 
     def add_check(self, key: Any, write: Write, row: LockRow | None) -> None:
-        """Add the check of an item, which no other transaction may have either."""
+        """Add the check of an item, which must not carry the mark of another transaction."""
         guard = None if row is None else guards.unmarked(row.attribute)
         self.actions[key] = TransactAction(action_of(write, guard), write, row)
 
     def before_commit(self) -> None:
-        """Note that locks may be gone from now on, with the items that carry them."""
+        """Note that from now on DynamoDB may have deleted held locks with their items."""
         for own in self._deleted_locks:
             own.expect_delete(expected=True)
 
     def note_refusal(self, error: BaseException) -> None:
-        """After a definite refusal the locks are not deleted, whatever becomes of their entries."""
+        """Note that the locks are not deleted, or, after an unknown outcome, that updated instances may be stale."""
         if isinstance(error, OutcomeUnknown):
             for key, writer in self._writers.items():
                 write = self.actions[key].write
@@ -110,7 +106,7 @@ class Assembly:
             own.expect_delete(expected=False)
 
     def note_commit(self) -> None:
-        """Make the instances what they are now; `edit` must not save deleted items again."""
+        """Update the instances, and note deleted items, which `edit` must not save again."""
         for action in self.actions.values():
             if action.write is not None:
                 note_applied(action.write)
@@ -123,7 +119,7 @@ class Assembly:
 def _action(writer: PlainWriter, write: Write, numbers: Mapping[HeldEntry, int]) -> TransactAction:
     if not isinstance(writer, InsideWriter):
         return TransactAction(writer.action(write), write)
-    own = writer.own  # before it is sent, a write has the number that it would have now
+    own = writer.own  # `last_under_locks` gives the final number
     number = 0 if own is None else numbers.get(own, own.last_write + 1)
     return TransactAction(writer.action(write, number), write, writer.row, writer.own, number)
 
@@ -133,20 +129,17 @@ def _row_guard(own: HeldEntry, number: int) -> TransactAction:
 
 
 def _with_key_of(before: TransactAction, action: TransactAction) -> TransactAction:
-    """Write the item that was meant when the action was added, whatever the instance's key is by now."""
+    """Keep the key that the action had when it was added: the caller may have changed the instance's key since."""
     for verb, kwargs in action.request.items():
         kwargs.update({part: before.request[verb][part] for part in ("Key", "Item") if part in kwargs})
     return action
 
 
 def note_applied(write: Write) -> None:
-    """Make an instance what it is after a transaction has applied a write."""
+    """Update an instance after a transaction has applied its write."""
     if write.operation not in (SAVE, UPDATE):
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
-    if write.is_strict and write.part.is_checked:  # of a transaction, perhaps from another instance
-        knowledge.set_known(write.item, write.part.before)
-    knowledge.expect(write.item, write.part)
-    write.item.update_local_version_attribute()
+    write.note_stored()
     if not write.is_shown and (write.is_strict or not is_known):
         knowledge.mark_old(write.item, is_locked=context.OWN_ENTRY in vars(write.item))

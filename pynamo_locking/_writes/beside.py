@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.write import Write
 
 
-# Locks in a row of their own
 def row_guard(own: HeldEntry, number: int, kind: EntryEffect) -> dict[str, Any]:
-    """Return the transaction's action on the lock row: check our entry, and count the write or leave.
+    """Return the transaction's action on the lock row: check the held entry, and store the write's number or leave.
 
-    A ConditionCheck costs the same and cannot count, so a late copy could overtake a later write.
+    A ConditionCheck costs the same but cannot store the number, so a late copy could overtake a later write.
     """
     actions = guards.leaving(own) if kind is EntryEffect.FINISH else [guards.counting(own, number)]
     names: dict[str, str] = {}
@@ -46,12 +45,12 @@ def row_guard(own: HeldEntry, number: int, kind: EntryEffect) -> dict[str, Any]:
 
 
 def beside(owns: Sequence[HeldEntry], write: Write, action: dict[str, Any]) -> None:
-    """Write an item whose lock is another row: one transaction with the check of that row.
+    """Write an item whose lock is in another row: one transaction that also checks that row.
 
     Args:
-        owns: our entries in the rows that the item is locked by: its own one, then that of a range. The first one ends
-            with the write, if that is the last of an `edit`.
-        write: what it is, for errors.
+        owns: the entries that the writer holds: of the item's own lock, then of a range. The last write of an `edit`
+            removes the first one.
+        write: for errors.
         action: the write as a transaction's action, such as ``{"Put": {...}}``.
     """
     with contextlib.ExitStack() as held:
@@ -68,6 +67,7 @@ def beside(owns: Sequence[HeldEntry], write: Write, action: dict[str, Any]) -> N
 
 def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]) -> None:
     connection, token = write.item._get_connection().connection, ""
+    write_id = checks[0].own.write_id(checks[0].number)
 
     def attempt(how: Next | None) -> dict[str, Any]:
         nonlocal token
@@ -76,37 +76,19 @@ def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]
         return dispatch.dispatch(connection, "TransactWriteItems", kwargs)
 
     def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
-        _settle_transaction(write, checks, answers.reasons_of(error), error, in_doubt)
-        return {}
+        """Return if an earlier copy of the transaction was applied; otherwise raise the error."""
+        item_reason, *row_reasons = answers.reasons_of(error)
+        pairs = zip(checks, row_reasons, strict=True)
+        failed = [(check, reason.get("Item")) for check, reason in pairs if reason.get("Code") == ACTION_FAILED]
+        if any(judged(check, image, in_doubt) is Outcome.APPLIED for check, image in failed):
+            return {}
+        for check, image in failed:
+            settle_inside(check, write, image, error, in_doubt)
+        if in_doubt and write.may_still_be_applied(item_reason.get("Item")):
+            raise write.unknown(error, write_id) from error
+        # Raise what a single write would have raised: callers look for the code of a failed condition.
+        message, table = item_reason.get("Message", ""), write.item.Meta.table_name
+        cause = answers.condition_failed(write.operation.error, message, table, request=error)
+        raise refusal(write, write.operation.error, item_reason.get("Item"), cause) from error
 
-    retries.send(attempt, settle, write.failed, lambda error: write.unknown(error, _write_id(checks)))
-
-
-def _write_id(checks: Sequence[Check]) -> str:
-    return checks[0].own.write_id(checks[0].number)
-
-
-def _settle_transaction(
-    write: Write,
-    checks: Sequence[Check],
-    reasons: list[dict[str, Any]],
-    error: Exception,
-    repeated: bool,  # noqa: FBT001
-) -> None:
-    """Return if the transaction was applied by its earlier copy, raise what happened otherwise."""
-    item_reason, *row_reasons = reasons
-    failed = [
-        (check, reason.get("Item"))
-        for check, reason in zip(checks, row_reasons, strict=True)
-        if reason.get("Code") == ACTION_FAILED
-    ]
-    if any(judged(check, image, repeated) is Outcome.APPLIED for check, image in failed):
-        return
-    for check, image in failed:
-        settle_inside(check, write, image, error, repeated)
-    if repeated and write.may_still_be_applied(item_reason.get("Item")):
-        raise write.unknown(error, _write_id(checks)) from error
-    # What a single write would have raised: callers look for the code of a failed condition.
-    message, table = item_reason.get("Message", ""), write.item.Meta.table_name
-    cause = answers.condition_failed(write.operation.error, message, table, request=error)
-    raise refusal(write, write.operation.error, item_reason.get("Item"), cause) from error
+    retries.send(attempt, settle, write.failed, lambda error: write.unknown(error, write_id))

@@ -18,20 +18,19 @@ if TYPE_CHECKING:
 
 
 class Check(NamedTuple):
-    """The check of one of our entries by a write, and what the write does to it."""
+    """The check of a held entry by a write, and the effect of the write on the entry."""
 
     own: HeldEntry
     number: int
     kind: EntryEffect
 
 
-# Embedded locks
 def inside(own: HeldEntry, write: Write) -> dict[str, Any]:
-    """Write an item that carries the lock we hold.
+    """Write an item that carries the lock that this context holds.
 
     Raises:
-        LockLost: our entry is gone and nothing was written.
-        OutcomeUnknown: nothing tells whether it was written.
+        LockLost: the entry is gone and nothing was written.
+        OutcomeUnknown: nothing tells whether the item was written.
         PynamoDBException: another condition of the write failed, or DynamoDB refused it.
     """
     with own.writing() as number:
@@ -49,7 +48,7 @@ def inside(own: HeldEntry, write: Write) -> dict[str, Any]:
 
 
 def _send(own: HeldEntry, write: Write, number: int, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Send a guarded write; once more if nothing is known of it, since a second copy cannot hurt."""
+    """Send a guarded write, and again after a lost response: the entry refuses a second copy."""
 
     def settle(error: Exception, in_doubt: bool) -> dict[str, Any]:  # noqa: FBT001
         image = answers.image_of(error)
@@ -57,10 +56,7 @@ def _send(own: HeldEntry, write: Write, number: int, kwargs: dict[str, Any]) -> 
         return {} if image is None else {"Attributes": image}
 
     return retries.send(
-        lambda _: write.dispatch(kwargs),
-        settle,
-        write.failed,
-        lambda error: write.unknown(error, own.write_id(number)),
+        lambda _: write.dispatch(kwargs), settle, write.failed, lambda error: write.unknown(error, own.write_id(number))
     )
 
 
@@ -71,11 +67,11 @@ def settle_inside(
     error: Exception,
     repeated: bool,  # noqa: FBT001
 ) -> None:
-    """Return if a refused write was applied by its earlier copy, raise what happened otherwise."""
+    """Return if an earlier copy of a refused write was applied; otherwise raise the error."""
     own = check.own
     try:
         outcome = judged(check, image, repeated)
-    except LockingError as reason:  # its lock document is broken, so nothing tells
+    except LockingError as reason:  # the lock document is broken, so nothing shows the outcome
         if repeated:
             raise write.unknown(error, own.write_id(check.number)) from reason
         raise

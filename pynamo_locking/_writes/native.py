@@ -1,4 +1,4 @@
-"""Sends a native transaction, and says what its refusal means."""
+"""Sends a native transaction, and explains its refusal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
-#: The kinds of actions, and the arguments of PynamoDB's method for them; it sends them in this order.
+#: The kinds of actions and PynamoDB's arguments for them; PynamoDB sends them in this order.
 _KINDS: Final = {
     "ConditionCheck": "condition_check_items",
     "Delete": "delete_items",
@@ -53,10 +53,10 @@ class TransactAction:
 
     Attributes:
         request: as DynamoDB takes it, such as ``{"Put": {...}}``.
-        write: what it does to an item of a guarded model, if that is what it is.
-        row: the row of the lock that it names, if it names one.
-        own: our entry in that lock; None if nobody may be in it.
-        number: the number of the write in our entry.
+        write: the write of a guarded model, if the action is one.
+        row: the row of the lock that the action checks, if any.
+        own: the held entry in that lock; None if the lock must be free.
+        number: of the write in the held entry.
     """
 
     request: dict[str, Any]
@@ -66,7 +66,7 @@ class TransactAction:
     number: int = 0
 
     def is_ours(self, image: dict[str, Any] | None) -> bool:
-        """Tell whether an image shows that this action has been applied already."""
+        """Tell whether an image shows that this action was applied already."""
         if self.write is not None and self.write.judge(image, repeated=False) is Outcome.APPLIED:
             return True
         if self.row is None or self.own is None:
@@ -75,7 +75,7 @@ class TransactAction:
         return mine is not None and mine.writes == self.number
 
     def mark_in(self, image: dict[str, Any] | None) -> Mark | None:
-        """Return the mark of a transaction of many items that keeps this action out."""
+        """Return the mark of a transaction of many items that blocks this action."""
         return None if self.row is None else self.row.state(image).mark
 
     def explain(self, image: dict[str, Any] | None, cause: Exception) -> Exception:
@@ -94,19 +94,19 @@ class TransactAction:
 
 
 class Commit:
-    """One transaction on its way.
+    """One native transaction.
 
     Args:
         connection: of any of its models.
         actions: the caller's, in the caller's order.
-        guards: what locks in rows of their own add to them.
-        token: makes DynamoDB recognise a second copy for ten minutes.
+        guards: the checks of lock rows, and other actions of this package.
+        token: by which DynamoDB recognises a second copy for ten minutes.
         may_change_token: whether a refused transaction may be sent again under another token.
         options: other arguments of PynamoDB's `Connection.transact_write_items`.
-        resolver: takes marks of other transactions out of the way.
+        resolver: resolves marks of other transactions.
 
     Attributes:
-        refusals: after a refusal, why each action was refused; None for those that were not the reason.
+        refusals: after a refusal, why each action was refused; None for an action that was not the reason.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class Commit:
         self.refusals: list[Exception | None] = []
 
     def send(self) -> dict[str, Any]:
-        """Send it until it is known what became of it.
+        """Send the transaction until its outcome is known.
 
         Raises:
             LockLost, ItemLocked, StaleVersion, Conflict, TransactionConflict: it was refused.
             OutcomeUnknown: nothing tells whether it was applied.
-            TransactWriteError: everything else that DynamoDB says.
+            TransactWriteError: DynamoDB refused it for another reason.
         """
-        for action in self.all:  # once: copies of one token have to be equal
+        for action in self.all:  # once: copies with the same token must be equal
             expiry.date_now(action.request)
         return retries.send(self._attempt, self._settle, self._failed, self._unknown)
 
@@ -151,7 +151,7 @@ class Commit:
         return dispatch.transact_write(self.connection, **actions, client_request_token=self.token, **self.options)
 
     def _reasons(self, error: Exception) -> Reasons:
-        """Return why a transaction was cancelled, in the order of `all` and not in that of the request."""
+        """Return why the transaction was cancelled, in the order of `all` instead of the order of the request."""
         sent = [action for kind in _KINDS for action in self.all if kind in action.request]
         reasons = dict(zip(map(id, sent), answers.reasons_of(error), strict=False))
         found = [reasons[id(action)] for action in self.all if id(action) in reasons]
@@ -160,7 +160,7 @@ class Commit:
         return found
 
     def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
-        """Return the answer if an earlier copy was applied, on engines that do not know tokens; None if marks went."""
+        """Return {} if an earlier copy was applied (on engines that ignore tokens); None after marks were resolved."""
         reasons = enumerate(self._reasons(error))
         images = {i: reason.get("Item") for i, reason in reasons if reason.get("Code") == ACTION_FAILED}
         if self._resolve(images, error, in_doubt=in_doubt):
@@ -174,7 +174,7 @@ class Commit:
         raise (self._unknown if in_doubt else self._failed)(error) from error
 
     def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
-        """Take marks out of the way; tell whether there were any, so that it is worth another try."""
+        """Resolve marks; tell whether there were any, so that a retry may succeed."""
         try:
             marked = [(self.all[i].row, mark) for i, image in images.items() if (mark := self.all[i].mark_in(image))]
             for row, mark in marked:
@@ -185,9 +185,9 @@ class Commit:
                 raise self._unknown(error) from pending
             if isinstance(pending, LockingError):
                 raise
-            raise also(TransactionConflict, TransactWriteError)(f"{pending}. Trying again is safe.", cause=error) from (
-                pending
-            )
+            raise also(TransactionConflict, TransactWriteError)(
+                f"{pending}. A retry is safe.", cause=error
+            ) from pending
         return bool(marked)
 
     def _failed(self, error: Exception) -> Exception:
@@ -196,8 +196,7 @@ class Commit:
             return TransactWriteError("Failed to write transaction items", answers.readable(error))
         codes = tuple(None if reason is None else reason.code for reason in answers.shown(reasons))
         return also(TransactionConflict, TransactWriteError)(
-            f"other transactions kept the items of this one busy; nothing was written, and it can be tried again: "
-            f"{error}",
+            f"other transactions kept the items of this one busy; nothing was written, and a retry is safe: {error}",
             reasons=codes[: len(self.actions)],
             cause=error,
         )
@@ -205,21 +204,21 @@ class Commit:
     def _unknown(self, error: Exception) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
-            f"you decide what to do. (The same transaction of the same copies with this client_request_token is "
-            f"known to DynamoDB for ten minutes, except inside a lock and with items that expire.)",
+            f"you decide what to do. (For ten minutes DynamoDB recognises the same transaction of the same copies by "
+            f"this client_request_token, except inside a lock and with items that expire.)",
             write_id=self.token,
             cause=error,
         )
 
 
 def _gravest(errors: Collection[Exception]) -> Exception:
-    """Return the error that says most: of a lock that was lost, then of one that is held, then the first."""
+    """Return the most severe error: a lost lock first, then a held lock, then the first error."""
     return next(error for kind in (LockLost, ItemLocked, Exception) for error in errors if isinstance(error, kind))
 
 
 def _is_final(action: TransactAction, refusal: Exception) -> bool:
-    """Tell whether a refusal of one copy means that no copy will ever be accepted: what was read is gone for good."""
+    """Tell whether the refusal of one copy proves that DynamoDB will never accept another one."""
     if isinstance(refusal, StaleVersion):
-        # An absent item may be deleted again, and a version without an id may come again.
+        # An item may become absent again, and a version without a write id may come again.
         return action.write is not None and action.write.part.before.write_id is not None
     return isinstance(refusal, LockLost)

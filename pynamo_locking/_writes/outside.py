@@ -1,4 +1,4 @@
-"""Sends writes without an entry of ours: refused while another party holds the lock."""
+"""Sends writes from outside a lock: DynamoDB refuses them while a holder is in the queue."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ if TYPE_CHECKING:
 
 
 def send(write: Write, row: LockRow | None = None) -> dict[str, Any]:
-    """Write an item whose lock we do not hold.
+    """Write an item whose lock this context does not hold; `row` is its embedded lock, if it carries one.
 
-    Entries in an embedded lock that are dead by their stored end of lease are evicted first, so that a
-    crash does not keep everybody out until someone takes the lock.
-
-    Args:
-        write: what to send.
-        row: the item as a lock's row, if it carries a lock.
+    If the entries in the embedded lock are dead by their stored end of lease, they are evicted first. So a crashed
+    holder does not block writers until a waiter evicts it.
 
     Raises:
-        ItemLocked: somebody holds the lock.
-        OutcomeUnknown: nothing tells whether it was written.
+        ItemLocked: another owner holds the lock.
+        OutcomeUnknown: nothing tells whether the item was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
     return _Sending(write, row).send()
@@ -59,7 +55,7 @@ class _Sending:
 
     def send(self) -> dict[str, Any]:
         write, once = self.write, self.once
-        # Attempts that botocore must not make for us are made here; one more than it would have made.
+        # This package makes the attempts that botocore must not make; one more than botocore would have made.
         most = write.item._get_connection().connection._max_retry_attempts_exception + 1 if once else 1
         policy = Policy(most if write.is_repeatable else 0, 0 if once else None, once, looks=write.is_sent_once)
         return retries.send(self._attempt, self._settle, write.failed, write.unknown, look=self._look, policy=policy)
@@ -71,7 +67,7 @@ class _Sending:
         return self.write.dispatch(self.kwargs, once=self.once)
 
     def _settle(self, error: Exception, in_doubt: bool) -> dict[str, Any] | None:  # noqa: FBT001
-        """Return the answer to a refused write that had been applied; None if it is worth another try."""
+        """Return the response if an earlier copy was applied; None if the write may be sent again."""
         image = answers.image_of(error)
         outcome = self.write.judge(image, repeated=in_doubt)
         if outcome is Outcome.APPLIED:
@@ -96,7 +92,7 @@ class _Sending:
         return None
 
     def _resolve(self, mark: Mark, error: Exception, *, may_be_applied: bool) -> None:
-        """Take the mark of a transaction out of the way, or wait for it."""
+        """Resolve the mark of a transaction, or wait for its decision."""
         assert self.row is not None  # noqa: S101 - it has the mark
         try:
             self.resolver.resolve(self.row, mark)
@@ -106,7 +102,7 @@ class _Sending:
             if isinstance(reason, LockingError):
                 raise
             raise also(TransactionConflict, self.write.operation.error)(
-                f"Failed to {self.write.operation.verb} item: {reason}. Trying again is safe.", cause=error
+                f"Failed to {self.write.operation.verb} item: {reason}. A retry is safe.", cause=error
             ) from reason
 
     def _evict(self, state: LockState, image: Image | None, error: Exception, *, may_be_applied: bool) -> None:
@@ -119,7 +115,7 @@ class _Sending:
             raise locked_out(self.row, state, self.write.operation.error, error, stored) from error
 
     def _clear(self, image: Image) -> None:
-        """Delete what is left of an expired item, so that an update can begin with an absent one."""
+        """Delete an expired item, so that the update finds no item."""
         self.may_clear = False
         try:
             clear_expired(self.write.item, image, self.guard)
@@ -127,7 +123,7 @@ class _Sending:
             raise self.write.failed(error) from error
 
     def _look(self, error: Exception) -> dict[str, Any]:
-        """Find out what became of a write that must not be sent twice."""
+        """Read the item to find the outcome of a write that must not be sent twice."""
         connection = self.write.item._get_connection().connection
         kwargs = {"TableName": self.kwargs["TableName"], "Key": self.kwargs["Key"], "ConsistentRead": True}
         try:
@@ -136,18 +132,16 @@ class _Sending:
             raise self.write.unknown(error) from failure
         if self.write.judge(image, repeated=True) is Outcome.APPLIED:
             return {"Attributes": image}
-        raise self.write.unknown(error) from error  # it may have been replaced, or still be on its way
+        raise self.write.unknown(error) from error  # a later write may have replaced it, or it may still arrive
 
 
 def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
-    """Delete what is left of an expired item, if it is still that."""
+    """Delete an expired item, if it still has the time of expiry in `image`."""
     hash_key, range_key = item._get_hash_range_key_serialized_values()
-    connection = item._get_connection()
-    kwargs = connection.get_operation_kwargs(
-        hash_key, range_key=range_key, condition=clauses.both(expiry.still(type(item), image), guard)
-    )
+    connection, condition = item._get_connection(), clauses.both(expiry.still(type(item), image), guard)
+    kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
     try:
         connection.connection.dispatch("DeleteItem", kwargs)
     except answers.BOTOCORE_EXCEPTIONS as error:
-        if answers.answer_of(error) is not Answer.REFUSED:  # else somebody else was faster
+        if answers.answer_of(error) is not Answer.REFUSED:  # else another writer was faster
             raise

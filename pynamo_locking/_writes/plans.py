@@ -1,4 +1,4 @@
-"""What a save, an update, a delete and a check ask for."""
+"""Plans a save, an update, a delete and a check, without the lock's part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 
-# What is asked for
 def plan_save(
     item: Model,
     condition: Condition | None,
@@ -30,18 +29,16 @@ def plan_save(
     error: type[PynamoDBException] = PutError,
     token: str | None = None,
 ) -> Write:
-    """Return the save of an item.
-
-    A Put, as PynamoDB does it, unless the stored version has to be counted up without knowing it.
+    """Return the save of an item: a Put, as in PynamoDB, or an update that increments an unknown stored version.
 
     Args:
         item: the model instance.
         condition: the caller's.
         checks_version: whether the stored version must be the one that was read.
-        as_update: whether something in the stored item has to survive.
-        kept: what that is, by stored names.
+        as_update: whether attributes of the stored item must survive.
+        kept: the stored names of declared attributes that survive.
         error: what PynamoDB raises when a save of this kind fails.
-        token: of the caller's own, which names the transaction that it is part of.
+        token: the caller's name of the transaction, if the save is part of one.
     """
     if checks_version:
         knowledge.check_current(item, error)
@@ -68,9 +65,9 @@ def plan_update(
     checks_version: bool,
     token: str | None = None,
 ) -> Write:
-    """Return the update of an item, whose answer is the item after it.
+    """Return the update of an item, whose response is the item after it.
 
-    One without a check of the version that is not the same when done twice is sent once only.
+    An update that does not check the version and would change the item again if repeated is sent only once.
     """
     part = knowledge.part_of(item, is_checked=checks_version, token=token)
     whole = clauses.both(clauses.both(condition, part.condition()), clauses.same_class(item))
@@ -96,14 +93,14 @@ def plan_delete(item: Model, condition: Condition | None, *, checks_version: boo
 
 
 def plan_check(item: Model) -> Write:
-    """Return the check of a transaction that an item is still the one that was read."""
+    """Return a transaction's check that an item is still the one that was read."""
     knowledge.check_current(item, TransactWriteError)
     part = knowledge.part_of(item, is_checked=True)
     return Write(item, CHECK, part, expiry.for_save(type(item), part.condition()))
 
 
 def check_actions(item: Model, protected: str | None, actions: Sequence[Action]) -> None:
-    """Refuse what is no list of actions, and actions on the lock itself."""
+    """Refuse a value that is not a list of actions, and actions on the lock itself."""
     if not isinstance(actions, list) or not actions:
         raise TypeError("the value of `actions` is expected to be a non-empty list")
     for action in actions:

@@ -1,4 +1,4 @@
-"""What the refusal of a write means to its caller."""
+"""Turns the refusal of a write into the error for its caller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def locked_out(
     cause: Exception | None = None,
     stored: tuple[type[Any], Image] | None = None,
 ) -> ItemLocked:
-    """Return the error for a write from outside while somebody holds the lock."""
+    """Return the error for a write from outside the lock while another owner holds it."""
     holder = state.entries[0]
     return also(ItemLocked, error)(
         f"{row.label} is locked by {plain(holder.owner)} (ticket {holder.ticket}); nothing was written. "
@@ -40,13 +40,9 @@ def locked_out(
 
 
 def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception) -> Exception:
-    """Return what a failed condition means: another version, another class, or the caller's own condition.
+    """Return the error for a failed condition: another version, another class, or the caller's own condition.
 
-    Args:
-        write: what was refused.
-        kind: PynamoDB's error that it has to be as well.
-        image: the stored item.
-        cause: as callers find it by its code.
+    It is also a `kind` of PynamoDB; callers find the code of the failed condition in its `cause`.
     """
     model, before = type(write.item), write.part.before
     if write.operation is not CHECK and has_foreign(model, image):
@@ -71,7 +67,7 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
 
 
 def _class_of(model: type[Model], image: Image) -> Any:
-    """Return the class of a stored item, None if it is not known here."""
+    """Return the class of a stored item, None if this process does not know it."""
     try:
         return model._get_discriminator_class(image)
     except ValueError:

@@ -20,15 +20,13 @@ from pynamo_locking.exceptions import (
 if TYPE_CHECKING:
     from pynamo_locking._writes.write import Write
 
-#: The names under which errors are told, the most telling first; their classes are often joined with PynamoDB's.
-_CONFLICTS: Final = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted, Conflict)
+#: The names under which errors are reported, the most specific first.
+_KINDS: Final = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted, Conflict, OutcomeUnknown)
 
 
-# Writes
 def name_of_error(error: BaseException) -> str:
-    """Return the name of an error's kind: its own class may be made of two."""
-    found = next((kind for kind in (*_CONFLICTS, OutcomeUnknown) if isinstance(error, kind)), type(error))
-    return found.__name__
+    """Return the name of an error's kind: its own class may be a combination with PynamoDB's."""
+    return next((kind for kind in _KINDS if isinstance(error, kind)), type(error)).__name__
 
 
 def _refusal(about: dict[str, Any], error: BaseException) -> None:
@@ -47,7 +45,7 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
 
 @harmless
 def write_failed(write: Write, error: Exception) -> None:
-    """Tell that a single write met a conflict, or that nobody knows what became of it."""
+    """Report a conflict of a single write, or its unknown outcome."""
     model, item = type(write.item), write.item
     values = [None if name is None else getattr(item, name) for name in (item._hash_keyname, item._range_keyname)]
     about = {
@@ -61,5 +59,5 @@ def write_failed(write: Write, error: Exception) -> None:
 
 @harmless
 def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
-    """Tell the same of a transaction, given the table of its first item."""
+    """Report the same of a transaction, given the table of its first item."""
     _refusal({"table": table, "model": None, "name": transaction_id, "operation": "transaction"}, error)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 
-from pynamo_locking._core import error_codes
 from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.freshness import Why
 from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operation:
-    """A write as PynamoDB's users know it: its request, its error, and its name in messages."""
+    """A kind of write in PynamoDB: its request, its error, and its name in messages."""
 
     request: str
     error: type[PynamoDBException]
@@ -37,14 +36,8 @@ class Operation:
 
 
 SAVE: Final = Operation("PutItem", PutError, "put")
-
-
 UPDATE: Final = Operation("UpdateItem", UpdateError, "update")
-
-
 DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
-
-
 CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
 
 
@@ -53,19 +46,16 @@ class Write:
     """One write of one item, before the lock's part is added.
 
     Attributes:
-        item: the model instance.
-        operation: what the caller asked for.
-        part: the version's part of it.
-        condition: everything but the lock's.
-        actions: of an update, or of a save that goes out as one.
-        attributes: of a save that goes out as a Put; None for all other writes.
+        part: the version's part of the write.
+        condition: all conditions except the lock's.
+        actions: of an update, or of a save that is sent as one.
+        attributes: of a save that is sent as a Put; None for all other writes.
         is_repeatable: whether a second copy does no harm.
-        creates: whether it would be accepted where there is no item.
-        kind: what it does to our entry in the lock's queue.
-        return_values: what DynamoDB is asked for.
-        is_shown: whether the instance has the values already that an update will have stored.
-        is_strict: whether an item without a write id must not be taken for one that has one.
-        second: by which an item of it has expired or has not: that in which its request is first made.
+        creates: whether DynamoDB would accept it where there is no item.
+        kind: its effect on the held entry.
+        is_shown: whether the instance already shows the values that an update will store.
+        is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
+        second: the time for its conditions about expiry: the second in which the request is first made.
     """
 
     item: Model
@@ -84,23 +74,23 @@ class Write:
 
     @property
     def label(self) -> str:
-        """Its item, for people."""
+        """The item, for people."""
         keys = [getattr(self.item, name) for name in (self.item._hash_keyname, self.item._range_keyname) if name]
         return f"{type(self.item).__name__}({', '.join(map(repr, keys))})"
 
     @property
     def called(self) -> str:
-        """What the caller has called, for people; PynamoDB's own messages say "put" for a save."""
+        """The call, for people; PynamoDB's own messages say "put" for a save."""
         return f"the {'save' if self.operation is SAVE else self.operation.verb} of {self.label}"
 
     @property
     def is_sent_once(self) -> bool:
-        """Whether it must not be sent twice, and can be looked for by its id instead."""
+        """Whether the write must not be sent twice; a read finds its outcome by its id instead."""
         return not self.is_repeatable and self.part.write_id is not None
 
     @property
     def is_tried_once(self) -> bool:
-        """Whether botocore must not repeat it, since each attempt has an id of its own, or is the only one."""
+        """Whether botocore must not repeat the request: each attempt has an id of its own, or there is only one."""
         return self.part.begins_life and self.operation is not DELETE
 
     @property
@@ -109,7 +99,7 @@ class Write:
         return "UpdateItem" if self.actions else self.operation.request
 
     def kwargs(self, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
-        """Return the request with that guard and those actions in addition."""
+        """Return the request, with a guard and actions in addition."""
         all_actions = [*self.actions, *actions] if self.actions else None
         hash_key, range_key = self.item._get_hash_range_key_serialized_values()
         kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(
@@ -128,51 +118,51 @@ class Write:
         return kwargs
 
     def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
-        """Send it over the model's own connection, with the timeouts and, unless `once`, retries its Meta asks for."""
+        """Send it over the model's connection, with the timeouts and, unless `once`, the retries of its Meta."""
         connection = self.item._get_connection().connection
         if once:
             connection = connections.single_attempt(connection)
         return dispatch.dispatch(connection, self.request, kwargs)
 
     def done(self, data: Mapping[str, Any]) -> None:
-        """Make the instance what it is after the write was applied.
-
-        Args:
-            data: the response; for an update and a save without a check, with the item's new attributes.
-        """
+        """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
         if self.operation is UPDATE:
             self.item.deserialize(data["Attributes"])
         elif self.operation is SAVE:
-            if self.is_strict and self.part.is_checked:  # of a transaction, perhaps from another instance
-                knowledge.set_known(self.item, self.part.before)
-            knowledge.expect(self.item, self.part)
-            self.item.update_local_version_attribute()
+            self.note_stored()
             if not self.part.is_checked:
                 knowledge.take_version(self.item, data.get("Attributes", {}))
             elif self.is_strict and not self.is_shown:
                 knowledge.mark_old(self.item)
 
+    def note_stored(self) -> None:
+        """Give the instance the version and the write id that are stored now."""
+        if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
+            knowledge.set_known(self.item, self.part.before)
+        knowledge.expect(self.item, self.part)
+        self.item.update_local_version_attribute()
+
     def note_doubt(self) -> None:
-        """Note that it may have been applied: an update is not in the instance then, which must not be saved."""
+        """Mark the instance as stale after an unknown outcome: it lacks an update that may have been applied."""
         if self.operation is UPDATE and not self.is_shown:
             knowledge.mark_old(self.item, Why.UNKNOWN)
 
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
-        """Return what became of it, given the item that a refusal came with."""
+        """Return the outcome of the write, given the stored item of a refusal."""
         seen = None if image is None else versions.known_of(type(self.item), image)
         if seen is not None:
             self.part.note(seen.write_id)
         return judge_by_id(seen, self.part.before, self.part.write_ids, kind=self.kind, repeated=repeated)
 
     def may_still_be_applied(self, image: Image | None) -> bool:
-        """Tell whether a copy that is on its way may be accepted later: only ids never come again."""
+        """Tell whether DynamoDB may still accept a copy of the write that arrives late: only ids never come again."""
         before, seen = self.part.before, versions.known_of(type(self.item), image or {})
         return not (self.part.is_checked and before.is_gone_for_good(seen))
 
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
         message = f"Failed to {self.operation.verb} item: {error}"
-        if error_codes.answer_of(answers.code_of(error)) is Answer.CONFLICT:
+        if answers.answer_of(error) is Answer.CONFLICT:
             busy: Any = also(TransactionConflict, self.operation.error)(message, cause=error)
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, answers.readable(error))

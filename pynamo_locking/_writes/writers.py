@@ -1,4 +1,4 @@
-"""The three writes of an item, for the places where its lock can be: nowhere, in it, in another row."""
+"""The three writers of an item: without a lock held, with its embedded lock, under a lock in another row."""
 
 from __future__ import annotations
 
@@ -34,25 +34,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
-#: Where an item notes the lock document that a transaction's Put will have written.
+#: Where an instance keeps the lock document that PynamoDB's own TransactWrite will store.
 _PUT_DOCUMENT = "_pynamo_locking_put_document"
 
 
 class PlainWriter:
-    """Writes an item that carries no lock, and whose lock, if it has one elsewhere, we do not hold.
-
-    Args:
-        item: the model instance.
-    """
+    """Writes an item that carries no lock, and whose lock in another row, if any, this context does not hold."""
 
     #: Stored name of an attribute that no action may change.
     protected: str | None = None
-
-    #: What the caller calls the transaction that the writes will be part of.
+    #: The caller's name of the transaction that the writes will be part of.
     token: str | None = None
-
-    #: Returns what has to be true of the stored item for a save that goes out at once.
+    #: Returns an additional condition of a save that is sent at once.
     kept: Callable[[], Condition] | None = None
 
     def __init__(self, item: Model) -> None:
@@ -60,7 +53,7 @@ class PlainWriter:
 
     @property
     def is_locked(self) -> bool:
-        """Whether it is written under a lock that we hold."""
+        """Whether this context holds the lock of the item."""
         return False
 
     def plan_save(
@@ -79,14 +72,14 @@ class PlainWriter:
         return plan_delete(self.item, condition, checks_version=checks_version)
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
-        """Store the item as it is here."""
+        """Save the item."""
         kept = None if self.kept is None else self.kept()
         write = self.plan_save(clauses.both(condition, kept), checks_version=checks_version)
         write.kind = kind
         return self._write(write)
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
-        """Apply actions; the item is then what DynamoDB has stored."""
+        """Apply actions, and load the stored item from the response."""
         return self._write(self.plan_update(actions, condition, checks_version=checks_version))
 
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
@@ -94,7 +87,7 @@ class PlainWriter:
         return self._write(self.plan_delete(condition, checks_version=checks_version))
 
     def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
-        """Count the version up."""
+        """Increment the version."""
         return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
 
     def _write(self, write: Write) -> dict[str, Any]:
@@ -116,25 +109,19 @@ class PlainWriter:
         return outside.send(write)
 
     def action(self, write: Write, number: int | None = None) -> dict[str, Any]:  # noqa: ARG002 - of a lock in the item
-        """Return a write as an action of a transaction, with the lock's part of it: under that number, or the next."""
+        """Return a write as an action of a transaction, with the lock's part, under that number or the next."""
         return action_of(write)
 
     def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
-        """Return the save that PynamoDB's own TransactWrite makes, which is always a Put, and its request."""
+        """Return the save of PynamoDB's own TransactWrite, which is always a Put, and its request."""
         write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
         return write, write.kwargs()
 
 
 class InsideWriter(PlainWriter):
-    """Writes an item that carries its own lock, inside and outside of it.
+    """Writes an item that carries its own lock, under the held entry `own` or, if that is None, from outside.
 
     A save sets every declared attribute, removes those without a value, and leaves the lock alone.
-
-    Args:
-        item: the model instance.
-        lock: its lock attribute.
-        row: the item as a lock's row.
-        own: the entry under which it is written; None outside the lock.
     """
 
     def __init__(self, item: Model, lock: Attribute[Any], row: LockRow, own: HeldEntry | None) -> None:
@@ -155,15 +142,8 @@ class InsideWriter(PlainWriter):
     ) -> Write:
         check_copy(self.item, self.own)
         kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
-        return plan_save(
-            self.item,
-            condition,
-            checks_version=checks_version,
-            as_update=True,
-            kept=kept,
-            error=error,
-            token=self.token,
-        )
+        options: dict[str, Any] = {"as_update": True, "kept": kept, "error": error, "token": self.token}
+        return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     @override
     def _send(self, write: Write) -> dict[str, Any]:
@@ -180,10 +160,10 @@ class InsideWriter(PlainWriter):
 
     @override
     def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
-        """A Put writes the whole lock document, so that must not have changed.
+        """A Put writes the whole lock document, so the stored document must be the loaded one.
 
         Raises:
-            ItemLocked: the loaded document shows somebody else in the queue.
+            ItemLocked: the loaded document shows another holder in the queue.
             ConfigurationError: the item was loaded before the lock was taken.
         """
         state: LockState = self.lock.__get__(self.item, type(self.item))
@@ -199,18 +179,18 @@ class InsideWriter(PlainWriter):
         return write, write.kwargs(guards.unchanged(self.row, state.raw))
 
     def _next_document(self, state: LockState) -> dict[str, Any] | None:
-        """Return the lock document with the write counted in it; None if we are not inside."""
+        """Return the lock document with this write's number in it; None outside the lock."""
         lock_document.trusted(self.row, state)
         if state.mark is not None:
             raise ConfigurationError(
-                f"this copy of {self.row.label} was read while a transaction had the item: refresh() it first."
+                f"this copy of {self.row.label} was read while a transaction had marked the item: refresh() it first."
             )
         if self.own is None:
             if state.entries:
                 raise refusals.locked_out(self.row, state, TransactWriteError)
             return None
         if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
-            if state.next_ticket > self.own.entry.ticket:  # the copy was read after we had come, and left
+            if state.next_ticket > self.own.entry.ticket:  # the copy was read after the entry had joined and left
                 raise self.own.absent_from(state)
             raise ConfigurationError(
                 f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
@@ -219,18 +199,13 @@ class InsideWriter(PlainWriter):
 
 
 def put_document(item: Model) -> LockState | None:
-    """Return the lock document that a committed Put has stored, once."""
+    """Return and forget the lock document that a committed Put has stored."""
     document = vars(item).pop(_PUT_DOCUMENT, None)
     return None if document is None else lock_document.state_of(document)
 
 
 class BesideWriter(PlainWriter):
-    """Writes an item whose lock, which we hold, is a row of its own: one transaction each.
-
-    Args:
-        item: the model instance.
-        owns: the entries under which it is written: that of its own lock, then that of a range in which it lies.
-    """
+    """Writes an item under held entries in other rows (its own lock, then a range): one transaction each."""
 
     def __init__(self, item: Model, *owns: HeldEntry) -> None:
         super().__init__(item)
@@ -264,7 +239,7 @@ class BesideWriter(PlainWriter):
 
     @override
     def _write(self, write: Write) -> dict[str, Any]:
-        """Send it, and read what a transaction does not return."""
+        """Send the write, then read the item if needed: a transaction returns no attributes."""
         if write.operation is DELETE:
             write.kind = EntryEffect.KEEP
         try:
@@ -277,7 +252,7 @@ class BesideWriter(PlainWriter):
             return {}
         try:
             retries.patiently(self._read_back)
-        except (PynamoDBException, Unavailable) as error:  # the write was applied all the same
+        except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
             knowledge.expect(self.item, write.part)
             self.item.update_local_version_attribute()
@@ -286,11 +261,7 @@ class BesideWriter(PlainWriter):
         return {"Attributes": self.item.serialize()}
 
     def _read_back(self) -> None:
-        """Load the item that a transaction has written, which is over: with its token it is told from its copies.
-
-        Raises:
-            Unavailable: no answer, and the lease lasts on.
-        """
+        """Load the written item; `Unavailable` if no response came and the lease has not ended."""
         try:
             Model.refresh(self.item, consistent_read=True)
         except PynamoDBException as error:
@@ -302,17 +273,17 @@ class BesideWriter(PlainWriter):
 def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
     """Return a write as an action of a transaction, with the lock's part."""
     kwargs = write.kwargs(guard, actions)
-    kwargs.pop("ReturnValues", None)  # a transaction has none
+    kwargs.pop("ReturnValues", None)  # a transaction returns no values
     return {write.request.removesuffix("Item"): kwargs}
 
 
 def check_copy(item: Model, own: HeldEntry | None) -> None:
-    """Refuse to save a whole item that was read under an earlier lock: others may have changed it since."""
+    """Refuse to save a whole item that was read under an earlier lock: another holder may have changed it since."""
     before: HeldEntry | None = vars(item).get(context.OWN_ENTRY)
     if own is None or before is None or before is own:
         return
     if before.row.identity == own.row.identity:
         raise ConfigurationError(
-            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo what others wrote "
-            f"meanwhile. Use lock.item, or refresh() it."
+            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo writes of other "
+            f"holders. Use lock.item, or refresh() it."
         )

@@ -282,8 +282,7 @@ def test_busy_writes_are_given_up_after_nine(place, name):
         assert not isinstance(refused.value, OutcomeUnknown)
         code = busy(place, number)[0] if place.is_transaction else busy(place, number)
         assert refused.value.cause_response_code == code
-        if code in (CONFLICT, REPLICATED):
-            assert isinstance(refused.value, TransactionConflict)
+        assert isinstance(refused.value, TransactionConflict)
     item.refresh(consistent_read=True)
     assert (item.version, item.body, item.total) == (1, None, 0)
     item.save()
