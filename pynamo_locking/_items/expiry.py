@@ -113,20 +113,22 @@ class _Now(Value):
         return str(get_value_placeholder(_Moment({NUMBER: str(now_s())}), expression_attribute_values))
 
 
-def date(kwargs: Mapping[str, Any], second: int) -> None:
-    """Make a request one of that second.
+def date(kwargs: Mapping[str, Any], second: int | None = None) -> int | None:
+    """Make a request one of that second, or of this one; return of which, None if the time is not in it.
 
     Two copies of one request must be of the same second: the first could be accepted after the second was refused.
     """
     for value in kwargs.get("ExpressionAttributeValues", {}).values():
         if isinstance(value, _Moment):
+            second = now_s() if second is None else second
             value[NUMBER] = str(second)
+    return second
 
 
 def date_now(action: Mapping[str, Any]) -> None:
     """Make an action of a transaction, such as ``{"Put": {...}}``, one of this second; before it is first sent."""
     for kwargs in action.values():
-        date(kwargs, now_s())
+        date(kwargs)
 
 
 def alive(name: str) -> Condition:

@@ -80,8 +80,9 @@ class PlainWriter:
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Store the item as it is here."""
-        kept = None if self.kept is None else self.kept()
-        write = self.plan_save(clauses.both(condition, kept), checks_version=checks_version)
+        if self.kept is not None:
+            condition = clauses.both(condition, self.kept())
+        write = self.plan_save(condition, checks_version=checks_version)
         write.kind = kind
         return self._write(write)
 
