@@ -101,7 +101,9 @@ def floors() -> dict[str, int]:
     """Return the floor of each folder and of each module, the ground floor first; {} for a project without any."""
     found: dict[str, int] = {}
     for container, layers in re.findall(
-        r'^containers = \["pynamo_locking\.?([\w.]*)"\].*?^layers = \[(.*?)^\]', PROJECT.read_text(), re.DOTALL | re.M
+        r'^containers = \["pynamo_locking\.?([\w.]*)"\].*?^layers = \[(.*?)^\]',
+        PROJECT.read_text(),
+        re.DOTALL | re.MULTILINE,
     ):
         for floor, names in enumerate(reversed(re.findall(r'"([^"]+)"', layers))):
             found |= {f"{container}.{name}".lstrip("."): floor for name in names.split(" | ")}
@@ -124,9 +126,11 @@ def report(title: str, calls: list[Call], *, shows_calls: bool) -> None:
     upwards = [call for call in calls if is_upwards(call, floor)]
     changes = sum(one.module != other.module for one, other in pairwise(calls))
     modules = len({call.module for call in calls})
-    print(f"{title}: {len(calls)} calls, {modules} modules, {changes} changes of module, {len(upwards)} calls upwards")
+    figures = f"{len(calls)} calls, {modules} modules, {changes} changes of module, {len(upwards)} calls upwards"
+    sys.stdout.write(f"{title}: {figures}\n")
     for call in calls if shows_calls else upwards:
-        print(f"    {call.caller or '-':32} -> {call.module}.{call.function}{' (upwards)' * (call in upwards)}")
+        mark = " (upwards)" if call in upwards else ""
+        sys.stdout.write(f"    {call.caller or '-':32} -> {call.module}.{call.function}{mark}\n")
 
 
 def main() -> None:

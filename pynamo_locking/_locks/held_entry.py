@@ -69,9 +69,7 @@ class HeldEntry:
     held_since_s: float | None = None
     has_heartbeat = False
 
-    def __init__(  # noqa: PLR0913 - as it was granted
-        self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image
-    ) -> None:
+    def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image) -> None:
         self.row = row
         self.entry = entry
         self.image: Image | None = image

@@ -170,7 +170,8 @@ class PlacedMixin(_Base):
 
     def _lock_row_of_item(self) -> LockRow:
         own: HeldEntry | None = vars(self).get(context.OWN_ENTRY)
-        if own is not None and own.row.model is type(self) and own.row.key == keys.key_of(type(self), *self._key_values()):
+        is_of_model = own is not None and own.row.model is type(self)
+        if own is not None and is_of_model and own.row.key == keys.key_of(type(self), *self._key_values()):
             return own.row
         return self._lock_target(*self._key_values(), self.lock_settings()).row
 
