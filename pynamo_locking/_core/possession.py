@@ -48,7 +48,7 @@ class Possession:
 
     def over(self) -> Possession:
         """Note that it is given back."""
-        return replace(self, is_over=True)
+        return self if self.is_over else replace(self, is_over=True)
 
     def lost(self, reason: str) -> Possession:
         """Note that its loss is proven, which is news only of what is held."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ResponseStreamingError
@@ -42,7 +43,7 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
         ResponseStreamingError: the last answer was cut short. botocore takes what is left of it for an answer,
             unless a checksum tells it and it may repeat the request.
     """
-    return _noted(connection, lambda: connection.dispatch(operation, kwargs))
+    return _noted(connection, partial(connection.dispatch, operation, kwargs))
 
 
 def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:

@@ -100,17 +100,22 @@ class _Now(Value):
         return str(get_value_placeholder(_Moment({NUMBER: str(now_s())}), expression_attribute_values))
 
 
-def date(kwargs: Mapping[str, Any], second: int) -> None:
-    """Set the time of a request, equal in all copies: otherwise DynamoDB could accept one after refusing another."""
+def date(kwargs: Mapping[str, Any], second: int | None = None) -> int | None:
+    """Set the time of a request to that second, or to this one; return it, None if the request has no time in it.
+
+    All copies have the same second: otherwise DynamoDB could accept one after refusing another.
+    """
     for value in kwargs.get("ExpressionAttributeValues", {}).values():
         if isinstance(value, _Moment):
+            second = now_s() if second is None else second
             value[NUMBER] = str(second)
+    return second
 
 
 def date_now(action: Mapping[str, Any]) -> None:
     """Set the time of a transaction's action, such as ``{"Put": {...}}``, before it is first sent."""
     for kwargs in action.values():
-        date(kwargs, now_s())
+        date(kwargs)
 
 
 def alive(name: str) -> Condition:

@@ -291,7 +291,7 @@ class Acquisition:
                 return None
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
-        return HeldEntry(self._row, self._entry, self._started, self._beat, image)
+        return HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
 
     # Giving up
 

@@ -26,7 +26,7 @@ def own_entry_of(item: Model, row: LockRow) -> HeldEntry | None:
         LockLost: that entry is known to be gone.
     """
     own: HeldEntry | None = vars(item).get(OWN_ENTRY)
-    if own is not None and own.row.identity != row.identity:
+    if own is not None and own.row is not row and own.row.identity != row.identity:
         own = None  # the item got another key since it was read
     if own is None or (own.possession.is_over and not own.possession.reason):
         own = held_entry.held_in_context(row)

@@ -26,18 +26,18 @@ def in_queue(own: HeldEntry) -> Condition:
     after we left, under another ticket, and a late copy of a write must not find it.
     """
     path = Path([own.row.attribute, lock_document.TICKETS, own.entry.id])
-    return path == own.entry.ticket
+    return path == Stored({"N": str(own.entry.ticket)})
 
 
 def standing(own: HeldEntry, number: int) -> Condition:
     """Our entry is in the queue, no later write of ours has been applied, and no transaction has the item."""
-    standing: Condition = in_queue(own) & (_writes(own) < number) & unmarked(own.row.attribute)
+    standing: Condition = in_queue(own) & (_writes(own) < Stored({"N": str(number)})) & unmarked(own.row.attribute)
     return standing
 
 
 def counting(own: HeldEntry, number: int) -> Action:
     """Note the number of the write in our entry."""
-    return _writes(own).set(number)
+    return _writes(own).set(Stored({"N": str(number)}))
 
 
 def leaving(own: HeldEntry) -> list[Action]:

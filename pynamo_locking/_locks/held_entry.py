@@ -60,6 +60,7 @@ class HeldEntry:
         started: when the write began that created or last renewed it, on our monotonic clock. The
             lease counts from there: from before the write, never from its answer.
         beat: number of the last renewal that was sent; the image may show an older one.
+        since: of the lock document that has it.
         image: the image that first showed us in front.
     """
 
@@ -68,11 +69,11 @@ class HeldEntry:
     held_since_s: float | None = None
     has_heartbeat = False
 
-    def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, image: Image) -> None:
+    def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image) -> None:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
-        self.possession = Possession(entry.id, entry.ticket, row.state(image).since)
+        self.possession = Possession(entry.id, entry.ticket, since)
         self.copies = Copies()
         self.party = runtime.current.party()
         self.pid = runtime.pid()

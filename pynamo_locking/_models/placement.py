@@ -166,6 +166,10 @@ class PlacedMixin(_Base):
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
     def _lock_row_of_item(self) -> LockRow:
+        own: HeldEntry | None = vars(self).get(context.OWN_ENTRY)
+        is_of_model = own is not None and own.row.model is type(self)
+        if own is not None and is_of_model and own.row.key == keys.key_of(type(self), *self._key_values()):
+            return own.row
         return self._lock_target(*self._key_values(), self.lock_settings()).row
 
     def _key_values(self) -> tuple[Any, Any]:

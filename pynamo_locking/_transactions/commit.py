@@ -15,7 +15,7 @@ from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
 from pynamo_locking._transactions.long_commit import LongCommit, assemble, key_size
 from pynamo_locking._transactions.marking import can_be_marked
-from pynamo_locking._transactions.member_writes import Unread
+from pynamo_locking._transactions.member_writes import Unread, check_key
 from pynamo_locking._transactions.validation import item_size, validate
 from pynamo_locking._writes import reports
 from pynamo_locking._writes.assembly import Assembly
@@ -205,6 +205,7 @@ def _row_of_key(key: str) -> str:
 
 
 def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
+    check_key(member.item, member.key)
     row, write = member.row, member.write
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}

@@ -80,6 +80,7 @@ class Member:
         self.condition: Condition | None = None
         self.is_read: bool = False
         self.is_checked: bool = False
+        self._row: LockRow | None = None
         self._read = read
         self._token = token
         self._first, self._given = item, self.before  # at the beginning
@@ -106,9 +107,10 @@ class Member:
 
     @property
     def row(self) -> LockRow | None:
-        """The row of the item's embedded lock, if its model has a lock attribute."""
-        member_writes.check_key(self.item, self.key)
-        return None if self.model._lock_attribute() is None else self.item._lock_row_of_item()
+        """The item as one that can carry a mark, if its model has a lock attribute; with the key it was given with."""
+        if self._row is None or self._row.model is not self.model:
+            self._row = self.model._row_of_key(self.key)
+        return self._row
 
     @property
     def stored(self) -> Image:

@@ -113,8 +113,7 @@ class Write:
             return_values_on_condition_failure="ALL_OLD",
         )
         clauses.check_size(self.item, kwargs)
-        self.second = expiry.now_s() if self.second is None else self.second
-        expiry.date(kwargs, self.second)
+        self.second = expiry.date(kwargs, self.second)
         return kwargs
 
     def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._core.queue import LockState, QueueEntry
+from pynamo_locking._core.queue import FREE, LockState, QueueEntry
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import mailboxes
 from pynamo_locking._locks.held_entry import HeldEntry
@@ -76,7 +76,7 @@ def own_entry(key: str = "a-1", *, started: float | None = None, **facts: Any) -
     from pynamo_locking._io import runtime
 
     at = runtime.current.monotonic() if started is None else started
-    return HeldEntry(row(key), entry(**facts), at, 0, {"account_id": {"S": key}})
+    return HeldEntry(row(key), entry(**facts), at, 0, FREE.since, {"account_id": {"S": key}})
 
 
 @pytest.fixture
