@@ -70,14 +70,14 @@ class AsyncLock(Generic[M]):
             asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
         """
         lock = self._lock
-        wish, before = lock._wish_for(wait), None
+        options, before = lock._options_for(wait), None
         try:
             lock._begin()
             try:
                 before = lock._before()
                 own = lock._take_again(before)
                 if own is None:
-                    own = await self._take(wish)
+                    own = await self._take(options)
                 else:
                     await self._keep_again(own)
                 lock._note_take(own)
@@ -102,11 +102,11 @@ class AsyncLock(Generic[M]):
             own.give_back()
             raise
 
-    async def _take(self, wish: LockOptions) -> HeldEntry:
+    async def _take(self, options: LockOptions) -> HeldEntry:
         party = runtime.current.party()
         row = self._lock._target.row
-        attempt = self._lock._attempt = Acquisition(row, wish)
-        with reports.attempt(row, wish) if event_stream.listeners else contextlib.nullcontext():
+        attempt = self._lock._attempt = Acquisition(row, options)
+        with reports.attempt(row, options) if event_stream.listeners else contextlib.nullcontext():
             own = await tasks.take(attempt.steps(), self._lock._hold)
         own.party = party  # not the thread that made the last request
         held_entry.remember(own)
@@ -304,7 +304,7 @@ async def alocked_all(
 
     Cost: that of each lock, one after the other; ranges of one hash key cost that of one.
     """
-    limit = max((lock._lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    limit = max((lock._lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     async with contextlib.AsyncExitStack() as held:
         for lock in in_order(lock._lock for lock in locks):

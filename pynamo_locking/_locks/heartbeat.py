@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Requests in flight at once; at 20 ms a request that is 400 renewals per second.
 MAX_THREADS: Final = 8
 
-
 #: A thread without work for this long leaves.
 _IDLE_S: Final = 5.0
-
 
 #: Released entries are swept out of the heap once they are this many and the majority.
 _SWEEP_AT: Final = 64

@@ -39,7 +39,6 @@ def in_order(owns: Iterable[HeldEntry]) -> list[HeldEntry]:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: How a lock was lost, in words.
 _LOST: Final = {
     "evicted": (
@@ -358,14 +357,8 @@ def _leave_at_exit() -> None:
 
 
 runtime.after_fork(_leave_all_to_parent)
-
-
 runtime.at_exit(_leave_at_exit)
-
-
 _Held = Mapping[tuple[Any, ...], tuple["HeldEntry", ...]]
-
-
 _held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 

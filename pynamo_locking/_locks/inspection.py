@@ -70,10 +70,7 @@ def _from_text(attribute: Attribute[Any], text: str) -> Any:
 
 
 logger = logging.getLogger("pynamo_locking")
-
-
 _ATTEMPTS: Final = 4
-
 
 #: What is shown of a lock, or of an entry.
 Shown = dict[str, Any]

@@ -99,7 +99,7 @@ class Lock(Taker[M]):
     @property
     def owner(self) -> str:
         """The label that names us to people: host, process and thread unless given."""
-        return self._wish.owner
+        return self._options.owner
 
     @property
     def ticket(self) -> int:
@@ -130,7 +130,7 @@ class Lock(Taker[M]):
             ConfigurationError: the lock was never taken.
         """
         own = self._last()
-        if self._wish.claim.is_ranged:
+        if self._options.claim.is_ranged:
             raise ConfigurationError(
                 f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
             )
@@ -206,7 +206,7 @@ class Lock(Taker[M]):
 
         Cost: 1 write.
         """
-        holding.downgrade(self._must_have_taken(), self._wish.claim)
+        holding.downgrade(self._must_have_taken(), self._options.claim)
 
     # Guards for writes of your own
 

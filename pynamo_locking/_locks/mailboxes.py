@@ -83,8 +83,6 @@ class Mailbox:
 
 
 _mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
-
-
 _guard = runtime.current.mutex()
 
 

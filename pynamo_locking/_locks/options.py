@@ -1,4 +1,4 @@
-"""What a caller wishes of a lock, checked before any request."""
+"""The options of a lock, checked before any request."""
 
 from __future__ import annotations
 

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Between two lines about one outage: the first pause, doubled each time, and the longest.
 _FIRST_PAUSE_S: Final = 60.0
-
-
 _LONGEST_PAUSE_S: Final = 3600.0
 
 

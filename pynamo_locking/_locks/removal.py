@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Entries that a thread has been given to remove, by their ids.
 _unfinished: dict[str, LockRow] = {}
 

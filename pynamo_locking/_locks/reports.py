@@ -54,20 +54,20 @@ def ms_since(began_s: float) -> float:
 
 
 @contextlib.contextmanager
-def attempt(row: LockRow, wish: LockOptions) -> Iterator[event_stream.Scope | None]:
+def attempt(row: LockRow, options: LockOptions) -> Iterator[event_stream.Scope | None]:
     """Count what an attempt to take a lock takes, and tell if it runs out of time."""
     with event_stream.scope(keeps=False) as scope:
         try:
             yield scope
         except LockTimeout as error:
             if scope is not None:
-                _timed_out(row, wish, scope, error)
+                _timed_out(row, options, scope, error)
             raise
 
 
-def taking(row: LockRow, wish: LockOptions, take: Callable[[], _E]) -> _E:
+def taking(row: LockRow, options: LockOptions, take: Callable[[], _E]) -> _E:
     """Take a lock, and note for `acquired` what it took."""
-    with attempt(row, wish) as scope:
+    with attempt(row, options) as scope:
         own = take()
     own.taking = scope
     return own
@@ -81,17 +81,17 @@ def releasing(own: Held) -> None:
 
 @harmless
 def waiting(
-    row: LockRow, wish: LockOptions, entry_id: str, mine: QueueEntry | None, state: LockState, ahead: int
+    row: LockRow, options: LockOptions, entry_id: str, mine: QueueEntry | None, state: LockState, ahead: int
 ) -> None:
     """Tell that a wait begins, once for each attempt."""
     scope = event_stream.current_scope()
-    if scope is None or scope.is_waiting or wish.wait == 0:
+    if scope is None or scope.is_waiting or options.wait == 0:
         return
     scope.is_waiting = True
     first = state.entries[0] if ahead and state.entries else None
     emit(
         events.Waiting(
-            **about_lock(row, wish.owner, entry_id, None if mine is None else mine.ticket),
+            **about_lock(row, options.owner, entry_id, None if mine is None else mine.ticket),
             queue_depth=len(state.entries),
             ahead=ahead,
             holder="" if first is None else first.owner,
@@ -111,10 +111,10 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
 
 
 @harmless
-def _timed_out(row: LockRow, wish: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
+def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
     emit(
         events.TimedOut(
-            **about_lock(row, wish.owner, "", None), **_attempt(scope, error.queue), wait_ms=wish.wait * 1000
+            **about_lock(row, options.owner, "", None), **_attempt(scope, error.queue), wait_ms=options.wait * 1000
         )
     )
 

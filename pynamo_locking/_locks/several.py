@@ -52,7 +52,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
 
     Cost: that of each lock; ranges of one hash key cost that of one.
     """
-    limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    limit = max((lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
@@ -66,18 +66,18 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
     for lock in locks:
         rows.setdefault(repr(lock._target.row.identity), []).append(lock)
     for _, together in sorted(rows.items()):
-        together.sort(key=lambda lock: lock._wish.claim.place)
-        wishes = [lock._wish for lock in together if not _is_taken_already(lock)]
-        if len(wishes) > 1 and any(wish.claim.is_ranged for wish in wishes):
-            longest = max(wishes, key=lambda wish: wish.lease)
-            has_heartbeat = any(wish.heartbeat for wish in wishes)
-            wish = replace(longest, claim=spanning([wish.claim for wish in wishes]), heartbeat=has_heartbeat)
-            yield Lock(together[0]._target, wish, None)
+        together.sort(key=lambda lock: lock._options.claim.place)
+        wanted = [lock._options for lock in together if not _is_taken_already(lock)]
+        if len(wanted) > 1 and any(each.claim.is_ranged for each in wanted):
+            longest = max(wanted, key=lambda each: each.lease)
+            has_heartbeat = any(each.heartbeat for each in wanted)
+            spanned = replace(longest, claim=spanning([each.claim for each in wanted]), heartbeat=has_heartbeat)
+            yield Lock(together[0]._target, spanned, None)
         yield from together
 
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
-    own = taken_here(lock._target.row, lock._wish.claim, lock._own)
+    own = taken_here(lock._target.row, lock._options.claim, lock._own)
     return own is not None and not own.possession.reason
 
 

@@ -34,9 +34,9 @@ class Taker(Generic[M]):
 
     _blocks = 0  # `with` statements that we are in
 
-    def __init__(self, target: LockTarget[M], wish: LockOptions, on_lost: Callable[[str], object] | None) -> None:
+    def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._target = target
-        self._wish = wish
+        self._options = options
         self._on_lost = on_lost
         self._own: HeldEntry | None = None
         self._takes = 0
@@ -47,7 +47,7 @@ class Taker(Generic[M]):
     # Taking
 
     def _acquire(self, wait: Duration | None) -> None:
-        wish = self._wish_for(wait)
+        options = self._options_for(wait)
         before = None
         try:
             self._begin()
@@ -55,7 +55,7 @@ class Taker(Generic[M]):
                 before = self._before()
                 own = self._take_again(before)
                 if own is None:
-                    own = self._take(wish)
+                    own = self._take(options)
                 else:
                     holding.keep(own, self._begin_heartbeat)
                 self._note_take(own)
@@ -69,8 +69,8 @@ class Taker(Generic[M]):
             self._undo(before)
             raise
 
-    def _wish_for(self, wait: Duration | None) -> LockOptions:
-        return self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
+    def _options_for(self, wait: Duration | None) -> LockOptions:
+        return self._options if wait is None else replace(self._options, wait=seconds(wait, "wait"))
 
     def _begin(self) -> None:
         if not self._acquiring.acquire(blocking=False):
@@ -78,7 +78,7 @@ class Taker(Generic[M]):
 
     def _before(self) -> Before:
         """Return what a take that fails goes back to."""
-        own = taken_here(self._target.row, self._wish.claim, self._own)
+        own = taken_here(self._target.row, self._options.claim, self._own)
         if self._takes and (own is None or own is not self._own):
             raise self._in_use()
         self._attempt = None
@@ -97,9 +97,9 @@ class Taker(Generic[M]):
             own.on_lost.append(self._on_lost)
         return own
 
-    def _take(self, wish: LockOptions) -> HeldEntry:
-        attempt = self._attempt = Acquisition(self._target.row, wish)
-        own = reports.taking(self._target.row, wish, attempt.run) if event_stream.listeners else attempt.run()
+    def _take(self, options: LockOptions) -> HeldEntry:
+        attempt = self._attempt = Acquisition(self._target.row, options)
+        own = reports.taking(self._target.row, options, attempt.run) if event_stream.listeners else attempt.run()
         return self._hold(own)
 
     def _hold(self, own: HeldEntry) -> HeldEntry:
@@ -117,7 +117,7 @@ class Taker(Generic[M]):
         return own
 
     def _begin_heartbeat(self, own: HeldEntry) -> None:
-        if self._wish.heartbeat and not own.has_heartbeat:
+        if self._options.heartbeat and not own.has_heartbeat:
             heartbeat.heart.add(own)
             own.has_heartbeat = True
 

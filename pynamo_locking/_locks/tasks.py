@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: The class of what `aclose` of an async generator returns; Python has no public name for it.
 _CLOSING: Final = "async_generator_athrow"
-
 
 #: Attempts that are not over. Kept here, or the collector would close them in the middle of a step, or of anything.
 _underway: set[Taking] = set()
