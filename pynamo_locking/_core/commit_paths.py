@@ -101,9 +101,8 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
 def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
     """Return how a transaction is committed.
 
-    Args:
-        members: its items, in the order of their keys.
-        extra: how many other actions the deciding transaction has: lock rows, the idempotency key.
+    `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
+    the idempotency key.
 
     Raises:
         CannotBeStaged: too many of the items have no lock attribute.

@@ -74,12 +74,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
-    """Return the parts of a window that no span takes, in order.
-
-    Args:
-        taken: with both ends, in the order of their beginnings.
-        window: where to look.
-    """
+    """Return the parts of a window that no span takes, in order. The spans are in order, with both ends."""
     result, begin = list[Span](), window.lower
     for span in taken:
         if not span.overlaps(window):

@@ -155,7 +155,7 @@ def check_lease(lease: float, settings: LockSettings) -> None:
     if lease > settings.max_lease:
         raise ConfigurationError(
             f"lease ({lease} s) is longer than max_lease ({settings.max_lease} s), and no more of it is believed. Take "
-            f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all who use the lock."
+            f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all processes that use the lock."
         )
 
 

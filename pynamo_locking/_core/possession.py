@@ -67,12 +67,7 @@ class Possession:
         return replace(self, may_delete=expected)
 
     def absent(self, state: LockState, *, is_removal: bool = False) -> Possession:
-        """Note that a request was refused with a document that does not contain it.
-
-        Args:
-            state: the document.
-            is_removal: whether that request was one of the `removals`.
-        """
+        """Note that a request (one of the `removals` if `is_removal`) was refused with a document without it."""
         is_deleted = state.since != self.since
         if self.may_delete and is_deleted:
             return self.over()

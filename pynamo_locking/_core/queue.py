@@ -125,12 +125,7 @@ class LockState:
         return self.next_ticket > 0
 
     def find(self, entry_id: str, ticket: int | None = None) -> QueueEntry | None:
-        """Return one entry, or None if it is not there.
-
-        Args:
-            entry_id: its name.
-            ticket: its ticket, if that must match as well.
-        """
+        """Return one entry by its id, and by its ticket as well if one is given; None if it is not there."""
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         return None if found is None or (ticket is not None and found.ticket != ticket) else found
 
@@ -170,11 +165,8 @@ def traces(entries: Sequence[QueueEntry], known: Mapping[int, int]) -> dict[int,
 
     Other entries ahead may have left meanwhile. The evicted ones were all there until now, so an entry that another of
     them blocks was no holder. Holders are not evicted in the order of their tickets; of two in one slot the larger
-    ticket stays, so that no evicted holder is told that it was not evicted.
-
-    Args:
-        entries: the evicted ones, by ticket.
-        known: what the document remembers, by slot.
+    ticket stays, so that no evicted holder is told that it was not evicted. `known` is what the document remembers, by
+    slot.
     """
     holders = sorted(entries[i].ticket for i in front(entry.claim for entry in entries))
     return {ticket % EVICTION_SLOTS: ticket for ticket in holders if ticket > known.get(ticket % EVICTION_SLOTS, 0)}
@@ -196,8 +188,7 @@ def observe(seen: Mapping[str, Sighting], entries: Iterable[QueueEntry], now: fl
     result = {}
     for entry in entries:
         last = seen.get(entry.id)
-        is_news = last is None or entry.beat > last.beat
-        result[entry.id] = Sighting(entry.beat, now) if last is None or is_news else last
+        result[entry.id] = last if last is not None and entry.beat <= last.beat else Sighting(entry.beat, now)
     return result
 
 

@@ -65,12 +65,7 @@ class Sending:
         self._repeats = 0
 
     def after(self, answer: Answer, *, was_repeated: bool = False) -> Step:
-        """Return what comes after a failed attempt.
-
-        Args:
-            answer: how the attempt ended.
-            was_repeated: whether botocore made several attempts of it, of which an earlier one may have been applied.
-        """
+        """Return what follows a failed attempt; `was_repeated` if an earlier try of botocore may have been applied."""
         self.in_doubt = self.in_doubt or was_repeated
         if answer is Answer.REFUSED:
             return Step(Next.SETTLE)

@@ -104,12 +104,7 @@ def shows_committed(header: Header | None) -> bool:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a party that waits for a pending transaction has seen of it.
-
-    Attributes:
-        first: when the party met it, by its monotonic clock.
-        sighting: the newest beat, and when it was first seen.
-    """
+    """What a party that waits for a pending transaction has seen of it: when it met it first, and the newest beat."""
 
     first: float
     sighting: Sighting

@@ -70,12 +70,7 @@ def was_repeated(error: BaseException | None) -> bool:
 
 
 def answer_of(error: BaseException, *, is_single: bool = False) -> Answer:
-    """Return how the last attempt of a request ended.
-
-    Args:
-        error: as botocore raised it.
-        is_single: whether that was botocore's only attempt.
-    """
+    """Return how the last attempt of a request ended; `is_single` if botocore made no attempt before it."""
     reasons = reasons_of(error)
     if reasons:
         return error_codes.answer_of_reasons([reason.get("Code") or "None" for reason in reasons])
@@ -138,13 +133,9 @@ def set_reasons(error: Exception, reasons: Reasons) -> None:
 def condition_failed(
     error: type[Exception], message: str, table: str, *, request: BaseException | None = None
 ) -> VerboseClientError:
-    """Return a cause for PynamoDB's errors of a refusal, with the code by which callers recognise it.
+    """Return a cause for PynamoDB's `error` of a refusal, with the code by which callers recognise it.
 
-    Args:
-        error: PynamoDB's error that it will be the cause of.
-        message: what failed.
-        table: of the item.
-        request: what a refused request raised; None if none was sent.
+    `request` is what a refused request raised; None if none was sent.
     """
     if error is not TransactWriteError:
         return _cause(CONDITION_FAILED, message, table, request)

@@ -64,15 +64,16 @@ def _twin(connection: Connection, timeout: float) -> Connection:
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
-def _note_connections() -> None:
-    make = Connection.__init__
+_make = Connection.__init__
 
-    @functools.wraps(make)
-    def make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        _connections.add(self)
 
-    Connection.__init__ = make_and_note  # type: ignore[method-assign]
+@functools.wraps(_make)
+def _make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
+    _make(self, *args, **kwargs)
+    _connections.add(self)
+
+
+Connection.__init__ = _make_and_note  # type: ignore[method-assign]
 
 
 def note(connection: object) -> None:
@@ -103,5 +104,4 @@ def _forget_after_fork() -> None:
         _begin_anew(connection)
 
 
-_note_connections()
 runtime.after_fork(_forget_after_fork)

@@ -75,13 +75,7 @@ def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Excepti
 
 # Items of other programs
 def foreign(failure: str, table: str, found: str) -> ConfigurationError:
-    """Return the error for an item of another program in the place of one of our rows.
-
-    Args:
-        failure: what could not be done, and where.
-        table: of the item.
-        found: what the item has, or lacks, that shows this.
-    """
+    """Return the error for an item of another program in the place of one of our rows; `found` shows that it is."""
     return ConfigurationError(
         f"{failure}: the item of that key in the table {table!r} has {found}, so it is none that pynamo_locking has "
         f"stored. It was left as it is. Use a table that nothing else is stored in, or another key; if the item is a "

@@ -24,20 +24,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.events import Event
 
-__all__ = [
-    "Scope",
-    "Subscription",
-    "answered",
-    "clocks",
-    "current_scope",
-    "emit",
-    "is_logged",
-    "listeners",
-    "requesting",
-    "scope",
-    "subscribe",
-]
-
 logger = logging.getLogger("pynamo_locking")
 
 #: All subscriptions. Replaced as a whole, so that it can be read without a mutex.

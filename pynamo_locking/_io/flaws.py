@@ -37,18 +37,10 @@ def read(
     key: Mapping[str, Any],
     advice: str,
 ) -> _T:
-    """Return what a function makes of a stored map.
-
-    Args:
-        parse: the function. It only looks up parts of the map, and of the maps in it.
-        stored: the map, in DynamoDB's form.
-        what: names the content and its place.
-        table: of the row.
-        key: of the row, in DynamoDB's form.
-        advice: what to do if it is broken.
+    """Return what a function makes of a stored map; it may only look up parts of the map, and of the maps in it.
 
     Raises:
-        CorruptRow: it is broken.
+        CorruptRow: it cannot. `what` names the content and its place, `advice` says what to do.
     """
     try:
         return parse(stored)

@@ -176,12 +176,8 @@ def renew(header_table: HeaderTable, header: Header, beat: int) -> Header:
 def abort(header_table: HeaderTable, header_id: str, by: str, *, beat: int | None = None) -> Header:
     """Abort a pending transaction; return what is stored then, which may be that it is committed.
 
-    Args:
-        header_table: where it is.
-        header_id: which one.
-        by: why.
-        beat: the newest that was seen: nothing changes if there is a newer one. None ignores the beat. A beat that is
-            no number cannot be renewed, and counts as seen.
+    Nothing changes if there is a newer beat than `beat`; None ignores the beat. A beat that is no number cannot be
+    renewed, and counts as seen.
     """
     # Its marks are not dropped yet, so it stays as long as the rows that help to find them.
     expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
@@ -205,11 +201,8 @@ def finish(header_table: HeaderTable, header_id: str) -> Header:
 def clean(header_table: HeaderTable, header_id: str, *, is_certain: bool) -> Header:
     """Note that no mark of an aborted transaction is left, so that no sweep looks for one.
 
-    Args:
-        header_table: where it is.
-        header_id: which one.
-        is_certain: whether all requests for marks were answered, which only their sender knows. Otherwise a mark may
-            still arrive, and nothing changes until a day after the abort.
+    `is_certain` if all requests for marks were answered, which only their sender knows. Otherwise a mark may still
+    arrive, and nothing changes until a day after the abort.
     """
     changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
     if is_certain:

@@ -279,14 +279,12 @@ class LockRow:
 
     Attributes:
         connection: the connection for lock requests.
-        table: name of the table.
         key: the item's key, in DynamoDB's form.
         hash_name: stored name of the hash key.
         attribute: stored name of the lock attribute.
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
         given_name: the lock's name, if it is not made of the key.
-        model: the model of the item, if it is known.
     """
 
     connection: Connection

@@ -49,7 +49,7 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
         condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
         names={"#n": lock_document.NEXT, "#me": entry.id},
         values={":entry": entry.stored(now_ms), ":one": number(1), ":max": number(capacity)},
-        expiry=_expiry(row, entry.lease),
+        lease=entry.lease,
     )
 
 
@@ -71,14 +71,13 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
             ":empty": lock_document.EMPTY,
             ":null": {"S": "NULL"},
         },
-        expiry=_expiry(row, entry.lease),
+        lease=entry.lease,
         used=("#l",),
     )
 
 
 def look(row: LockRow, *, consistent: bool) -> Image | None:
-    answer = _call(row, "GetItem", {"ConsistentRead": consistent})
-    image: Image | None = answer.get("Item")
+    image: Image | None = _call(row, "GetItem", {"ConsistentRead": consistent}).get("Item")
     return image
 
 
@@ -98,7 +97,7 @@ def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Im
         condition="#l.#t.#me = :ticket AND #l.#q.#me.#b < :beat",
         names={"#me": entry.id, "#b": lock_document.BEAT, "#u": lock_document.UNTIL},
         values={":beat": number(beat), ":until": number(until_ms), ":ticket": number(entry.ticket)},
-        expiry=_expiry(row, entry.lease),
+        lease=entry.lease,
         want_image=want_image,
     )
 
@@ -162,10 +161,6 @@ def replace(row: LockRow, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
     return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
 
 
-def _expiry(row: LockRow, lease: float) -> int | None:
-    return None if row.ttl_attribute is None else row_expiry_s(runtime.current.time_ms(), lease)
-
-
 def _update(  # noqa: PLR0913 - the parts of one expression
     row: LockRow,
     *,
@@ -174,17 +169,17 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     set_: str = "",
     remove: str = "",
     values: Mapping[str, Any] | None = None,
-    expiry: int | None = None,
+    lease: float | None = None,
     want_image: bool = True,
     used: tuple[str, ...] = ("#l", "#q", "#t"),
 ) -> Image:
     known = {"#l": row.attribute, "#q": lock_document.QUEUE, "#t": lock_document.TICKETS}
     all_names = {name: known[name] for name in used} | dict(names)
     all_values = dict(values or {})
-    if expiry is not None and row.ttl_attribute is not None:
+    if lease is not None and row.ttl_attribute is not None:
         set_ += ", #ttl = :ttl"
         all_names["#ttl"] = row.ttl_attribute
-        all_values[":ttl"] = number(expiry)
+        all_values[":ttl"] = number(row_expiry_s(runtime.current.time_ms(), lease))
     arguments = {
         "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
         "ConditionExpression": condition,

@@ -94,9 +94,7 @@ crew = Crew()
 def start(work: Callable[[], object], *, is_urgent: bool = True) -> None:
     """Do the work in a thread, in a copy of this context, and do not wait for it.
 
-    Args:
-        work: what to do.
-        is_urgent: False for the steps of waiters. The holder goes first, however many wait.
+    `is_urgent` is False for the steps of waiters: the holder goes first, however many wait.
     """
     global crew  # noqa: PLW0603 - one for each world that a test installs
     if crew.world is not runtime.current:

@@ -28,12 +28,7 @@ class Bell(Protocol):
 
 @dataclass(frozen=True)
 class Pause:
-    """A time in which there is nothing to do.
-
-    Attributes:
-        seconds: how long, at most.
-        mailbox: the bell that ends it early, if any.
-    """
+    """A time in which there is nothing to do: `seconds` at most, or until `mailbox` ends it early."""
 
     seconds: float
     mailbox: Bell | None = None

@@ -1,4 +1,4 @@
-"""What everybody does who meets the mark of a transaction: look at its header, and finish, drop, wait or abort."""
+"""What to do about the mark of a transaction: look at its header, then finish, drop, wait or abort."""
 
 from __future__ import annotations
 

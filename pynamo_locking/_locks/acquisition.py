@@ -1,4 +1,4 @@
-"""The way from a place in the queue to its front."""
+"""The way from entering the queue to its front."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ logger = logging.getLogger("pynamo_locking")
 #: Unanswered requests in a row before a lock that does not wait gives up.
 _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
-#: Attempts to enter without a pause between, while others make room or make the document.
+#: Attempts to enter without a pause between, while other parties make room or create the document.
 _ATTEMPTS_AT_ONCE: Final = 4
 
 
 class Acquisition:
-    """One attempt to take a lock."""
+    """One attempt to acquire a lock."""
 
     def __init__(self, row: LockRow, options: LockOptions) -> None:
         self._row = row
@@ -55,10 +55,10 @@ class Acquisition:
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
-        self.own: HeldEntry | None = None  # once it is granted, for whoever does not come to hear of it
+        self.own: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
     def run(self) -> HeldEntry:
-        """Take the lock, or leave nothing behind.
+        """Acquire the lock, or leave nothing behind.
 
         Raises:
             LockTimeout: not our turn within `wait`.
@@ -68,7 +68,7 @@ class Acquisition:
         return walk(self.steps())
 
     def steps(self) -> Steps[HeldEntry]:
-        """Do what `run` does, but for the pauses. They leave nothing behind if they are closed early, either."""
+        """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
@@ -85,7 +85,7 @@ class Acquisition:
                 self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
             try:
-                mailboxes.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
+                mailboxes.close_mailbox(self._row, self._mailbox)  # or it would get the images for remaining waiters
             finally:
                 self._leave()
             raise
@@ -96,7 +96,6 @@ class Acquisition:
     # Entering
 
     def _enter(self) -> Steps[Image]:
-        """Join the queue under `self._new`, as often as it takes."""
         self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
         self._pace = None
         attempt = 0
@@ -124,7 +123,7 @@ class Acquisition:
                 return None
             if image is None and not self._row.may_create:
                 self._no_such_item()
-            if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
+            if state.mark is not None:  # perhaps in a placeholder, which has no queue
                 yield from self._resolve(state.mark)
                 continue
             if image is not None:
@@ -134,14 +133,14 @@ class Acquisition:
                 self._no_such_item()
             if self._row.state(image).find(self._new.id) is not None:
                 return image
-            # Another newcomer made the document in between: join it.
+            # Another newcomer has created the document: join it.
         return None
 
     def _attempt(self, request: Callable[[], Image]) -> Image | None:
-        """Send a request to enter; return the image it made, or the one it was refused with.
+        """Send a request to enter; return the image it made, or the image that came with its refusal.
 
-        From before the request until a refusal, our entry may be there: also for an interrupt that
-        arrives meanwhile. A refusal that shows us in the queue was meant for a second copy.
+        From before the request until a refusal our entry may be there, also for an interrupt that arrives meanwhile. A
+        refusal that shows us in the queue was meant for a second copy.
         """
         was_in_doubt, self._may_be_in = self._may_be_in, True
         if not was_in_doubt:  # the lease counts from before the first copy that may have been applied
@@ -154,7 +153,7 @@ class Acquisition:
             return refused.image
 
     def _make_room(self, state: LockState) -> bool:
-        """The queue is full. Tell whether dead entries were evicted; a caller without time learns who is ahead."""
+        """The queue is full: evict the dead, and tell whether there were any."""
         self._state = state
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead, state) is not None:
@@ -236,7 +235,7 @@ class Acquisition:
                 attempt += 1
 
     def _next_image(self, position: int) -> Steps[Image | None]:
-        """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
+        """Sleep until the next look is due, then look; renewing our entry is a look as well."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
@@ -256,7 +255,7 @@ class Acquisition:
         assert self._entry is not None  # noqa: S101 - we are in the queue
         told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
         if told is not None and self._row.state(told).next_ticket <= self._entry.ticket:
-            # It is from before we came, and was left while our request to enter was on its way.
+            # The image is older than our entry: it was left while our request to enter was under way.
             told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
         return told
 
@@ -281,7 +280,7 @@ class Acquisition:
         return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
 
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
-        """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""
+        """It is our turn. Renew the lease if it has ended, or if no heartbeat renews it later."""
         used = runtime.current.monotonic() - self._started
         if used >= self._options.lease * (1 if self._options.heartbeat else RATE_MARGIN):
             renewed = yield from self._with_us((yield from self._for_certain(self._renew)))

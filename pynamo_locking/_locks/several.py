@@ -30,17 +30,16 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> AbstractConte
 
 @contextlib.contextmanager
 def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tuple[Lock[Any], ...]]:
-    """Take several locks, all or none.
+    """Acquire several locks, all or none.
 
-    They are taken in one canonical order whatever the order of the arguments, so that two callers
-    never wait for each other in a circle. Several ranges of one hash key (or of one name) are taken as one range
-    that spans them, since in their queue somebody could stand between the first and the second one.
+    They are acquired in one canonical order whatever the order of the arguments, so that two callers never wait for
+    each other in a circle. Several ranges of one hash key (or of one name) are acquired as one range that spans them,
+    because another party could enter their queue between the first and the second range.
 
     Args:
-        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one
-            twice is fine.
-        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the
-            locks by default.
+        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one twice
+            is fine.
+        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
 
     Yields:
         The locks, held, in the order of the arguments.
@@ -61,7 +60,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
 
 
 def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
-    """Yield locks by their rows, and before several ranges of one row a lock that covers those not held already."""
+    """Yield locks by their rows; before several ranges of one row, a lock that covers those not held already."""
     rows: dict[str, list[Lock[Any]]] = {}
     for lock in locks:
         rows.setdefault(repr(lock._target.row.identity), []).append(lock)
@@ -83,17 +82,15 @@ def _is_taken_already(lock: Lock[Any]) -> bool:
 
 @contextlib.contextmanager
 def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Iterator[Lock[M] | None]:
-    """Hold the first lock that can be had, or yield None; `skipped` are the reasons to go on to the next one."""
+    """Hold the first lock that can be acquired, or yield None; `skipped` are the reasons to try the next one."""
     with contextlib.ExitStack() as held:
-        yield next((lock for lock in locks if _is_taken(lock, skipped, held)), None)
-
-
-def _is_taken(lock: Lock[Any], skipped: tuple[type[Exception], ...], held: contextlib.ExitStack) -> bool:
-    try:
-        _take(lock, None, held)
-    except skipped:
-        return False
-    return True
+        taken: Lock[M] | None = None
+        for lock in locks:
+            with contextlib.suppress(*skipped):
+                _take(lock, None, held)
+                taken = lock
+                break
+        yield taken
 
 
 def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) -> None:
