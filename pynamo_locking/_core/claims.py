@@ -1,9 +1,9 @@
-"""What an entry claims of its lock, and which claims stand in each other's way. Pure.
+"""What an entry claims of its lock, and which claims conflict. Pure.
 
-One rule for all modes: an entry holds the lock once nobody ahead of it conflicts with it. Since tickets are
-drawn in the order of arrival and a claim never grows, entries can only leave from ahead of another one.
-Ranges that wait in one queue, first come, first served, are how the kernel's range locks keep a large one from
-being starved by small ones (Lustre's ``range_lock.c``, dm-integrity's "fair range locks").
+One rule for all modes: an entry holds the lock once no entry ahead of it conflicts with it. Tickets are drawn in the
+order of arrival and a claim never grows, so the entries ahead can only become fewer. Ranges wait in one queue, first
+come, first served, so that small ranges do not starve a large one. The kernel's range locks do the same (Lustre's
+``range_lock.c``, dm-integrity's "fair range locks").
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 EXCLUSIVE: Final = "exclusive"
-
-
 SHARED: Final = "shared"
-
 
 #: DynamoDB's type and the value in DynamoDB's form: ``("N", "12.5")``, ``("S", "a")``, ``("B", b"a")``.
 Bound = tuple[str, Any]
@@ -30,10 +27,10 @@ class Claim:
     """What an entry asks of its lock.
 
     Attributes:
-        mode: ``"exclusive"``, or ``"shared"`` among those who only read.
-        permits: how many may hold the lock together; 1 for all but semaphores.
+        mode: ``"exclusive"``, or ``"shared"`` among readers.
+        permits: how many entries may hold the lock together; 1 for all but semaphores.
         lower: where its range begins; None for an open end.
-        upper: where its range ends, which is no part of it; None for an open end.
+        upper: where its range ends, exclusive; None for an open end.
     """
 
     mode: str = EXCLUSIVE
@@ -43,12 +40,12 @@ class Claim:
 
     @property
     def is_ranged(self) -> bool:
-        """Whether it leaves a part of the lock to others."""
+        """Whether it claims only a part of the lock."""
         return self.lower is not None or self.upper is not None
 
     @property
     def may_write(self) -> bool:
-        """Whether nobody else holds what it claims."""
+        """Whether its holder is the only one of what it claims."""
         return self.mode == EXCLUSIVE and self.permits == 1
 
     @property
@@ -58,19 +55,19 @@ class Claim:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What sorts claims by where they begin, the longer one first, and who is alone before who shares."""
-        return _Start(self.lower), _End(self.upper), self.mode
+        """The sort key: by lower end, the longer range first, exclusive before shared."""
+        return (self.lower is not None, self.lower and _by_type(self.lower)), _End(self.upper), self.mode
 
     def overlaps(self, other: Claim) -> bool:
-        """Tell whether both ranges have something in common; they are half-open."""
+        """Tell whether the half-open ranges intersect."""
         return _is_before(self.lower, other.upper) and _is_before(other.lower, self.upper)
 
     def conflicts(self, other: Claim) -> bool:
-        """Tell whether both cannot hold the lock at once (but for the number of permits)."""
+        """Tell whether both cannot hold the lock at once, apart from the number of permits."""
         return not (self.mode == other.mode == SHARED) and self.overlaps(other)
 
     def covers(self, other: Claim) -> bool:
-        """Tell whether who holds this one holds the other one as well."""
+        """Tell whether the holder of this claim holds the other claim as well."""
         return (
             self.permits == other.permits
             and (self.mode == EXCLUSIVE or other.mode == SHARED)
@@ -93,7 +90,7 @@ WHOLE: Final = Claim()
 
 
 def spanning(claims: Sequence[Claim]) -> Claim:
-    """Return the smallest claim that covers all of these, which are no semaphores."""
+    """Return the smallest claim that covers all of these; none is a semaphore."""
     lowers, uppers = [claim.lower for claim in claims], [claim.upper for claim in claims]
     mode = SHARED if all(claim.mode == SHARED for claim in claims) else EXCLUSIVE
     return Claim(
@@ -108,18 +105,8 @@ def _by_type(bound: Bound) -> tuple[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Start:
-    """The lower end of a range: the open one is first."""
-
-    bound: Bound | None
-
-    def __lt__(self, other: _Start) -> bool:
-        return other.bound is not None and (self.bound is None or _by_type(self.bound) < _by_type(other.bound))
-
-
-@dataclass(frozen=True)
 class _End:
-    """The upper end of a range: the open one is first, and the larger one of two."""
+    """The upper end of a range: the open end sorts first, then the larger."""
 
     bound: Bound | None
 
@@ -128,12 +115,12 @@ class _End:
 
 
 def _is_before(bound: Bound | None, other: Bound | None) -> bool:
-    """Tell whether a range that begins at the one reaches below the other. Unlike types are refused elsewhere."""
+    """Tell whether a range that begins at `bound` reaches below `other`. `disagreement` refuses unlike types."""
     return bound is None or other is None or bound[0] != other[0] or order(bound) < order(other)
 
 
 def order(bound: Bound) -> Any:
-    """Return what sorts as DynamoDB does: numbers by value, strings by UTF-8, which is by code points."""
+    """Return the sort key of DynamoDB: numbers by value, strings by UTF-8, which is by code points."""
     return Decimal(bound[1]) if bound[0] == "N" else bound[1]
 
 
@@ -142,25 +129,25 @@ def _text(bound: Bound | None) -> str:
 
 
 def blockers(claim: Claim, ahead: Iterable[Claim]) -> list[int]:
-    """Return which of the claims ahead must leave before this one is granted; for a semaphore, some of them."""
+    """Return the indexes of the claims that block this one; a semaphore waits for only some of them."""
     found = [(i, other) for i, other in enumerate(ahead) if claim.conflicts(other)]
     is_blocked = len(found) >= claim.permits or any(disagreement(claim, other) for _, other in found)
     return [i for i, _ in found] if is_blocked else []
 
 
 def front(claims: Iterable[Claim]) -> Iterator[int]:
-    """Yield the places of those that nobody before them blocks, in a queue of claims."""
+    """Yield the indexes of the claims in a queue that no claim before them blocks."""
     before: list[Claim] = []
     for i, claim in enumerate(claims):
         if not blockers(claim, before):
             yield i
-        if claim.is_alone:  # in the way of all that follow, which may be many
+        if claim.is_alone:  # it blocks all that follow, which may be many
             return
         before.append(claim)
 
 
 def disagreement(claim: Claim, first: Claim) -> str | None:
-    """Return why two claims cannot be in one queue, None if they can: the first one in it decides."""
+    """Return why two claims cannot be in one queue, None if they can. The first entry of the queue decides."""
     if claim.permits != first.permits:
         return f"permits={claim.permits} was asked for, and the queue is one of permits={first.permits}"
     kinds = [{bound[0] for bound in (each.lower, each.upper) if bound is not None} for each in (claim, first)]

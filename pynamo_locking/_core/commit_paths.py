@@ -1,4 +1,4 @@
-"""Which path the commit of a transaction takes, which item goes where on it, and what that costs. Pure."""
+"""Which path the commit of a transaction takes, what happens to each item on it, and what that costs. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,14 @@ if TYPE_CHECKING:
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
 SPILL_BYTES: Final = 390_000
 
-
 #: The largest intent that fits into such a row.
 LARGEST_SPILL_BYTES: Final = 409_000
-
 
 #: An item as large as this is better written by the decision itself.
 LARGE_BYTES: Final = 380_000
 
-
 #: How much a participant row holds.
 ROW_BYTES: Final = 350_000
-
-
 _KB: Final = 1024
 
 
@@ -42,18 +37,18 @@ class CommitPath(str, enum.Enum):
 
 @dataclass(frozen=True)
 class MemberFacts:
-    """One item of a transaction, as far as the choice of the path goes.
+    """What the choice of the path has to know of one item.
 
     Attributes:
-        is_write: False for one that is only checked.
-        is_absent: whether it did not exist when it was read.
+        is_write: False for an item that is only checked.
+        is_absent: whether the item did not exist when it was read.
         can_be_marked: whether its model has a lock attribute.
-        wants_direct: whether it is better written by the deciding transaction itself.
-        needs_token: whether a second copy of its write alone would be applied as well, and is not the same done twice.
-        size: of the item as it will be stored, in bytes; an estimate.
-        before_size: of the item as it was, in bytes; an estimate.
-        intent_size: what its mark will have to say, in bytes; an estimate.
-        key_size: what its key takes in a participant row, in bytes.
+        wants_direct: whether the deciding transaction should write it itself.
+        needs_token: whether a second copy of its write, sent alone, would also be applied, with another result.
+        size: of the item as it will be stored. All sizes are in bytes, and estimates.
+        before_size: of the item as it was.
+        intent_size: of what its mark will say.
+        key_size: of its key in a participant row.
     """
 
     is_write: bool
@@ -69,7 +64,7 @@ class MemberFacts:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a transaction would be committed now, and what that costs if nobody interferes.
+    """How a transaction would be committed now, and what that costs if no other writer interferes.
 
     Attributes:
         path: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``.
@@ -77,9 +72,9 @@ class Plan:
         write_units: how many write units it takes.
         read_units: how many read units it takes.
         direct: indexes of the members that the deciding transaction writes itself.
-        staged: indexes of those that are marked, and finished after the decision.
-        checked: indexes of those that it checks.
-        validated: indexes of those that are checked by transactional reads before it.
+        staged: indexes of the members that are marked before the decision, and finished after it.
+        checked: indexes of the members that the deciding transaction checks.
+        validated: indexes of the members that transactional reads check before the decision.
         rows: how many participant rows there are.
     """
 
@@ -95,23 +90,22 @@ class Plan:
 
     @property
     def marked(self) -> tuple[int, ...]:
-        """Indexes of all members that get a mark: also the direct ones where reads are validated before."""
+        """Indexes of all members that get a mark: also the direct ones if reads are validated before the decision."""
         return tuple(sorted((*self.staged, *self.direct))) if self.validated else self.staged
 
 
 class CannotBeStaged(ValueError):  # noqa: N818 - a finding
-    """More items than the deciding transaction holds have no place for a mark."""
+    """More items than the deciding transaction can hold cannot be marked."""
 
 
 def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
     """Return how a transaction is committed.
 
-    Args:
-        members: its items, in the order of their keys.
-        extra: how many actions the deciding transaction has besides: lock rows, the mark of an idempotency key.
+    `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
+    the idempotency key.
 
     Raises:
-        CannotBeStaged: too many of them have no lock attribute.
+        CannotBeStaged: too many of the items have no lock attribute.
     """
     writes = [i for i, member in enumerate(members) if member.is_write]
     reads = [i for i, member in enumerate(members) if not member.is_write]
@@ -135,40 +129,36 @@ def _read_path(members: Sequence[MemberFacts], reads: Sequence[int]) -> Plan:
 
 
 def chunks(sizes: Sequence[int]) -> list[range]:
-    """Return which items are read together, by their sizes in bytes: as DynamoDB limits a native transaction."""
+    """Return which items are read together, within DynamoDB's limits of a native transaction."""
     return _packed(sizes, limits.MOST_BYTES, limits.MOST_ACTIONS)
 
 
 def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
     room = limits.MOST_ACTIONS - 1 - extra
-    # Reads are checked by the decision while most of its places are left to writes, each of which saves a request;
-    # and wherever there are items without a place for a mark, which must not wait for a check before it.
+    # The decision checks the reads if that leaves most of its places to writes, each of which saves a request. It
+    # also does if some items cannot be marked, because those cannot wait for a check before the decision.
     without_mark = sum(not members[i].can_be_marked for i in writes)
     size = sum(members[i].size for i in reads)
     is_checked_inside = (
         len(reads) <= (room - without_mark if without_mark else room // 2) and size <= limits.MOST_BYTES // 2
     )
-    direct = _direct(
-        members,
-        writes,
-        *((room - len(reads), limits.MOST_BYTES - size) if is_checked_inside else (room, limits.MOST_BYTES)),
-    )
+    checked, validated = (tuple(reads), ()) if is_checked_inside else ((), tuple(reads))
+    taken = size if is_checked_inside else 0
+    direct = _direct(members, writes, room - len(checked), limits.MOST_BYTES - taken)
     staged = [i for i in writes if i not in set(direct)]
-    stuck = [i for i in ([*staged] if is_checked_inside else writes) if not members[i].can_be_marked]
+    stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_be_marked]
     if stuck:
         raise CannotBeStaged(f"{len(stuck)} of {len(writes)} items have no place for a mark")
-    checked = tuple(reads) if is_checked_inside else ()
-    validated = () if is_checked_inside else tuple(reads)
     return _with_costs(Plan(CommitPath.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated), members, extra)
 
 
 def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
-    """Choose the items that are written by the decision itself: first those that have no other way."""
+    """Choose the items that the decision writes itself: those that cannot be marked first."""
 
     def rank(i: int) -> tuple[bool, bool, bool, int]:
         member = members[i]
-        is_insert = member.is_absent  # its mark would be a placeholder, and costs twice
-        return (member.can_be_marked, not member.wants_direct, not is_insert, -member.size)
+        # The mark of an absent item would be a placeholder, and costs twice.
+        return (member.can_be_marked, not member.wants_direct, not member.is_absent, -member.size)
 
     chosen, total = list[int](), 0
     for i in sorted(writes, key=rank):
@@ -218,7 +208,7 @@ def _kb(size: int) -> int:
 
 
 def keys_in_rows(sizes: Sequence[int]) -> list[range]:
-    """Return which keys go into which participant row, given their sizes in bytes."""
+    """Return which keys go into which participant row, by their sizes."""
     return _packed(sizes, ROW_BYTES, len(sizes))
 
 

@@ -9,27 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
-
-
 CANCELLED: Final = "TransactionCanceledException"
-
-
 INVALID: Final = "ValidationException"
-
-
 NO_TABLE: Final = "ResourceNotFoundException"
-
-
 TABLE_EXISTS: Final = "ResourceInUseException"
-
 
 #: The condition of one action of a transaction was not met.
 ACTION_FAILED: Final = "ConditionalCheckFailed"
-
-
 HTTP_CLIENT_ERROR: Final = 400
-
-
 HTTP_SERVER_ERROR: Final = 500
 
 
@@ -44,9 +31,8 @@ class Answer(Enum):
     DENIED = "not applied, and refused however often it is sent"
 
 
-#: The request was not applied, and the same request may be applied later.
+#: The request was not applied; the same request may be later.
 PASSING: Final = frozenset({Answer.CONFLICT, Answer.BUSY, Answer.NOT_SENT})
-
 
 _BY_CODE: Final = {
     CONDITION_FAILED: Answer.REFUSED,
@@ -62,7 +48,6 @@ _BY_CODE: Final = {
     "ServiceUnavailable": Answer.UNANSWERED,
 }
 
-
 #: Codes of single actions of a cancelled transaction, besides "None".
 _BY_REASON: Final = {
     ACTION_FAILED: Answer.REFUSED,
@@ -73,14 +58,14 @@ _BY_REASON: Final = {
 
 
 def answer_of(code: str, status: int = 0) -> Answer:
-    """Return what an error code says; the HTTP status decides where the code leaves open whether it was applied."""
+    """Return what an error code says. The HTTP status decides where the code leaves open whether it was applied."""
     answer = _BY_CODE.get(code, Answer.DENIED)
     is_open = answer in {Answer.BUSY, Answer.DENIED}
     return Answer.UNANSWERED if is_open and status >= HTTP_SERVER_ERROR else answer
 
 
 def answer_of_reasons(codes: Collection[str]) -> Answer:
-    """Return what the reasons say for which a transaction was cancelled, one for each action."""
+    """Return what the cancellation reasons of a transaction say, one for each action."""
     answers = {_BY_REASON.get(code, Answer.DENIED) for code in codes if code != "None"}
     if Answer.REFUSED in answers:
         return Answer.REFUSED

@@ -1,4 +1,4 @@
-"""What is told of locks, writes and transactions to those who listen. Pure facts."""
+"""The events that subscribers hear: of locks, writes and transactions. Pure facts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class LockEvent(Event):
     """Something that happened to a lock.
 
     Attributes:
-        name: the lock's name. It contains the key of what is locked, and never anything else of it.
+        name: the lock's name. It contains the key of what is locked, and no other value of the item.
         table: the table that the lock is kept in.
         model: the model of the item that carries the lock: of the locked item, or a `NamedLock`.
         owner: label of the party whose entry this is about.
         entry_id: names one stay of one party in the queue. Never used twice; empty in `TimedOut`.
-        ticket: its place in the queue and fencing token; None while there is none.
+        ticket: the entry's place in the queue and fencing token; None before it has one.
     """
 
     name: str
@@ -42,15 +42,15 @@ class LockEvent(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting(LockEvent):
-    """A wait begins: somebody is ahead, or the queue is full. Told once for each attempt to take a lock.
+    """A wait begins: an earlier entry is in the way, or the queue is full. Emitted once an attempt to acquire.
 
-    `Acquired` or `TimedOut` tells its end. Nothing does if it is cancelled, or fails for another reason.
+    `Acquired` or `TimedOut` ends it. Neither follows if the attempt is cancelled, or fails for another reason.
 
     Attributes:
-        queue_depth: how many are in the queue, ourselves included if we are in it.
-        ahead: how many of them are in our way. 0 while a transaction has the item.
-        holder: label of the first in the queue; empty while a transaction has the item.
-        holder_ticket: its ticket.
+        queue_depth: how many entries are in the queue, ours included if it is there.
+        ahead: how many of them block us. 0 while a transaction has the item.
+        holder: label of the first entry in the queue; empty while a transaction has the item.
+        holder_ticket: ticket of that entry.
     """
 
     queue_depth: int
@@ -61,15 +61,15 @@ class Waiting(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt(LockEvent):
-    """An attempt to take a lock is over.
+    """An attempt to acquire a lock has ended.
 
     Attributes:
         waited_ms: from the call until now, in ms.
-        queue_depth: how many were in the queue when it was last seen, ourselves included if we are in it.
-        requests: how many requests it took, also those that failed.
+        queue_depth: how many entries were in the queue at the last look, ours included if it was there.
+        requests: how many requests the attempt sent, failed ones included.
         looks: how many of them were reads.
-        consumed_units: read and write units of those that were answered; None if none of them says.
-            DynamoDB does not say what a refused request has consumed.
+        consumed_units: read and write units of the requests that were answered; None if no answer says. DynamoDB does
+            not report what a refused request has consumed.
     """
 
     waited_ms: float
@@ -84,7 +84,7 @@ class Acquired(Attempt):
     """We hold a lock from now on.
 
     Attributes:
-        lease_ms: how long the lock lives without a renewal, in ms.
+        lease_ms: how long the entry lives without a renewal, in ms.
         mode: ``"exclusive"`` or ``"shared"``.
     """
 
@@ -94,10 +94,10 @@ class Acquired(Attempt):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedOut(Attempt):
-    """We did not get a lock within `wait`, and are in the queue no more.
+    """We did not acquire a lock within `wait`, and have left the queue.
 
     Attributes:
-        wait_ms: what we would have waited at most, in ms; 0 for ``wait=0``.
+        wait_ms: how long we would have waited at most, in ms; 0 for ``wait=0``.
     """
 
     wait_ms: float
@@ -110,9 +110,9 @@ class Renewed(LockEvent):
     Attributes:
         lease_ms: the length of the lease, in ms.
         took_ms: how long the request took, in ms.
-        margin_ms: what was left of the lease when the answer came, in ms; negative if it was over already.
+        margin_ms: how much of the lease was left when the answer came, in ms; negative if it had ended.
         consumed_units: as in `Attempt`.
-        failed_ms: if the renewal before it failed: the time since the last one that succeeded, in ms.
+        failed_ms: if the previous renewal failed: the time since the last one that succeeded, in ms.
     """
 
     lease_ms: int
@@ -123,21 +123,21 @@ class Renewed(LockEvent):
 
     @property
     def is_late(self) -> bool:
-        """Whether the lease was over before it was renewed: somebody could have taken the lock away."""
+        """Whether the lease ended before it was renewed, so that a waiter could have evicted us."""
         return self.margin_ms < 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenewalFailed(LockEvent):
-    """A renewal got no answer, or one that proves nothing. The heartbeat tries again soon.
+    """A renewal got no answer, or an answer that proves nothing. The heartbeat tries again soon.
 
     Attributes:
         lease_ms: the length of the lease, in ms.
-        remaining_ms: what is left of it, in ms.
-        error: the class of the error that came instead.
+        remaining_ms: how much of it is left, in ms.
+        error: the class of the error.
         failing_ms: the time since the last renewal that succeeded, in ms.
-        is_news: whether it is worth a line in a log: the first failure, the first after the lease has ended, and
-            then one after a minute, two, four, and so on, at least once an hour.
+        is_news: whether it deserves a line in a log: the first failure, the first after the lease has ended, and then
+            one after a minute, two, four, and so on, at least once an hour.
     """
 
     lease_ms: int
@@ -149,11 +149,11 @@ class RenewalFailed(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost(LockEvent):
-    """It is proven that a lock that we held is ours no more.
+    """It is proven that we no longer hold a lock that we held.
 
     Attributes:
         reason: ``"evicted"`` or ``"deleted"``, as in `LockLost`.
-        held_ms: from the moment we got it, in ms; None if nobody had subscribed by then.
+        held_ms: since we acquired it, in ms; None if there was no subscriber then.
     """
 
     reason: str
@@ -162,14 +162,14 @@ class Lost(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evicted(LockEvent):
-    """We removed an entry of somebody else, who `owner`, `ticket` and `entry_id` are about.
+    """We removed an entry of another party, which `owner`, `ticket` and `entry_id` describe.
 
-    Not told if the answer to that was lost: somebody else may have removed it at the same time.
+    Not emitted if the answer was lost: another process may have removed the entry at the same time.
 
     Attributes:
         by: our own label.
-        lease_ms: the lease that the entry did not renew, in ms.
-        is_forced: whether somebody asked for it with `break_lock`; else it was dead.
+        lease_ms: the lease that the entry's owner did not renew, in ms.
+        is_forced: whether `break_lock` removed it; else it was dead.
     """
 
     by: str
@@ -179,15 +179,15 @@ class Evicted(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released(LockEvent):
-    """A lock that we held was given back.
+    """We released a lock that we held.
 
     Attributes:
-        held_ms: from the moment we got it, in ms; None if nobody had subscribed by then, or if it was given
-            back before the caller had it.
-        renewals: how many renewals were sent, those while we waited included.
-        writes: how many guarded writes were made under it, the one that gave it back included.
-        is_confirmed: whether an answer said so. Else others may have to wait until its lease is over.
-        consumed_units: as in `Attempt`; None as well if a write of the item gave it back.
+        held_ms: since we acquired it, in ms; None if there was no subscriber then, or if it was released before the
+            caller had it.
+        renewals: how many renewals were sent, also while we waited.
+        writes: how many guarded writes were made under it, including a write that released it.
+        is_confirmed: whether DynamoDB confirmed it. If not, waiters may have to wait until the lease ends.
+        consumed_units: as in `Attempt`; None as well if a write of the item released the lock.
     """
 
     held_ms: float | None
@@ -199,12 +199,12 @@ class Released(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteEvent(Event):
-    """Something that happened to a write of an item, or of many.
+    """Something that happened to a write of one item or many.
 
     Attributes:
-        table: the table of the item; of a transaction that of its first item.
+        table: the table of the item; for a transaction that of its first item.
         model: the model of the item; None for a transaction.
-        name: table and key of the item, as in the name of a lock; of a transaction its id.
+        name: table and key of the item, as in the name of a lock; the id of a transaction.
         operation: ``"put"``, ``"update"``, ``"delete"`` or ``"transaction"``.
         error: the name of the error of this package that the caller gets.
     """
@@ -223,8 +223,8 @@ class WriteRefused(WriteEvent):
     Attributes:
         expected: of a `StaleVersion`: the version that was read.
         actual: of a `StaleVersion`: the version that is stored.
-        holder: of an `ItemLocked`: the label of who holds the lock.
-        holder_ticket: of an `ItemLocked`: the ticket of that.
+        holder: of an `ItemLocked`: the label of the holder.
+        holder_ticket: of an `ItemLocked`: the holder's ticket.
         by: of a `TransactionAborted`: ``"wounded"``, ``"expired"`` or ``"asked"``.
     """
 
@@ -237,7 +237,7 @@ class WriteRefused(WriteEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteInDoubt(WriteEvent):
-    """Nobody knows whether a write was applied. `error` is ``"OutcomeUnknown"``.
+    """It is unknown whether a write was applied. `error` is ``"OutcomeUnknown"``.
 
     Attributes:
         write_id: names the write, or the transaction.
@@ -261,13 +261,13 @@ class TransactionEvent(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionEnded(TransactionEvent):
-    """A transaction of ours is over.
+    """A transaction of ours has ended.
 
     Attributes:
         lasted_ms: from its beginning until now, in ms.
         items: how many items it has read or written.
-        path: how it was committed: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``; empty if
-            it did not come to that.
+        path: how it was committed: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``; empty if there
+            was no commit.
     """
 
     lasted_ms: float
@@ -280,7 +280,7 @@ class TransactionCommitted(TransactionEnded):
     """A transaction was committed.
 
     Attributes:
-        is_repeated: whether it was committed before, under the same idempotency key, and wrote nothing now.
+        is_repeated: whether it had been committed before under the same idempotency key, and wrote nothing now.
     """
 
     is_repeated: bool
@@ -288,7 +288,7 @@ class TransactionCommitted(TransactionEnded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionRolledBack(TransactionEnded):
-    """A transaction ended without being committed, or at least without our knowing that it is.
+    """A transaction ended, and is not known to be committed.
 
     Attributes:
         error: the name of the error that ended its commit; empty if the caller rolled it back. With
@@ -300,13 +300,13 @@ class TransactionRolledBack(TransactionEnded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionRecovered(TransactionEvent):
-    """We did something about a transaction of somebody else that was left open, or was in our way.
+    """We completed or aborted another party's transaction, which was left open or was in our way.
 
     Attributes:
         table: the table of transactions.
         outcome: ``"finished"`` or ``"aborted"``.
-        by: ``"recover"`` or ``"sweep"``: all of its items were seen to. ``"reader"``: one item was in our way.
-        reason: why we aborted it: ``"expired"`` or ``"wounded"``; empty if it was decided already.
+        by: ``"recover"`` or ``"sweep"``: all of its items were completed. ``"reader"``: one item was in our way.
+        reason: why we aborted it: ``"expired"`` or ``"wounded"``; empty if it had been decided before.
     """
 
     table: str

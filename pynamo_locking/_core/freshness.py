@@ -1,4 +1,4 @@
-"""Whether a copy of an item is old, and what notices it: DynamoDB, by the version, or only the copy itself. Pure."""
+"""Whether a copy of an item is old, and whether DynamoDB or only the copy itself can tell. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Freshness:
     """What is known of the age of a copy.
 
     Attributes:
-        why: it is old; None if nothing says so.
-        noticed: what the copy knew of the stored item, if DynamoDB refuses to store it for that; the copy is old until
-            it knows another state. None if DynamoDB notices nothing.
+        why: why it is old; None if nothing says so.
+        noticed: what the copy knew of the stored item, if DynamoDB will refuse to store the copy because of its
+            version. The copy is old until it knows another state. None if DynamoDB does not notice.
     """
 
     why: Why | None = None
@@ -36,7 +36,7 @@ class Freshness:
 
     @property
     def must_not_be_saved(self) -> bool:
-        """Whether a save has to be refused here, since DynamoDB would accept it."""
+        """Whether a save must be refused here, because DynamoDB would accept it."""
         return self.why is not None and self.noticed is None
 
     def is_old(self, known: Known) -> bool:
@@ -46,8 +46,8 @@ class Freshness:
     def marked(self, why: Why, known: Known, *, has_version: bool, is_locked: bool) -> Freshness:
         """Return what is known from now on.
 
-        A transaction gives the copy the new version without the new values. In all other cases a version tells of the
-        change. An item with neither a version nor a lock is overwritten by the next save, as with PynamoDB.
+        A transaction gives the copy the new version without the new values, so the version does not tell. In all other
+        cases it does. An item with neither a version nor a lock is overwritten by the next save, as with PynamoDB.
         """
         is_noticed = has_version and why is not Why.COMMITTED
         if why is Why.WRITTEN:

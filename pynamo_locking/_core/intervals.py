@@ -15,7 +15,7 @@ class Edge:
 
     Attributes:
         at: sorts as DynamoDB sorts the stored value.
-        value: the same as the model has it.
+        value: the value in the model.
     """
 
     at: Any
@@ -24,18 +24,18 @@ class Edge:
 
 @dataclass(frozen=True)
 class Span:
-    """From `lower` on, and up to, but without, `upper`. None is an open end."""
+    """From `lower`, inclusive, to `upper`, exclusive. None is an open end."""
 
     lower: Edge | None
     upper: Edge | None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Whether it contains nothing."""
         return self.lower is not None and self.upper is not None and self.lower >= self.upper
 
     def overlaps(self, other: Span) -> bool:
-        """Tell whether both have something in common; one that ends where the other begins has not."""
+        """Tell whether both intersect; a span that ends where the other begins does not."""
         return _is_below(self.lower, other.upper) and _is_below(other.lower, self.upper)
 
 
@@ -44,16 +44,15 @@ def _is_below(lower: Edge | None, upper: Edge | None) -> bool:
 
 
 def begin_of(span: Span) -> Edge:
-    """Return where a span with both ends begins."""
-    assert span.lower is not None  # noqa: S101 - so it is
+    assert span.lower is not None  # noqa: S101 - callers have spans with both ends
     return span.lower
 
 
 def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
-    """Return the places of two spans that overlap each other, None if no two do. All have both ends.
+    """Return the indexes of two overlapping spans, None if there are none. All have both ends.
 
-    It is enough to compare neighbours in the order of their beginnings: up to the first collision, each span ends
-    before the next one begins, so none reaches further.
+    Comparing neighbours in the order of their beginnings is enough: up to the first collision, each span ends before
+    the next one begins.
     """
     order = sorted(range(len(spans)), key=lambda place: begin_of(spans[place]))
     for place in range(1, len(order)):
@@ -64,7 +63,7 @@ def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Return spans with both ends, none of which overlap, in order; those that touch are made one."""
+    """Return the spans in order, with adjacent ones merged. They have both ends, and do not overlap."""
     result: list[Span] = []
     for span in sorted(spans, key=begin_of):
         if result and result[-1].upper == span.lower:
@@ -75,12 +74,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
-    """Return what of a window none of the given spans takes, in order.
-
-    Args:
-        taken: with both ends, in the order of their beginnings.
-        window: where to look.
-    """
+    """Return the parts of a window that no span takes, in order. The spans are in order, with both ends."""
     result, begin = list[Span](), window.lower
     for span in taken:
         if not span.overlaps(window):

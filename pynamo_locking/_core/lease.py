@@ -1,4 +1,4 @@
-"""Lease arithmetic and the relations between durations. Everything is in seconds unless the name says ms."""
+"""Lease arithmetic, and what durations must be to each other. In seconds unless the name says ms."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from pynamo_locking._core.limits import MOST_WAITERS
 
 Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
 
-
-#: A waiter's clock may run this much faster than the holder's before an eviction could come early.
-#: Quartz is a thousand times better; virtual machines under load are the reason for the width.
+#: A waiter's clock may run this much faster than the holder's before an eviction could come early. Quartz is a thousand
+#: times better; virtual machines under load are not.
 RATE_MARGIN: Final = 0.05
 
-
-#: Leases are stored in whole milliseconds, and one of none would be renewed without a pause.
+#: Leases are stored in whole milliseconds, and a lease of 0 ms would be renewed without a pause.
 SHORTEST_LEASE_S: Final = 0.001
-
 
 #: The longest lease, unless the settings of a lock say otherwise.
 LONGEST_LEASE_S: Final = 24 * 3600.0
 
-
 #: A lease is renewed after this part of it, which leaves room for two missed renewals.
 RENEW_AFTER: Final = 1 / 3
 
-
-#: Idle lock rows are left to DynamoDB's TTL this long after the last lease in them has ended.
+#: DynamoDB's TTL may remove an idle lock row this long after the last lease in it has ended.
 IDLE_TTL_S: Final = 24 * 3600
 
 
@@ -39,7 +34,10 @@ def seconds(value: Duration, name: str) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif _is_number(value):
-        result = _as_float(value, name)
+        try:
+            result = float(value)
+        except OverflowError:
+            raise ConfigurationError(f"{name} is too large; use math.inf for a wait without end.") from None
     else:
         raise ConfigurationError(f"{name} must be seconds (a number) or a timedelta, not {value!r}.")
     if math.isnan(result) or result < 0:
@@ -48,15 +46,8 @@ def seconds(value: Duration, name: str) -> float:
 
 
 def is_count(value: object) -> bool:
-    """Tell whether a value says how many, and not none."""
+    """Tell whether a value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _as_float(value: float, name: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ConfigurationError(f"{name} is too large; use math.inf for a wait without end.") from None
 
 
 def _is_number(value: object) -> bool:
@@ -87,27 +78,26 @@ class LockSettings:
     All durations are ``float`` seconds or ``timedelta`` when given, and seconds when read.
 
     Args:
-        wait: how long `locked()` waits for its turn by default. 0 fails at once, ``math.inf`` waits
-            for ever. 60 s, the usual setting of record waits in relational databases.
-        lease: how long an entry lives without a renewal. Longer leases survive longer pauses, shorter
-            ones let others in sooner after a crash. 60 s.
-        max_lease: the longest lease that may be asked for, and that is believed of others: one that is stored as
-            longer counts as one of that. Must be finite, and the same for all who use a lock. A day.
+        wait: how long `locked()` waits for its turn by default. 0 fails at once, ``math.inf`` waits for ever. 60 s, the
+            usual setting of record waits in relational databases.
+        lease: how long an entry lives without a renewal. A longer lease survives a longer pause of its holder; a
+            shorter one lets waiters in sooner after a crash. 60 s.
+        max_lease: the longest lease that may be asked for. A stored lease that is longer counts as this long. Must be
+            finite, and the same for all processes that use a lock. A day.
         heartbeat: renew in the background. Without it the caller renews, or takes one long lease.
-        max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once,
-            so that nobody waits a whole lease for a process that died yesterday. ``None`` trusts no
-            wall clock: a full lease is watched. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and
-            its owner label. When the queue is full, newcomers try again outside of it until their
-            deadline. 100; at most 400, which with the longest labels take half of an item, and those who hold a
-            semaphore together count among these.
-        poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when
-            its turn seems to come. 0.01 s; `poll` itself if that is shorter.
-        poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB
-            of the item. Waiters further back look less often. 0.1 s.
+        max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
+            do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
+            the entry for a full lease. Safe for guarded data either way. 10 s.
+        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and its owner label.
+            When the queue is full, newcomers try again outside of it until their deadline. 100; at most 400, which with
+            the longest labels take half of an item. The holders of a semaphore count among these.
+        poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its
+            turn seems to come. 0.01 s; `poll` itself if that is shorter.
+        poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB of the
+            item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.
-        request_timeout: time to connect, and again to answer, for the lock's own requests. A lease
-            must be at least six times as long, so that two renewals can fail before it ends. 1 s.
+        request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
+            times as long, so that two renewals can fail before it ends. 1 s.
 
     Raises:
         ConfigurationError: if a value is out of range, or the values contradict each other.
@@ -165,21 +155,18 @@ def check_lease(lease: float, settings: LockSettings) -> None:
     if lease > settings.max_lease:
         raise ConfigurationError(
             f"lease ({lease} s) is longer than max_lease ({settings.max_lease} s), and no more of it is believed. Take "
-            f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all who use the lock."
+            f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all processes that use the lock."
         )
 
 
 def believed(lease_ms: int, until_ms: int, max_lease: float) -> tuple[float, int]:
-    """Return how much of a stored lease is believed: its length in seconds, and its end.
-
-    One that is longer than `max_lease` counts as one of that, from its last renewal on.
-    """
+    """Return how much of a stored lease counts, see `LockSettings.max_lease`: its length in seconds, and its end."""
     excess_ms = max(0, lease_ms - int(max_lease * 1000))
     return (lease_ms - excess_ms) / 1000, until_ms - excess_ms
 
 
 def is_silent_for_too_long(since: float, now: float, lease: float) -> bool:
-    """Tell whether an unchanged beat, first seen at `since`, proves that the lease is over."""
+    """Tell whether an unchanged beat, first seen at `since`, proves that the lease has ended."""
     return now - since >= lease * (1 + RATE_MARGIN)
 
 
@@ -189,12 +176,12 @@ def is_over_by_hint(until_ms: int, now_ms: int, max_clock_skew: float | None) ->
 
 
 def next_renewal(started: float, lease: float) -> float:
-    """Return when a lease whose last successful renewal began at `started` is renewed again."""
+    """Return when to renew a lease whose last successful renewal began at `started`."""
     return started + lease * RENEW_AFTER
 
 
 def retry_delay(lease: float, jitter: float) -> float:
-    """Return how soon a failed renewal is tried again: often within the lease, never in a storm."""
+    """Return how soon a failed renewal is sent again: several times in a lease."""
     return min(1.0, lease / 20) * (0.5 + jitter / 2)
 
 
@@ -207,5 +194,5 @@ def backoff(attempt: int, jitter: float) -> float:
 
 
 def row_expiry_s(now_ms: int, lease: float) -> int:
-    """Return the epoch second after which an idle lock row may be removed by DynamoDB's TTL."""
+    """Return the epoch second after which DynamoDB's TTL may remove an idle lock row."""
     return int(now_ms / 1000 + lease + IDLE_TTL_S) + 1

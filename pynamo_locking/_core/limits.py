@@ -1,7 +1,7 @@
-"""What DynamoDB stores, and what not: an item is checked here before it is too late to refuse it.
+"""What DynamoDB can store: an item is checked here before it is too late to refuse it.
 
-A change that waits inside a map of its item is no attribute yet, so DynamoDB does not check it. If it were
-refused only when it is put in its place, after the decision, there would be no way on.
+A change that waits inside the mark of its item is no attribute yet, so DynamoDB does not check it. If DynamoDB refused
+it after the decision, the transaction could not be completed.
 """
 
 from __future__ import annotations
@@ -18,30 +18,23 @@ if TYPE_CHECKING:
 #: The largest values of key attributes, in bytes.
 LARGEST_KEYS: Final = {"hash": 2048, "range": 1024}
 
-
 #: The largest item, in bytes, names included.
 LARGEST_ITEM: Final = 400 * 1024
 
-
-#: The longest expression, in bytes: of an update of 315 attributes inside a lock, of 329 outside.
+#: The longest expression, in bytes: it updates 315 attributes inside a lock, 329 outside.
 LONGEST_EXPRESSION: Final = 4096
-
 
 #: Actions of a native transaction.
 MOST_ACTIONS: Final = 100
 
-
-#: What is put into a native transaction at most, in bytes: DynamoDB's 4 MB, less what names and expressions take.
+#: The most item bytes of a native transaction: DynamoDB's 4 MB, less what names and expressions take.
 MOST_BYTES: Final = 3_800_000
 
-
-#: The largest entry in the queue of a lock, in bytes, with its ticket and the longest label; ends of a range add to it.
+#: The largest entry of a queue, in bytes, with its ticket and the longest label, but without the ends of a range.
 LARGEST_ENTRY: Final = 512
 
-
-#: So many may wait for one lock, or hold it together: of the largest entries, they take half of an item.
+#: So many entries may be in one queue: the largest ones take half of an item.
 MOST_WAITERS: Final = LARGEST_ITEM // 2 // LARGEST_ENTRY
-
 
 _TYPE_NAMES: Final = {
     "S": "a string",
@@ -59,11 +52,11 @@ _TYPE_NAMES: Final = {
 
 @dataclass(frozen=True)
 class KeyRule:
-    """An attribute that is a key, of its table or of an index.
+    """A key attribute of a table or an index.
 
     Attributes:
         name: the attribute, as it is stored.
-        type: what it has to be: ``S``, ``N`` or ``B``.
+        type: its type: ``S``, ``N`` or ``B``.
         role: which part of the key it is.
         index: whose key; None for the table's own, which every item must have.
     """
@@ -75,7 +68,6 @@ class KeyRule:
 
     @property
     def label(self) -> str:
-        """The key, for people."""
         of_index = "" if self.index is None else f" of the index {self.index!r}"
         return f"the {self.role} key {self.name!r}{of_index}"
 
@@ -83,16 +75,15 @@ class KeyRule:
 def problems(image: Mapping[str, Mapping[str, Any]], keys: Iterable[KeyRule]) -> list[str]:
     """Return why DynamoDB would not store an item; an empty list if it would.
 
-    Not checked, because the item alone does not show it: that a local secondary index has at most 10 GB for
-    one hash key, and 400 KB for an item together with its entries in all local secondary indexes.
+    Not checked, because the item alone does not show it: a local secondary index has at most 10 GB for one hash key,
+    and 400 KB for an item together with its entries in all local secondary indexes.
 
     Args:
         image: the item in DynamoDB's JSON form, with binary values as bytes.
-        keys: the key attributes of its table and of all indexes. What is demanded of an attribute by several of
-            them is told once, of the first.
+        keys: the key attributes of its table and of all indexes. Only the first of several equal rules is reported.
 
     Returns:
-        One text for each problem: attributes in their order, then keys in theirs, then the size of the whole.
+        One text for each problem: attributes in their order, then keys in theirs, then the size of the item.
     """
     found, stored = list[str](), dict[str, dict[str, Any]]()
     for name, value in image.items():

@@ -1,4 +1,4 @@
-"""Names of lock rows: one name per key of a table, and never the same name for two keys. And names for people. Pure."""
+"""Names of lock rows, unique for each key of a table, and names that are shown to people. Pure."""
 
 from __future__ import annotations
 
@@ -10,40 +10,34 @@ from urllib.parse import quote
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import LARGEST_KEYS
 
-#: No name of `row_name` begins like this: it would write the sign as %23.
+#: No name of `row_name` begins like this: it encodes ``#`` as %23.
 GUARD_PREFIX: Final = "guard#"
 
-
-#: The longest label of an owner, in bytes of UTF-8. All labels of a queue are in one item.
+#: The longest label of an owner, in bytes of UTF-8. One item has all labels of a queue.
 LONGEST_OWNER: Final = 256
-
 
 #: DynamoDB's limits for numbers: 38 digits, 1E-130 to 9.99...E+125.
 MAX_DIGITS: Final = 38
-
-
 MIN_EXPONENT: Final = -130
-
-
 MAX_EXPONENT: Final = 125
 
-
-#: The decimal context of the caller would round long numbers to 28 digits, and make two keys one.
+#: The caller's decimal context would round long numbers to 28 digits, so that two keys had one name.
 _EXACT: Final = Context(prec=10_000, traps=[])
 
 
 def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
     """Return the name of the lock row of one item: ``table/hash`` or ``table/hash/range``.
 
-    Parts are percent-encoded, so that a slash inside a key is no separator. Numbers are written in
-    one form, since DynamoDB takes 1, 1.0 and 1e0 for the same key. A name that would not fit into a
-    key of its own ends in a digest after ``#``, a character no encoded part contains.
+    Parts are percent-encoded, so that a slash inside a key is no separator. Numbers are written in one form, since 1,
+    1.0 and 1e0 are the same key for DynamoDB. A name too long for a key ends in a digest after ``#``, a character that
+    no encoded part contains.
 
     Args:
         table: the name of the table.
         key: type and serialized value of the hash key, then of the range key if there is one.
     """
-    parts = [quote(table, safe=""), *(_part(kind, value) for kind, value in key)]
+    encoded = (canonical_number(value) if kind == "N" else quote(value, safe="") for kind, value in key)
+    parts = [quote(table, safe=""), *encoded]
     name = "/".join(parts)
     if len(name) <= LARGEST_KEYS["hash"]:
         return name
@@ -51,17 +45,11 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
 
 
 def guard_name(table: str, hash_key: tuple[str, Any]) -> str:
-    """Return the name of the row that guards a whole hash key. No item of any table has it, nor has its lock."""
+    """Return the name of the row that guards a whole hash key. It is never the name of an item's lock row."""
     name = row_name(table, (hash_key,))
     if len(GUARD_PREFIX) + len(name) <= LARGEST_KEYS["hash"]:
         return GUARD_PREFIX + name
     return f"{GUARD_PREFIX}#{hashlib.sha256(name.encode()).hexdigest()}"
-
-
-def _part(kind: str, value: Any) -> str:
-    if kind == "N":
-        return canonical_number(value)
-    return quote(value, safe="")
 
 
 def canonical_number(value: str) -> str:
@@ -85,7 +73,7 @@ def canonical_number(value: str) -> str:
 
 
 def checked_owner(owner: object) -> str:
-    """Return the label of an owner if it can be stored, and is not too long for an item that is shared."""
+    """Return the label of an owner if it is a string, and short enough for the shared item."""
     if not isinstance(owner, str):
         raise ConfigurationError(f"owner must be a string, the label for people, not {owner!r:.80}.")
     try:
@@ -100,12 +88,12 @@ def checked_owner(owner: object) -> str:
 
 
 def shown_owner(stored: str) -> str:
-    """Return a stored label of an owner, cut if it is longer than one can be asked for."""
+    """Return a stored label of an owner, cut to the longest label that is allowed."""
     return stored if len(stored) <= LONGEST_OWNER else f"{stored[:LONGEST_OWNER]}..."
 
 
 def plain(text: object) -> str:
-    """Return text from a table for logs, messages and terminals: one line, without characters that a terminal obeys."""
+    """Return text from a table for logs, messages and terminals: one line, without control characters."""
     return "".join(each if each.isprintable() else _escaped(ord(each)) for each in str(text))
 
 

@@ -1,7 +1,7 @@
-"""What became of a write that DynamoDB refused: mine already, rejected, lost, or unknown. Pure.
+"""What became of a write that DynamoDB refused: applied before, rejected, lost, or unknown. Pure.
 
-botocore repeats a request whose answer got lost. The second attempt then meets the first one's
-effect, and a success looks like a refusal. The image that DynamoDB returns with the refusal decides.
+botocore repeats a request whose answer was lost. The second attempt then meets the effect of the first, and a success
+looks like a refusal. The item image that DynamoDB returns with the refusal decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Outcome(Enum):
     """What is known of a refused write."""
 
     APPLIED = "applied"  # by an earlier attempt of the same request
-    REJECTED = "rejected"  # our entry stands; another condition failed
+    REJECTED = "rejected"  # our entry is there; another condition failed
     LOST = "lost"  # our entry is gone, and the write was not applied
     UNKNOWN = "unknown"  # our entry is gone, and an earlier attempt may have been applied before
 
@@ -31,25 +31,24 @@ class Outcome(Enum):
 class EntryEffect(Enum):
     """What a guarded write does to the entry it names."""
 
-    KEEP = "keep"  # counts `writes` up in it
+    KEEP = "keep"  # increments `writes` in it
     FINISH = "finish"  # removes it
     DELETE = "delete"  # deletes the item, in an embedded lock together with it
 
 
 def judge(state: LockState, ours: Possession, number: int, *, kind: EntryEffect, repeated: bool) -> Outcome:
-    """Return what became of guarded write `number` of an entry, given the image it was refused with.
+    """Return what became of guarded write `number` of an entry, given the image that came with the refusal.
 
     Args:
         state: the lock document in the image; `FREE` if the item is absent.
         ours: what was known of our entry.
         number: the number of the write; numbers only grow under one entry.
         kind: what the write does to the entry.
-        repeated: whether the request was sent more than once, as far as we know. Something on the way may have
-            repeated it without telling us.
+        repeated: whether the request is known to have been sent more than once. A proxy may have repeated it unnoticed.
     """
     mine = state.find(ours.id, ours.ticket)
     if mine is not None:
-        return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # nobody else writes that number
+        return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # only this write has that number
     if kind is EntryEffect.FINISH:
         why = ours.why_absent(state, is_removal=True, in_doubt=repeated)
         return Outcome.APPLIED if why is Absence.LEFT else Outcome(why.value)
@@ -62,40 +61,38 @@ def judge(state: LockState, ours: Possession, number: int, *, kind: EntryEffect,
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a stored item: its version, and the id of the write that made it what it is.
+    """What is known of a stored item: its version, and the id of the write that stored it.
 
     Attributes:
         version: None if there is no item, or it has no version.
-        write_id: None if it is not known: the item was last written by something else than this package,
-            or only a part of it was read.
+        write_id: None if it is not known: another program wrote the item last, or only a part of it was read.
     """
 
     version: int | None = None
     write_id: str | None = None
 
     def may_be(self, stored: Known) -> bool:
-        """Tell whether the stored item is the one that was read, as far as can be known."""
+        """Tell whether the stored item can be the one that was read."""
         return self.version == stored.version and self.write_id in (None, stored.write_id)
 
     def is_gone_for_good(self, stored: Known) -> bool:
-        """Tell whether what was read can never be stored again: a version may come again, a write id does not."""
+        """Tell whether what was read can never be stored again: a version may recur, a write id does not."""
         return self.write_id is not None and not self.may_be(stored)
 
     def is_same_life(self, other: Known) -> bool:
-        """Tell whether both are known to be states of one item that was never deleted between them."""
+        """Tell whether both are known to be states of one item that was not deleted between them."""
         mine, others = life(self.write_id), life(other.write_id)
         return mine is not None and mine == others
 
 
 def next_write_id(before: Known, token: str) -> str:
-    """Return the id of a write: that of the item's life, and a token that is never used twice.
+    """Return the id of a write: the life of the item, and a token that is never used twice.
 
-    Everybody who checks the version hands the life on. Who does not know it, since he creates the item, has
-    not read it or does not check, begins a new one. Two equal lives therefore prove that the item was not
-    deleted and created again.
+    A writer that checks the version keeps the life. A writer that creates the item, has not read it or does not check
+    the version begins a new one. Two equal lives therefore prove that the item was not deleted and created again.
 
     Args:
-        before: what the writer knows of the item he will replace.
+        before: what the writer knows of the item that it replaces.
         token: at least eight characters, unique.
     """
     return f"{life(before.write_id) or token[:8]}-{token}"
@@ -112,10 +109,10 @@ def judge_by_id(
     """Return what became of a refused write of an item that carries write ids.
 
     Args:
-        seen: the stored item that the refusal came with; None if there is none.
+        seen: the stored item that came with the refusal; None if there is none.
         before: what the writer knew of the item.
-        write_ids: the ids under which the write was sent. An id is stored at most once, ever: a write that
-            could be applied twice is sent under another one each time.
+        write_ids: the ids under which the write was sent. An id is stored at most once: a write that could be applied
+            twice gets another id each time it is sent.
         kind: what the write does.
         repeated: whether the request was sent more than once.
     """
@@ -127,7 +124,7 @@ def judge_by_id(
         return Outcome.APPLIED if kind is EntryEffect.DELETE else Outcome.UNKNOWN
     if before.write_id is not None and seen.write_id == before.write_id:
         return Outcome.REJECTED  # ours would have replaced it
-    # Each write of one life counts the version up by one. Whoever made the next one, it was not us.
+    # Each write of one life increments the version by one. Another writer made the next version, so we did not.
     if before.is_same_life(seen) and before.version is not None and seen.version == before.version + 1:
         return Outcome.REJECTED
     return Outcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""What is known of an entry of ours, and why a lock document does not have it: lost, left or unknown. Pure."""
+"""What is known of an entry of ours, and why a lock document does not contain it. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Absence(Enum):
 
     LOST = "lost"  # evicted, or deleted with the document
     LEFT = "left"  # removed by a request of ours
-    UNKNOWN = "unknown"  # one of these
+    UNKNOWN = "unknown"  # lost or left
 
 
 @dataclass(frozen=True)
 class Possession:
-    """What is known of an entry since it was granted: held until its loss is proven, or until it is given back.
+    """What is known of an entry since it was granted: held until its loss is proven, or until it is released.
 
     Attributes:
         id: of the entry.
         ticket: of the entry. A late copy of the request to enter may revive the id under another ticket.
-        since: the first ticket of the document that it is in, which may be deleted and made anew.
-        is_over: whether it is given back, also after a loss: it is neither renewed nor written under any more.
+        since: the first ticket of its lock document, which may be deleted and created anew.
+        is_over: whether it was released, also after a loss. It is neither renewed nor written under any more.
         reason: why it is lost, as in `LockLost`; empty unless that is proven.
-        removals: how many copies of requests that remove it were sent without a definite answer until now. As long
-            as there is one, the absence of the entry proves no loss.
+        removals: how many copies of requests to remove it have no definite answer yet. While there is one, the absence
+            of the entry proves no loss.
         may_delete: whether a transaction of ours may have deleted the item, and the entry with it.
     """
 
@@ -43,23 +43,23 @@ class Possession:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is neither given back nor known to be lost."""
+        """Whether it is neither released nor known to be lost."""
         return not (self.is_over or self.reason)
 
     def over(self) -> Possession:
-        """Note that it is given back."""
+        """Note that it is released."""
         return self if self.is_over else replace(self, is_over=True)
 
     def lost(self, reason: str) -> Possession:
-        """Note that its loss is proven, which is news only of what is held."""
+        """Note that its loss is proven; without effect if it is not held."""
         return replace(self, reason=reason) if self.is_held else self
 
     def forked(self) -> Possession:
-        """Note that this process is a forked child: what was not given back is the parent's."""
+        """Note that this process is a forked child: an entry that was not released belongs to the parent."""
         return self if self.is_over else replace(self, reason="forked")
 
     def removing(self, copies: int = 1) -> Possession:
-        """Note that so many more requests to remove it may arrive; -1 once one of them was refused."""
+        """Note that so many more requests to remove it may arrive; -1 once DynamoDB refused one of them."""
         return replace(self, removals=self.removals + copies)
 
     def deleting(self, expected: bool) -> Possession:  # noqa: FBT001
@@ -67,12 +67,7 @@ class Possession:
         return replace(self, may_delete=expected)
 
     def absent(self, state: LockState, *, is_removal: bool = False) -> Possession:
-        """Note that a request was refused with a document that does not have it.
-
-        Args:
-            state: the document.
-            is_removal: whether the request was to remove it, and is one of the `removals`.
-        """
+        """Note that a request (one of the `removals` if `is_removal`) was refused with a document without it."""
         is_deleted = state.since != self.since
         if self.may_delete and is_deleted:
             return self.over()
@@ -80,12 +75,12 @@ class Possession:
         return self.lost("deleted" if is_deleted else "evicted") if why is Absence.LOST else self
 
     def why_absent(self, state: LockState, *, is_removal: bool, in_doubt: bool) -> Absence:
-        """Return why a document does not have it.
+        """Return why a document does not contain it.
 
         Args:
             state: the document; `FREE` if the item is absent.
-            is_removal: whether the document came with the refusal of a request to remove it. Something on the way may
-                have repeated that; a document that has not forgotten knows of such copies as well.
+            is_removal: whether the document came with the refusal of a request to remove it. A proxy may have repeated
+                that; a document that has not forgotten evictions shows such copies as well.
             in_doubt: whether another request to remove it, or an earlier copy of this one, may have been applied.
         """
         evicted = state.was_evicted(self.ticket, self.since)

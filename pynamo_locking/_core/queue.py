@@ -1,4 +1,4 @@
-"""The queue of one lock: who is first, who may be skipped, how often to look. Pure."""
+"""The queue of one lock: who holds it, who may be evicted, how often to look. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 #: How many evicted holders a lock document remembers, one per slot. See `LockState.was_evicted`.
 EVICTION_SLOTS: Final = 8
 
-
 #: The most entries removed by one request; keeps the expression far below DynamoDB's 4 KB.
 EVICT_AT_ONCE: Final = 25
 
@@ -32,7 +31,7 @@ class Mark:
         is_ghost: whether the item is only a placeholder, made to carry the mark.
         set: the attributes that the item gets.
         remove: the attributes that it loses.
-        spill: name of the row that has `set` and `remove`, if they did not fit.
+        spill: name of the row that has `set` and `remove`, if they did not fit here.
     """
 
     id: str
@@ -92,13 +91,13 @@ class LockState:
 
     Attributes:
         entries: all entries, by ticket.
-        next_ticket: the ticket the next one gets; 0 if there never was a lock here.
+        next_ticket: the ticket of the next entry; 0 if there never was a lock here.
         since: the first ticket of this document.
         evicted: tickets of holders that were evicted or broken, by slot.
         raw: the stored map, as DynamoDB returned it.
-        mark: of the transaction that the item is part of, None if it is not, or its values are decided and stored.
+        mark: of the transaction that has the item; None if none has, or its values are decided and stored.
         unreadable: what is wrong with the document, such as ``"next is missing"``; empty if it is sound. Of a broken
-            one nothing but `raw` is known: who is in its queue neither, so it is not free.
+            document only `raw` is known. Its queue is unknown too, so it is not free.
     """
 
     entries: tuple[QueueEntry, ...] = ()
@@ -116,7 +115,7 @@ class LockState:
 
     @property
     def waiters(self) -> tuple[QueueEntry, ...]:
-        """The entries that wait, first come first."""
+        """The entries that wait, in the order of the queue."""
         holders = {entry.ticket for entry in self.holders}
         return tuple(entry for entry in self.entries if entry.ticket not in holders)
 
@@ -126,12 +125,7 @@ class LockState:
         return self.next_ticket > 0
 
     def find(self, entry_id: str, ticket: int | None = None) -> QueueEntry | None:
-        """Return one entry, or None if it is not there.
-
-        Args:
-            entry_id: its name.
-            ticket: its ticket, if it must have that one as well.
-        """
+        """Return one entry by its id, and by its ticket as well if one is given; None if it is not there."""
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         return None if found is None or (ticket is not None and found.ticket != ticket) else found
 
@@ -144,17 +138,17 @@ class LockState:
         return tuple(before[i] for i in blockers(entry.claim, [other.claim for other in before]))
 
     def was_evicted(self, ticket: int, since: int | None = None) -> bool | None:
-        """Tell whether that ticket was evicted while it held the lock. None if the document forgot, or is another one.
+        """Tell whether the holder with that ticket was evicted. None if the document cannot tell.
 
-        A holder's entry leaves the document in three ways: its own release, an eviction, or with the
-        whole document. Evictions leave a trace. So once a holder's entry is gone, False proves that a request of
-        its own has removed it, whatever was heard of that request.
+        A holder's entry leaves the document by its own release, by an eviction, or with the whole document. Evictions
+        leave a trace. So once a holder's entry is gone, False proves that the holder's own request has removed it,
+        whatever was its answer.
 
         Args:
             ticket: of a holder.
-            since: the first ticket of the document in which it was the holder; None to take it for this one unless
-                that began later. Tickets alone do not tell documents apart: one that is made anew begins at another
-                wall clock, which may be behind.
+            since: the first ticket of the document in which it was the holder; None to assume this document unless that
+                began later. Tickets alone do not tell documents apart: a new one begins at another wall clock, which
+                may be behind.
         """
         is_another = self.since > ticket if since is None else self.since != since
         if is_another or self.next_ticket <= ticket:
@@ -167,15 +161,12 @@ FREE: Final = LockState()
 
 
 def traces(entries: Sequence[QueueEntry], known: Mapping[int, int]) -> dict[int, int]:
-    """Return what a document has to remember of an eviction: by slot, the ticket of who may have held the lock.
+    """Return what a document has to remember of an eviction: by slot, the ticket of a possible holder.
 
-    Whoever else was ahead may have left meanwhile. The evicted ones were all there until now, so one that
-    another of them blocks was no holder. Holders are not evicted in the order of their tickets; of two in one slot
-    the larger ticket stays, so that nobody is told that he was not evicted when he was.
-
-    Args:
-        entries: that are evicted, by ticket.
-        known: what the document remembers, by slot.
+    Other entries ahead may have left meanwhile. The evicted ones were all there until now, so an entry that another of
+    them blocks was no holder. Holders are not evicted in the order of their tickets; of two in one slot the larger
+    ticket stays, so that no evicted holder is told that it was not evicted. `known` is what the document remembers, by
+    slot.
     """
     holders = sorted(entries[i].ticket for i in front(entry.claim for entry in entries))
     return {ticket % EVICTION_SLOTS: ticket for ticket in holders if ticket > known.get(ticket % EVICTION_SLOTS, 0)}
@@ -197,8 +188,7 @@ def observe(seen: Mapping[str, Sighting], entries: Iterable[QueueEntry], now: fl
     result = {}
     for entry in entries:
         last = seen.get(entry.id)
-        is_news = last is None or entry.beat > last.beat
-        result[entry.id] = Sighting(entry.beat, now) if last is None or is_news else last
+        result[entry.id] = last if last is not None and entry.beat <= last.beat else Sighting(entry.beat, now)
     return result
 
 
@@ -210,7 +200,7 @@ def dead_among(
     max_clock_skew: float | None,
     max_lease: float = LONGEST_LEASE_S,
 ) -> tuple[QueueEntry, ...]:
-    """Return the entries that may be evicted: silent for a whole lease, or long over by the hint."""
+    """Return the entries that may be evicted: silent for a whole lease, or long expired by the hint."""
 
     def is_dead(entry: QueueEntry) -> bool:
         lease, until_ms = believed(entry.lease_ms, entry.until_ms, max_lease)
@@ -223,13 +213,13 @@ def dead_among(
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a queue moves, as one who waits in it sees it. Times are of our monotonic clock.
+    """How fast a queue moves, as a waiter sees it. Times are of our monotonic clock.
 
     Attributes:
-        position: number of entries in our way; 1 is the first waiter.
+        position: number of entries that block us; 1 for the first waiter.
         began: when we first saw our position.
-        changed: when we last saw it change; the same at first.
-        passed: how many positions we have advanced since then.
+        changed: when we last saw it change; `began` at first.
+        passed: by how many positions we have advanced since `began`.
     """
 
     position: int
@@ -244,20 +234,19 @@ class Pace:
         return Pace(position, self.began, now, self.passed + self.position - position)
 
     def time_to_turn(self, now: float) -> float:
-        """Return how long we have to wait, if it goes on as we saw it; nothing before anything was seen.
+        """Return how long we have to wait at the pace that we saw; 0 before we saw any.
 
-        Whoever is first has had the lock for as long as we have seen no change, so its turn is at least of that length.
-        It may be half over.
+        The holder has had the lock for at least as long as we have seen no change; its turn may be half over.
         """
         each = (self.changed - self.began) / self.passed if self.passed else 0.0
         return (self.position - 0.5) * max(each, now - self.changed)
 
 
 def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float) -> float:
-    """Return the time until the next look: when it seems to be our turn.
+    """Return the time until the next look: when our turn seems to come.
 
-    So the first waiter is late by a part of what it has waited anyway, a queue that moves fast is not slowed down by
-    those who wait, and those far back look seldom. Never longer than `poll` for each position, and `poll_max`.
+    So the first waiter is late only by a part of its wait, waiters do not slow down a queue that moves fast, and
+    waiters far back look seldom. Never longer than `poll` for each position, and `poll_max`.
 
     Args:
         pace: how fast the queue moves.

@@ -1,6 +1,6 @@
 """When a request is sent again, and when its sender stops. Pure: it neither sends nor waits.
 
-An attempt of which nothing is known may have been applied. From then on the request is in doubt: a refusal of a later
+An attempt without a definite answer may have been applied. From then on the request is in doubt: a refusal of a later
 copy does not prove that nothing was written.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from pynamo_locking._core.error_codes import PASSING, Answer
 
-#: A request that meets other writes is sent again so many times (a heartbeat is enough to meet one).
+#: How often a request that conflicts with other writes is sent again (a heartbeat is such a write).
 MOST_CONFLICTS: Final = 8
 
 
@@ -28,7 +28,7 @@ class Next(Enum):
 
 
 class Step(NamedTuple):
-    """What is next, and the number of the pause before it, for `lease.backoff`; None if there is no pause."""
+    """What is next, and the `lease.backoff` number of the pause before it; None for no pause."""
 
     next: Next
     pause: int | None = None
@@ -39,10 +39,10 @@ class Policy:
     """How a request may be sent again.
 
     Attributes:
-        repeats: how many copies follow attempts of which nothing is known.
+        repeats: how many copies follow attempts without a definite answer.
         first_pause: the number of the pause before the first copy; None if copies follow at once.
-        is_single: whether botocore sends each attempt only once, so that throttled ones are sent again by the sender.
-        looks: whether no copy may follow, since it could be applied as well: the sender reads instead.
+        is_single: whether botocore sends each attempt only once, so that the sender repeats throttled ones.
+        looks: whether the sender reads the item instead of sending a copy, which could be applied as well.
     """
 
     repeats: int = 1
@@ -65,12 +65,7 @@ class Sending:
         self._repeats = 0
 
     def after(self, answer: Answer, *, was_repeated: bool = False) -> Step:
-        """Return what comes after a failed attempt.
-
-        Args:
-            answer: what the attempt came back with.
-            was_repeated: whether botocore made more than one of it, and an earlier one may have been applied.
-        """
+        """Return what follows a failed attempt; `was_repeated` if an earlier try of botocore may have been applied."""
         self.in_doubt = self.in_doubt or was_repeated
         if answer is Answer.REFUSED:
             return Step(Next.SETTLE)

@@ -1,6 +1,6 @@
-"""Transactions of many items: what a header says of a mark, and who may be wounded. Pure.
+"""Transactions of many items: what a header says about a mark, and which transaction may be wounded. Pure.
 
-The protocol, and what breaks without each of its rules, stands in ``docs/explanation/transactions.md``.
+``docs/explanation/transactions.md`` explains the protocol, and what breaks without each of its rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GRACE_S: Final = 0.15
 
 
 class State(str, enum.Enum):
-    """What a transaction is: pending, then committed and finished, or aborted."""
+    """The state of a transaction: pending, then committed and finished, or aborted."""
 
     PENDING = "pending"
     COMMITTED = "committed"  # decided; some marked items still wait to be finished
@@ -31,26 +31,26 @@ class State(str, enum.Enum):
 
     @property
     def is_committed(self) -> bool:
-        """Whether its writes are, or are about to be, what everybody reads."""
+        """Whether readers see its writes, or are about to."""
         return self in (State.COMMITTED, State.FINISHED)
 
 
 @dataclass(frozen=True)
 class Header:
-    """The row by which a transaction is decided, as stored.
+    """The row that decides a transaction, as stored.
 
     Attributes:
         id: names this attempt of the transaction, never used twice.
         state: what became of it.
-        priority: when its first attempt began; the smaller one is the older. Kept by all attempts.
+        priority: when its first attempt began, kept by all attempts. The smaller one is older.
         owner: label for people.
         beat: number of the last renewal.
         lease_ms: how long it lives without a renewal, in ms.
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
         by: why it was aborted: ``"wounded"``, ``"expired"`` or ``"asked"``; empty otherwise.
-        items: how many items carry a mark of it.
+        items: how many items carry its mark.
         rows: how many participant rows it has.
-        is_early: whether some of what it has read is checked before the decision, and not by it.
+        is_early: whether some of its reads are checked before the decision, and not by it.
     """
 
     id: str
@@ -76,13 +76,14 @@ class Fate(enum.Enum):
 
     DROP = "drop"  # the item stays what it is
     FINISH = "finish"  # the item becomes what the mark intends
-    WAIT = "wait"  # nobody knows yet
+    WAIT = "wait"  # the transaction is not decided
 
 
 def fate(header: Header | None) -> Fate:
     """Return what is to be done with a mark of that transaction.
 
-    A header that is missing was aborted, or finished, long ago: it outlives every mark but a late copy of one.
+    A header outlives its marks, except for late copies. So the transaction of a missing header was aborted or finished
+    long ago.
     """
     if header is None or header.state.is_final:
         return Fate.DROP
@@ -90,11 +91,11 @@ def fate(header: Header | None) -> Fate:
 
 
 def shows_committed(header: Header | None) -> bool:
-    """Tell whether a reader who writes nothing may take the values beside a mark, by its header of the same moment.
+    """Tell whether a reader that writes nothing may take the values beside a mark, by the header of that moment.
 
-    While a transaction is not decided, and after it was aborted, those are the committed ones. But one that has
-    checked its reads early is before whoever changes them from then on. A reader who sees such a change and the
-    values beside the mark would be after the one and before the other: so it waits.
+    They are the committed values while the transaction is pending, and after its abort. But a transaction that has
+    checked its reads early comes before every later change of what it read. A reader that sees such a change and the
+    values beside the mark would come after the change and before the transaction. So that reader waits.
     """
     if header is None or header.state.is_final:
         return True  # it was aborted, or this mark is a late copy
@@ -103,12 +104,7 @@ def shows_committed(header: Header | None) -> bool:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What somebody who is kept waiting by a pending transaction has seen of it.
-
-    Attributes:
-        first: when he met it, by his monotonic clock.
-        sighting: the newest beat, and when it was first seen.
-    """
+    """What a party that waits for a pending transaction has seen of it: when it met it first, and the newest beat."""
 
     first: float
     sighting: Sighting
@@ -126,10 +122,10 @@ def meet(before: Meeting | None, header: Header, now: float) -> Meeting:
 def reason_to_abort(
     header: Header, meeting: Meeting, *, now: float, now_ms: int, max_clock_skew: float | None, priority: str | None
 ) -> str | None:
-    """Return why a pending transaction may be aborted by somebody else, None if it may not.
+    """Return why another party may abort a pending transaction, None if it may not.
 
-    Ages decide among the living, and survive retries: whoever is oldest is never wounded, so somebody always
-    gets through. Clocks that go wrong change who waits, not what is right.
+    Ages decide among live transactions, and survive retries: the oldest is never wounded, so one always gets through.
+    Wrong clocks change who waits, not what is right.
 
     Args:
         header: the pending one.
@@ -137,14 +133,12 @@ def reason_to_abort(
         now: of the monotonic clock that `meeting` was made with, in seconds.
         now_ms: of the wall clock.
         max_clock_skew: as in `LockSettings`, in seconds; None trusts no wall clock.
-        priority: of the transaction that is kept waiting; None for whoever is no transaction.
+        priority: of the transaction that waits for it; None if the waiting party is no transaction.
 
     Source: the wound-wait rule of Rosenkrantz, Stearns and Lewis (1978).
     """
     lease, until_ms = believed(header.lease_ms, header.until_ms, LONGEST_LEASE_S)
-    if is_over_by_hint(until_ms, now_ms, max_clock_skew):
-        return "expired"
-    if is_silent_for_too_long(meeting.sighting.since, now, lease):
+    if is_over_by_hint(until_ms, now_ms, max_clock_skew) or is_silent_for_too_long(meeting.sighting.since, now, lease):
         return "expired"
     if priority is not None and priority < header.priority and now - meeting.first >= GRACE_S:
         return "wounded"

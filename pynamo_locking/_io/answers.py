@@ -24,17 +24,14 @@ if TYPE_CHECKING:
 #: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
 Reasons = list[dict[str, Any]]
 
-
 #: What a request through PynamoDB can raise.
 BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
-
 
 #: Set on an exception of botocore: whether an attempt before the last one may have been applied.
 REPEATED: Final = "pynamo_locking_was_repeated"
 
 
 def code_of(error: BaseException | None) -> str:
-    """Return DynamoDB's error code, or an empty string where there was no response."""
     return str(_response(error).get("Error", {}).get("Code", ""))
 
 
@@ -48,12 +45,12 @@ def _response(error: BaseException | None) -> dict[str, Any]:
 
 
 def _original(error: BaseException | None) -> BaseException | None:
-    """Return botocore's own exception: PynamoDB's copy drops the item and the count of attempts."""
+    """Return botocore's own exception: PynamoDB's copy lacks the item and the count of attempts."""
     return error.__cause__ if error is not None and isinstance(error.__cause__, ClientError) else error
 
 
 def image_of(error: BaseException) -> dict[str, Any] | None:
-    """Return the item that came with a failed condition, of a write or a transaction of one; None if there is none."""
+    """Return the item that came with a failed condition, of a write or a transaction of one action."""
     response = _response(_original(error))
     image: dict[str, Any] | None = next(iter(response.get("CancellationReasons", [])), response).get("Item")
     return image
@@ -65,29 +62,20 @@ def reasons_of(error: BaseException | None) -> Reasons:
 
 
 def was_repeated(error: BaseException | None) -> bool:
-    """Tell whether botocore sent the request again after an attempt that may have been applied.
-
-    One that DynamoDB throttled was not.
-    """
+    """Tell whether botocore sent the request again after an attempt that may have been applied, not only throttled."""
     noted = getattr(error, REPEATED, None)
     if noted is not None:
         return bool(noted)
-    metadata = _response(_original(error)).get("ResponseMetadata", {})
-    return bool(metadata.get("RetryAttempts", 0))
+    return bool(_response(_original(error)).get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
 def answer_of(error: BaseException, *, is_single: bool = False) -> Answer:
-    """Return what the last attempt of a request came back with.
-
-    Args:
-        error: as botocore raised it.
-        is_single: whether botocore made no attempt before that one.
-    """
+    """Return how the last attempt of a request ended; `is_single` if botocore made no attempt before it."""
     reasons = reasons_of(error)
     if reasons:
         return error_codes.answer_of_reasons([reason.get("Code") or "None" for reason in reasons])
     if isinstance(error, (HTTPClientError, NoConnectionError)):
-        # botocore shows the last of several attempts: "no connection" says nothing about those before.
+        # botocore raises the error of the last attempt: "no connection" says nothing about earlier attempts.
         is_known = is_single or hasattr(error, REPEATED)
         return Answer.NOT_SENT if is_known and was_not_sent(error) else Answer.UNANSWERED
     status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -100,13 +88,13 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Tell whether the request may have been applied all the same."""
+    """Tell whether the request may have been applied nevertheless."""
     return answer_of(error) is Answer.UNANSWERED or was_repeated(error)
 
 
 @contextlib.contextmanager
 def readable_errors() -> Iterator[None]:
-    """Make the errors of PynamoDB that are raised inside answer when they are asked for their cause's code."""
+    """Make the errors that PynamoDB raises inside the block `readable`."""
     try:
         yield
     except PynamoDBException as error:
@@ -116,19 +104,19 @@ def readable_errors() -> Iterator[None]:
 
 
 def readable(error: Exception) -> Exception:
-    """Make the cause of an error readable by PynamoDB, which fails where there was no response."""
+    """Let PynamoDB ask an error for its code, which fails for an error without a response."""
     if getattr(error, "response", {}) is None:
         error.response = {}  # type: ignore[attr-defined]
     return error
 
 
 def was_not_sent(error: BaseException | None) -> bool:
-    """Tell whether the last attempt of a request never left, since there was no connection."""
+    """Tell whether the last attempt of a request was not sent, because there was no connection."""
     return isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
 
 
 def shown(reasons: Reasons) -> list[CancellationReason | None]:
-    """Return reasons as PynamoDB's errors have them."""
+    """Return reasons in the form of PynamoDB's errors."""
     return [
         None
         if reason.get("Code", "None") == "None"
@@ -138,7 +126,6 @@ def shown(reasons: Reasons) -> list[CancellationReason | None]:
 
 
 def set_reasons(error: Exception, reasons: Reasons) -> None:
-    """Make the error of a cancelled transaction show these reasons."""
     if isinstance(error, VerboseClientError):
         error.cancellation_reasons = shown(reasons)
 
@@ -146,13 +133,9 @@ def set_reasons(error: Exception, reasons: Reasons) -> None:
 def condition_failed(
     error: type[Exception], message: str, table: str, *, request: BaseException | None = None
 ) -> VerboseClientError:
-    """Return a cause as PynamoDB's errors have it, for a refusal that callers find by its code.
+    """Return a cause for PynamoDB's `error` of a refusal, with the code by which callers recognise it.
 
-    Args:
-        error: PynamoDB's error that it will be the cause of.
-        message: what failed.
-        table: of the item.
-        request: what a refused request raised; None if none was sent.
+    `request` is what a refused request raised; None if none was sent.
     """
     if error is not TransactWriteError:
         return _cause(CONDITION_FAILED, message, table, request)
@@ -161,7 +144,7 @@ def condition_failed(
 
 
 def invalid(message: str, table: str) -> VerboseClientError:
-    """Return the cause of a refusal of what DynamoDB would call invalid, before it is sent."""
+    """Return the cause for refusing, before it is sent, what DynamoDB would call invalid."""
     return _cause(INVALID, message, table, None)
 
 

@@ -1,4 +1,4 @@
-"""Twins of a model's connection for requests of this package, and what a fork does to connections."""
+"""Copies of a model's connection for requests of this package, and what a fork does to connections."""
 
 from __future__ import annotations
 
@@ -13,83 +13,71 @@ from pynamodb.connection import Connection
 from pynamo_locking._io import runtime
 
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
-
-
 _guard = runtime.current.mutex()
 
-
-#: In the place of a timeout: the twin that has the model's own.
+#: Stands for the timeout of the twin that keeps the model's own.
 _ONCE: Final = 0.0
 
-
-#: PynamoDB keeps ten connections; a process with many waiters would throw the others away again.
+#: PynamoDB keeps ten connections; a process with many waiters needs more, and would open them again and again.
 _POOL_SIZE: Final = 50
 
 
 def lock_connection(connection: Connection, request_timeout: float) -> Connection:
     """Return a twin of a model's connection for lock requests: short timeouts, no hidden retries.
 
-    The library repeats its own requests, each of which recognises its earlier attempt. A retry inside
-    botocore would hold up a heartbeat for minutes with PynamoDB's defaults.
+    The package repeats its own requests, each of which recognises its earlier attempt. With PynamoDB's defaults, a
+    retry inside botocore would delay a heartbeat for minutes.
     """
-    with _guard:
-        twins = _lock_connections.setdefault(connection, {})
-        if request_timeout not in twins:
-            twins[request_timeout] = _twin(connection, request_timeout)
-        return twins[request_timeout]
+    return _twin(connection, request_timeout)
 
 
 def single_attempt(connection: Connection) -> Connection:
     """Return a twin of a model's connection without hidden retries, for writes that must not be sent twice."""
-    with _guard:
-        twins = _lock_connections.setdefault(connection, {})
-        if _ONCE not in twins:
-            twins[_ONCE] = _without_retries(connection)
-        return twins[_ONCE]
+    return _twin(connection, _ONCE)
 
 
 def client_of(connection: Connection) -> Any:
-    """Return a connection's client. PynamoDB would make one in each thread that comes first, for 30 ms each."""
-    if getattr(connection, "_client", None) is None:  # a stand-in of a test may have none
+    """Return a connection's client. PynamoDB would make one for each thread that comes before the first is made."""
+    if getattr(connection, "_client", None) is None:  # a test's substitute may have none
         with _guard:
             return connection.client
     return connection.client
 
 
-def _twin(connection: Connection, request_timeout: float) -> Connection:
-    twin = _without_retries(connection)
-    twin._connect_timeout_seconds = request_timeout
-    twin._read_timeout_seconds = request_timeout
-    twin._max_pool_connections = max(_POOL_SIZE, connection._max_pool_connections)
-    return twin
+def _twin(connection: Connection, timeout: float) -> Connection:
+    with _guard:
+        twins = _lock_connections.setdefault(connection, {})
+        if timeout not in twins:
+            twin = copy.copy(connection)
+            twin._client = None
+            twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
+            if timeout != _ONCE:
+                twin._connect_timeout_seconds = twin._read_timeout_seconds = timeout
+                twin._max_pool_connections = max(_POOL_SIZE, connection._max_pool_connections)
+            twins[timeout] = twin
+        return twins[timeout]
 
 
-def _without_retries(connection: Connection) -> Connection:
-    twin = copy.copy(connection)
-    twin._client = None
-    twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
-    return twin
-
-
-# A connection that was used before a fork shares its sockets with the parent and all of its children, and each reads
-# the answers of the others. PynamoDB has no place to hear of new connections, so its constructor is wrapped: that costs
-# nothing later, and also finds those that an application makes and hands to PynamoDB's own classes.
+# A connection that was used before a fork shares its sockets with the parent and all of its children, so a process
+# could read another's answers. PynamoDB has no hook for new connections, so its constructor is wrapped. That also finds
+# the connections that an application makes and gives to PynamoDB's own classes.
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
-def _note_connections() -> None:
-    make = Connection.__init__
+_make = Connection.__init__
 
-    @functools.wraps(make)
-    def make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        _connections.add(self)
 
-    Connection.__init__ = make_and_note  # type: ignore[method-assign]
+@functools.wraps(_make)
+def _make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
+    _make(self, *args, **kwargs)
+    _connections.add(self)
+
+
+Connection.__init__ = _make_and_note  # type: ignore[method-assign]
 
 
 def note(connection: object) -> None:
-    """Note a connection that an application hands in, if it is one: it may be older than the import of this package."""
+    """Note a connection from an application, if it is one: it may be older than the import of this package."""
     with _guard:
         if isinstance(connection, Connection) and connection not in _connections:
             _connections.add(connection)
@@ -98,7 +86,7 @@ def note(connection: object) -> None:
 
 
 def _begin_anew(connection: Connection) -> None:
-    """Make a connection and its twins open sockets of their own with their next request."""
+    """Let a connection and its twins open their own sockets for the next request."""
     local: Any = getattr(connection, "_local", None)
     # Credentials that botocore fetches have a mutex and sockets as well.
     if isinstance(getattr(getattr(local, "session", None), "_credentials", None), RefreshableCredentials):
@@ -109,14 +97,11 @@ def _begin_anew(connection: Connection) -> None:
 
 
 def _forget_after_fork() -> None:
-    """Leave the parent's mutex and sockets alone in a child process, also in locks made before the fork."""
+    """Stop using the parent's mutex and sockets in a child process, also in locks made before the fork."""
     global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _guard = runtime.current.mutex()
     for connection in [*_connections, *_lock_connections]:
         _begin_anew(connection)
-
-
-_note_connections()
 
 
 runtime.after_fork(_forget_after_fork)

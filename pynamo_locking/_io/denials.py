@@ -1,4 +1,4 @@
-"""Errors that no repetition mends: what DynamoDB refuses for good, and items of other programs."""
+"""Errors that a retry cannot mend: requests that DynamoDB refuses for good, and items of other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def final(row: LockRow, error: Exception) -> LockingError:
-    """Return the error for a request about a lock that DynamoDB refuses however often it is sent."""
+    """Return the error for a lock request that DynamoDB refuses for good."""
     code, message = answers.code_of(error), answers.message_of(error)
     if code == NO_TABLE:
         return ConfigurationError(
@@ -41,7 +41,7 @@ def final(row: LockRow, error: Exception) -> LockingError:
 
 
 def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> LockingError:
-    """Return the error for a request to a table of transactions that DynamoDB refuses however often it is sent."""
+    """Return the error for a request to a table of transactions that DynamoDB refuses for good."""
     code, message = answers.code_of(error), answers.message_of(error)
     if code == NO_TABLE:
         return ConfigurationError(
@@ -57,13 +57,12 @@ def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> Loc
 
 
 def _is_about_keys(error: Exception) -> bool:
-    """Tell whether a request was refused since its table has other keys: each engine has words of its own for that."""
+    """Tell whether a request was refused because its table has other keys. Each engine has its own words for that."""
     says = re.search(r"\bkeys?\b", answers.message_of(error), re.IGNORECASE)
     return answers.code_of(error) == INVALID and says is not None
 
 
 def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:
-    """Return the error for a request whose key does not fit its table."""
     keys = ", ".join(f"{name} ({next(iter(value))})" for name, value in key.items())
     return ConfigurationError(
         f"{failure}: the table {table!r} does not have the keys that its model says, {keys}. Nothing was written. Name "
@@ -76,13 +75,7 @@ def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Excepti
 
 # Items of other programs
 def foreign(failure: str, table: str, found: str) -> ConfigurationError:
-    """Return the error for an item that another program has stored where a row of ours would be.
-
-    Args:
-        failure: what could not be done, and where.
-        table: of the item.
-        found: what the item has, or lacks, by which it is known.
-    """
+    """Return the error for an item of another program in the place of one of our rows; `found` shows that it is."""
     return ConfigurationError(
         f"{failure}: the item of that key in the table {table!r} has {found}, so it is none that pynamo_locking has "
         f"stored. It was left as it is. Use a table that nothing else is stored in, or another key; if the item is a "
@@ -91,11 +84,11 @@ def foreign(failure: str, table: str, found: str) -> ConfigurationError:
 
 
 def refuse_foreign(row: LockRow, image: Image) -> None:
-    """Refuse to put a lock document into an item, which has none, if another program has stored what is there.
+    """Refuse to put a lock document into the item of another program. The item has no document yet.
 
     Raises:
-        ConfigurationError: the attribute of the lock holds something else; or the item does not have it, and is in a
-            table whose rows all have it.
+        ConfigurationError: the attribute of the lock has another value, or it is missing in a table whose rows all have
+            it.
     """
     stored = image.get(row.attribute)
     if (stored is None and row.may_create) or stored not in (None, lock_document.EMPTY, lock_document.NULL):
@@ -104,7 +97,7 @@ def refuse_foreign(row: LockRow, image: Image) -> None:
 
 
 def has_foreign(model: type[Model], image: Image | None) -> bool:
-    """Tell whether an item of a table whose rows are there for locks alone lacks the lock that each of them has."""
+    """Tell whether an item lacks its lock, in a table whose rows are all there for locks alone."""
     if image is None or not getattr(model, "_lock_creates_item", False):
         return False
     lock: Any = model._lock_attribute()  # type: ignore[attr-defined]

@@ -31,8 +31,6 @@ class Attempt(NamedTuple):
 
 #: One entry for each attempt of the request that is on its way.
 _attempts: ContextVar[list[Attempt] | None] = ContextVar("pynamo_locking_attempts", default=None)
-
-
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -40,8 +38,8 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
     """Send a request, and note on its error whether an attempt before the last may have been applied.
 
     Raises:
-        ResponseStreamingError: the last answer was cut short. botocore takes what is left of it for an answer,
-            unless a checksum tells it and it may repeat the request.
+        ResponseStreamingError: the last answer was cut short. botocore accepts such an answer, unless a checksum shows
+            it and the request may be repeated.
     """
     return _noted(connection, partial(connection.dispatch, operation, kwargs))
 
@@ -49,7 +47,7 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
 def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:
     """Send a transaction as `dispatch` does, through PynamoDB's method for it.
 
-    Tests of applications put something else in the place of that method. It sends the actions sorted by kind.
+    Tests of applications replace that method. It sends the actions sorted by kind.
     """
 
     def send() -> dict[str, Any]:
@@ -94,7 +92,7 @@ def _note(error: Exception, attempts: list[Attempt]) -> None:
 
 
 def _watch(client: Any) -> None:
-    """Hear of every attempt of a client. It may be a stand-in that makes none of its own."""
+    """Hear of every attempt of a client. A test's substitute may make none."""
     meta = getattr(client, "meta", None)
     if meta is not None and client not in _watched:
         meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")

@@ -1,8 +1,7 @@
-"""The stream of events: who listens, and what is told.
+"""The stream of events: who listens, and what is emitted.
 
-Whoever tells something asks first whether anybody listens, by one look at `listeners`; without listeners no
-event is made. Listeners are called in the thread in which it happens, with no mutex of this package held:
-what is told while one is held waits in the `Scope` until it is not.
+The emitting code first looks at `listeners`; without listeners no event is made. Listeners are called in the emitting
+thread, while no mutex of this package is held. Events that are emitted under a mutex wait in the `Scope`.
 """
 
 from __future__ import annotations
@@ -25,35 +24,17 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.events import Event
 
-__all__ = [
-    "Scope",
-    "Subscription",
-    "answered",
-    "clocks",
-    "current_scope",
-    "emit",
-    "is_logged",
-    "listeners",
-    "requesting",
-    "scope",
-    "subscribe",
-]
-
-
 logger = logging.getLogger("pynamo_locking")
-
 
 #: All subscriptions. Replaced as a whole, so that it can be read without a mutex.
 listeners: tuple[Subscription, ...] = ()
-
-
 _guard = runtime.current.mutex()
 
 
 class Subscription:
     """What `subscribe` returns. Ends with `cancel`, or with the ``with`` block that it is used in."""
 
-    is_log = False  # makes a record of each event, in the place of the lines that this package writes by itself
+    is_log = False  # logs each event, in place of this package's own log lines
     after_fork: Callable[[], object] | None = None  # called in a forked child, where it stays subscribed
 
     def __init__(self, subscriber: Callable[[Any], object], of: tuple[type[Event], ...]) -> None:
@@ -62,7 +43,7 @@ class Subscription:
         self._has_failed = False
 
     def cancel(self) -> None:
-        """Call the subscriber no more, except for what is being told already. May be called twice."""
+        """Stop calling the subscriber, except for an event that is being delivered. May be called twice."""
         _replace(lambda before: tuple(each for each in before if each is not self))
 
     def hears(self, kind: type[Event]) -> bool:
@@ -70,7 +51,7 @@ class Subscription:
         return issubclass(kind, self._of)
 
     def hear(self, event: Event) -> None:
-        """Call the subscriber. What it does itself is not told to it; the first error it raises is logged."""
+        """Call the subscriber, but not for events of its own doing. Its first error is logged."""
         told = _told.get()
         if self in told or not isinstance(event, self._of):
             return
@@ -100,15 +81,15 @@ def subscribe(
     subscriber: Callable[[Any], object],
     of: type[Event] | tuple[type[Event], ...] | None = None,
 ) -> Subscription:
-    """Call a function for everything that happens to locks, writes and transactions of this process.
+    """Call a function for every event of locks, writes and transactions in this process.
 
-    It is called at once, in the thread and the context in which it happened, which goes on afterwards: so it should
-    be quick, and hand long work to a thread of its own. It may be called by several threads at the same time, among
-    them the heartbeat. No lock depends on it: an exception is logged, the first one for each subscription, and
-    forgotten. What the function itself does with locks is not told to it. In a forked child it stays subscribed.
+    The function is called at once, in the thread and the context that emits the event, which waits for it. So it should
+    be quick, and leave long work to a thread of its own. Several threads may call it at the same time, among them the
+    heartbeat. No lock depends on it: an exception is suppressed, and the first one of each subscription is logged. The
+    function does not hear of what it does with locks itself. In a forked child it stays subscribed.
 
     Args:
-        subscriber: called with each event. Never the values of an item; only its key, as part of the lock's name.
+        subscriber: called with each event. An event has no value of an item except its key, as part of the lock's name.
         of: the class, or classes, of the events it is called for; all unless given.
 
     Returns:
@@ -137,13 +118,13 @@ def _replace(change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ..
 
 
 def emit(event: Event) -> None:
-    """Tell all listeners; later, if a mutex is held that a scope is about."""
+    """Call all listeners; after the scope's mutex is released, if one is held."""
     scope = _scope.get()
     keeper = None if scope is None else scope.keeper_here()
     if keeper is not None:
         keeper.kept.append(event)
         return
-    reset = _scope.set(None)  # what a listener requests is no part of the work that it hears of
+    reset = _scope.set(None)  # a listener's requests are no part of the work that it hears of
     try:
         for listener in listeners:
             listener.hear(event)
@@ -152,7 +133,7 @@ def emit(event: Event) -> None:
 
 
 def is_logged(kind: str) -> bool:
-    """Tell whether `telemetry.logs` makes records of the events with this name: a line of ours would double them."""
+    """Tell whether `telemetry.logs` logs the events with this name, so that our own line would repeat it."""
     return any(each.is_log and each.hears(getattr(events, kind)) for each in listeners)
 
 
@@ -160,15 +141,15 @@ class Scope:
     """One piece of work: counts its requests.
 
     Args:
-        outer: the one that it is a part of.
-        keeps: whether what is told inside waits for its end.
+        outer: the scope that it is a part of.
+        keeps: whether events inside wait for its end.
 
     Attributes:
         began_s: when, by the monotonic clock.
         requests: how many requests of locks were sent.
         looks: how many of them were reads.
         units: what they consumed, None if DynamoDB did not say.
-        is_waiting: whether it was told that it waits.
+        is_waiting: whether `Waiting` was emitted.
         kept: the events that wait for its end.
     """
 
@@ -195,14 +176,14 @@ class Scope:
         return keeper if is_here else None
 
     def end(self) -> None:
-        """Tell what has been kept."""
+        """Emit the events that were kept."""
         self._is_over = True
         for event in self.kept:
             emit(event)
 
 
 class _Entered:
-    """A scope as a context manager; what it has kept is told once it is left."""
+    """A scope as a context manager."""
 
     def __init__(self, *, keeps: bool) -> None:
         self._keeps = keeps
@@ -213,32 +194,23 @@ class _Entered:
         return scope
 
     def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(ValueError):  # a task that is collected ends in the context of who collects it
+        with contextlib.suppress(ValueError):  # a task that is garbage collected ends in another context
             _scope.reset(self._reset)
         self._scope.end()
 
 
-#: Where nobody listens.
+#: Without listeners.
 _NO_SCOPE: Final = contextlib.nullcontext()
-
-
 _scope: ContextVar[Scope | None] = ContextVar("pynamo_locking_scope", default=None)
-
-
 _told: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_told", default=())
 
 
 def scope(*, keeps: bool = True) -> AbstractContextManager[Scope | None]:
-    """Return the scope of a piece of work, if anybody listens.
-
-    Args:
-        keeps: whether what is told inside has to wait, since a mutex is held.
-    """
+    """Return the scope of a piece of work, if there are listeners; `keeps` if a mutex is held inside."""
     return _Entered(keeps=keeps) if listeners else _NO_SCOPE
 
 
 def current_scope() -> Scope | None:
-    """Return the scope that this runs in."""
     return _scope.get()
 
 
@@ -259,7 +231,7 @@ def answered(answer: dict[str, Any]) -> None:
 
 
 def clocks() -> dict[str, Any]:
-    """Return the time, as every event has it."""
+    """Return the time fields of an event."""
     return {"time_ms": runtime.current.time_ms(), "monotonic_s": runtime.current.monotonic()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,14 @@ if TYPE_CHECKING:
 
 
 def evict_all(row: LockRow, state: LockState, model: type[Any]) -> bool:
-    """Empty a queue in which all are dead; False if anybody may be alive."""
+    """Empty a queue in which all entries are dead; False if one may be alive."""
     settings = model.lock_settings()
     while state.entries:
-        now_ms = runtime.current.time_ms()
+        now_ms, image = runtime.current.time_ms(), None
         dead = dead_among(state.entries, {}, 0.0, now_ms, settings.max_clock_skew, settings.max_lease)
-        if len(dead) < len(state.entries):
-            return False
-        try:
-            image = evict_dead(row, dead, state)
-        except retries.Unavailable:
-            return False
+        if len(dead) == len(state.entries):
+            with contextlib.suppress(retries.Unavailable):
+                image = evict_dead(row, dead, state)
         if image is None:
             return False
         state = row.state(image)
@@ -38,9 +36,9 @@ logger = logging.getLogger("pynamo_locking")
 
 
 def evict_dead(row: LockRow, dead: tuple[QueueEntry, ...], state: LockState) -> Image | None:
-    """Remove dead entries of a document, the first ones if there are many; return the new image.
+    """Remove dead entries of a document, up to `EVICT_AT_ONCE`; return the new image.
 
-    None: the document has changed, so that nothing was removed; perhaps one of them proved to be alive.
+    None: nothing was removed, because the document has changed; perhaps an entry was renewed.
     """
     dead = dead[:EVICT_AT_ONCE]
     if not event_stream.is_logged("Evicted"):

@@ -1,4 +1,4 @@
-"""What is wrong with a stored row: found by reading it once more, after reading it has failed."""
+"""Finds what is wrong with a stored row, by reading it once more after reading has failed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-
-#: What reading a row raises that this library has not written.
+#: What reading a row that this package has not written can raise.
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
-
 
 #: What to do about a broken lock document.
 ADVICE: Final = (
     "The lock cannot be used, nor what it guards be written, until that is mended. Remove that attribute of the item "
     "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make it anew."
 )
-
 
 #: So much of a stored value is shown.
 _SHOWN: Final = 80
@@ -40,18 +37,10 @@ def read(
     key: Mapping[str, Any],
     advice: str,
 ) -> _T:
-    """Return what a function makes of a stored map.
-
-    Args:
-        parse: the function. It asks the map, and the maps in it, for nothing but their parts.
-        stored: the map, in DynamoDB's form.
-        what: says of what it is the content, and where that is.
-        table: of the row.
-        key: of the row, in DynamoDB's form.
-        advice: what to do if it is broken.
+    """Return what a function makes of a stored map; it may only look up parts of the map, and of the maps in it.
 
     Raises:
-        CorruptRow: it is broken.
+        CorruptRow: it cannot. `what` names the content and its place, `advice` says what to do.
     """
     try:
         return parse(stored)
@@ -60,7 +49,6 @@ def read(
 
 
 def corrupt(what: str, flaw: str, *, table: str, key: Mapping[str, Any], advice: str) -> CorruptRow:
-    """Return the error for a row with that flaw."""
     error = CorruptRow(f"{what} is broken: {flaw}. {advice}")
     error.table, error.key = table, dict(key)
     error.field, _, error.found = flaw.partition(" is ")
@@ -81,7 +69,7 @@ def flaw_in(parse: Callable[[Mapping[str, Any]], object], stored: Mapping[str, A
 
 
 class _Traced(dict[str, Any]):
-    """A stored map that notes what it is asked for."""
+    """A stored map that notes which parts are looked up."""
 
     def __init__(self, stored: Mapping[str, Any], path: tuple[str, ...], asked: list[tuple[str, ...]]) -> None:
         super().__init__({name: _traced(value, (*path, name), asked) for name, value in stored.items()})

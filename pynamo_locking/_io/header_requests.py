@@ -1,4 +1,4 @@
-"""Every request for a transaction's own rows: its header, and the rows beside it."""
+"""All requests for a transaction's own rows: its header, and the rows beside it."""
 
 from __future__ import annotations
 
@@ -22,57 +22,26 @@ if TYPE_CHECKING:
     from pynamodb.connection import Connection
 
 logger = logging.getLogger("pynamo_locking")
-
-
 _T = TypeVar("_T")
-
 
 #: Stored names.
 ID: Final = "id"
-
-
 STATE: Final = "state"
-
-
 PRIORITY: Final = "priority"
-
-
 OWNER: Final = "owner"
-
-
 BEAT: Final = "beat"
-
-
 LEASE: Final = "lease_ms"
-
-
 UNTIL: Final = "until_ms"
-
-
 BY: Final = "by"
-
-
 ITEMS: Final = "items"
-
-
 ROWS: Final = "rows"
-
-
 EARLY: Final = "early"
-
-
 EXPIRES: Final = "expires_s"
-
-
 CLEAN: Final = "clean"
-
-
 CONTENT: Final = "content"
 
-
-#: Rows that only help to find the marks are left to DynamoDB's TTL after that, whatever became of the transaction.
+#: After that time DynamoDB's TTL may remove rows that only help to find the marks, however the transaction ended.
 ROW_TTL_S: Final = 30 * 24 * 3600
-
 
 #: What to do about a broken header.
 _ADVICE: Final = (
@@ -82,18 +51,15 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True)
 class HeaderTable:
-    """A table of transactions, and how to reach it."""
-
     connection: Connection
     table: str
 
     def key(self, row_id: str) -> dict[str, Any]:
-        """Return the key of a row, in DynamoDB's form."""
         return {ID: {"S": row_id}}
 
 
 def header_table_of(table: Any) -> HeaderTable:
-    """Return a `TransactionTable` as those who make its requests know it."""
+    """Return where to send the requests of a `TransactionTable`."""
     connection = table._get_connection()
     return HeaderTable(connection.connection, connection.table_name)
 
@@ -106,7 +72,7 @@ def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> di
 
 
 def begin(header_table: HeaderTable, header: Header) -> None:
-    """Create a header, pending. Acknowledged before any mark names it, or a mark could seem to be an orphan."""
+    """Create a pending header. It must be acknowledged before any mark names it, or the mark would seem an orphan."""
     item = {
         **header_table.key(header.id),
         STATE: {"S": header.state.value},
@@ -123,10 +89,10 @@ def begin(header_table: HeaderTable, header: Header) -> None:
 
 
 def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) -> None:
-    """Store a row of a name that is never used twice: who finds one there finds an earlier copy of it.
+    """Store a row whose name is never used twice; a row that is already there is an earlier copy.
 
     Raises:
-        ConfigurationError: what is there lacks an attribute that all such rows have.
+        ConfigurationError: that row lacks the attribute `known_by`, so another program has stored it.
     """
     kwargs = {
         "TableName": header_table.table,
@@ -153,15 +119,14 @@ def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str
 
 def read(header_table: HeaderTable, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
-    kwargs = {"TableName": header_table.table, "Key": header_table.key(header_id), "ConsistentRead": True}
-    return header_in(ask(header_table, "GetItem", kwargs).get("Item"), header_table.table)
+    return header_in(_image(header_table, header_id), header_table.table)
 
 
 def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None:
     """Return the header in the image of a row of that table; None if there is none.
 
     Raises:
-        CorruptRow: its state is none, or a number is no whole one. Whatever else has another type counts as missing.
+        CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
     """
     if image is None or STATE not in image:
         return None
@@ -187,15 +152,15 @@ def _header(image: Mapping[str, Any]) -> Header:
         by=text(BY),
         items=whole(ITEMS),
         rows=whole(ROWS),
-        is_early=image.get(EARLY, {}).get("BOOL") is not False,  # who wrote it without may not have known
+        is_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
     )
 
 
 def renew(header_table: HeaderTable, header: Header, beat: int) -> Header:
-    """Prolong the lease of a pending transaction; return what is stored then.
+    """Renew the lease of a pending transaction; return what is stored then.
 
-    Beats only grow, so that a late copy cannot take a newer renewal back. Where the transaction is not pending
-    any more, or has a newer beat, nothing changes.
+    Beats only grow, so a late copy cannot take a newer renewal back. Nothing changes if the transaction is no longer
+    pending, or has a newer beat.
     """
     until_ms = runtime.current.time_ms() + header.lease_ms
     return _change(
@@ -211,14 +176,10 @@ def renew(header_table: HeaderTable, header: Header, beat: int) -> Header:
 def abort(header_table: HeaderTable, header_id: str, by: str, *, beat: int | None = None) -> Header:
     """Abort a pending transaction; return what is stored then, which may be that it is committed.
 
-    Args:
-        header_table: where it is.
-        header_id: which one.
-        by: why.
-        beat: the newest that was seen: if there is a newer one, nothing changes. None: whatever it is. One that is no
-            number cannot be renewed any more.
+    Nothing changes if there is a newer beat than `beat`; None ignores the beat. A beat that is no number cannot be
+    renewed, and counts as seen.
     """
-    # Its marks are not dropped yet; so it stays for as long as what helps to find them.
+    # Its marks are not dropped yet, so it stays as long as the rows that help to find them.
     expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
     changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
     if beat is None:
@@ -238,13 +199,10 @@ def finish(header_table: HeaderTable, header_id: str) -> Header:
 
 
 def clean(header_table: HeaderTable, header_id: str, *, is_certain: bool) -> Header:
-    """Note that no mark of an aborted transaction is left, so that no sweep looks for any.
+    """Note that no mark of an aborted transaction is left, so that no sweep looks for one.
 
-    Args:
-        header_table: where it is.
-        header_id: which one.
-        is_certain: whether all its marks were answered, as only the process knows that has sent them. Without that
-            one may still arrive, for a day after the abort: nothing changes until then.
+    `is_certain` if all requests for marks were answered, which only their sender knows. Otherwise a mark may still
+    arrive, and nothing changes until a day after the abort.
     """
     changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
     if is_certain:
@@ -300,14 +258,14 @@ def _change(
             image = ask(header_table, "UpdateItem", kwargs).get("Attributes")
         except Refused as refused:
             image = refused.image
-        # One that is missing counts as aborted: see `fate`.
+        # A missing header counts as aborted: see `fate`.
         return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
 
     return persistently(send)
 
 
 def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:
-    """Yield the headers of one segment of the table that something may be left to do about, by id, or what is wrong."""
+    """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them."""
     kwargs: dict[str, Any] = {
         "TableName": header_table.table,
         "ConsistentRead": True,
@@ -324,9 +282,8 @@ def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iter
     while True:
         answer = persistently(lambda: ask(header_table, "Scan", kwargs))
         for image in answer["Items"]:
-            found: Header | LockingError | None
             try:
-                found = header_in(image, header_table.table)
+                found: Header | LockingError | None = header_in(image, header_table.table)
             except LockingError as error:
                 found = error
             if found is not None:
@@ -336,9 +293,9 @@ def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iter
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
-# What is kept beside a header: where the marks are, what did not fit into them, the idempotency key
+# Rows beside a header: where the marks are, what did not fit into them, the idempotency key
 def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
-    """Keep something beside the header; with an end of its life if it only helps to find the marks."""
+    """Store a row beside the header; `expires` if it only helps to find the marks."""
     item = {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
     if expires:
         item[EXPIRES] = number(runtime.current.time_ms() // 1000 + ROW_TTL_S)
@@ -346,7 +303,7 @@ def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], 
 
 
 def once(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
-    """Return the action of a transaction that keeps something, and is refused while something is kept there."""
+    """Return the action of a transaction that stores a row, and is refused while there is one."""
     now_s = runtime.current.time_ms() // 1000
     return {
         "Put": {
@@ -360,18 +317,18 @@ def once(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], ttl
 
 
 def get_row(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what was kept beside a header.
+    """Return what was stored beside a header.
 
     Raises:
-        CorruptRow: that function cannot read it.
+        CorruptRow: `parse` cannot read it.
     """
-    image = _image(header_table, row_id)
+    image = persistently(lambda: _image(header_table, row_id))
     return None if image is None else _read(header_table, row_id, lambda row: parse(row[CONTENT]["M"]), image)
 
 
 def _image(header_table: HeaderTable, row_id: str) -> dict[str, Any] | None:
     kwargs = {"TableName": header_table.table, "Key": header_table.key(row_id), "ConsistentRead": True}
-    image: dict[str, Any] | None = persistently(lambda: ask(header_table, "GetItem", kwargs)).get("Item")
+    image: dict[str, Any] | None = ask(header_table, "GetItem", kwargs).get("Item")
     return image
 
 
@@ -383,13 +340,13 @@ def _read(
 
 
 def get_once(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what `once` has kept, unless its time is over: DynamoDB may remove it days later.
+    """Return what `once` has stored, unless it has expired: DynamoDB may remove it days later.
 
     Raises:
         ConfigurationError: another program has stored an item of that name.
-        CorruptRow: that function cannot read it.
+        CorruptRow: `parse` cannot read it.
     """
-    image = _image(header_table, row_id)
+    image = persistently(lambda: _image(header_table, row_id))
     if image is None:
         return None
     check_own(header_table, image, CONTENT)
@@ -398,7 +355,7 @@ def get_once(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[st
 
 
 def delete_row(header_table: HeaderTable, row_id: str) -> None:
-    """Remove what was kept beside a header, once the transaction does not need it."""
+    """Remove a row beside a header once the transaction does not need it."""
     kwargs = {
         "TableName": header_table.table,
         "Key": header_table.key(row_id),
@@ -410,7 +367,6 @@ def delete_row(header_table: HeaderTable, row_id: str) -> None:
 
 
 def row_of_participants(header_id: str, index: int) -> str:
-    """Return the name of a participant row."""
     return f"{header_id}#{index:04}"
 
 

@@ -1,4 +1,4 @@
-"""The document of a lock: the item that carries it, and its stored form."""
+"""The lock document: the item that carries it, and its stored form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def trusted(row: LockRow, state: LockState) -> LockState:
-    """Return the lock document of a row, for those who act upon it.
+    """Return the lock document of a row, to act upon it.
 
     Raises:
         CorruptRow: it is broken.
@@ -34,93 +34,44 @@ def trusted(row: LockRow, state: LockState) -> LockState:
 
 
 NEXT = "next"
-
-
 SINCE = "since"
-
-
 QUEUE = "queue"
-
-
 TICKETS = "tickets"
-
-
 EVICTED = "evicted"
-
-
 OWNER = "owner"
-
-
 MODE = "mode"
-
-
 LEASE = "lease_ms"
-
-
 BEAT = "beat"
-
-
 UNTIL = "until_ms"
-
-
 WRITES = "writes"
-
-
 PERMITS = "permits"
-
-
 LOWER = "lower"
-
-
 UPPER = "upper"
-
-
 TX = "tx"
-
-
 TX_ID = "id"
-
-
 TX_TABLE = "table"
-
-
 INTENT = "intent"
-
-
 OP = "op"
-
-
 GHOST = "ghost"
-
-
 SET = "set"
-
-
 REMOVE = "remove"
-
-
 SPILL = "spill"
 
-
-#: No ticket is above that: they begin at the time in µs, and DynamoDB has 38 digits. One is given out only if it and
-#: the next one can be read, so a repair never lowers them.
+#: The largest ticket: tickets begin at the time in µs, and DynamoDB has 38 digits. A ticket is given out only if it and
+#: the next one can be read, so a repair never lowers tickets.
 _MOST_TICKETS: Final = 10**30
-
 
 #: What a mark intends.
 _OPS: Final = ("save", "delete", "keep")
 
-
-#: The attribute of a lock before it was ever taken, in a row that is there for locks alone.
+#: The attribute of a lock that was never taken, in a row that is there for locks alone.
 EMPTY: Final[dict[str, Any]] = {"M": {}}
 
-
-#: The same, stored by who says that an attribute has no value.
+#: The same, stored by a program that writes attributes without a value.
 NULL: Final[dict[str, Any]] = {"NULL": True}
 
 
 def new_entry(owner: str, claim: Claim, lease: float, now_ms: int) -> dict[str, Any]:
-    """Return the stored form of a fresh entry."""
     lease_ms = int(lease * 1000)
     return {
         "M": {
@@ -166,7 +117,6 @@ def _bound_in(stored: Mapping[str, Any]) -> Bound:
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
-    """Return the stored form of a lock document whose first entry is ours."""
     return {
         "M": {
             SINCE: number(ticket),
@@ -194,9 +144,8 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
 
 
 def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
-    """Return the state of a document with that flaw."""
     state = LockState(raw=raw)
-    object.__setattr__(state, "unreadable", flaw)  # no argument, which each sound one would pay for
+    object.__setattr__(state, "unreadable", flaw)  # as an argument it would slow down sound documents
     return state
 
 
@@ -211,7 +160,7 @@ def _state(raw: Mapping[str, Any]) -> LockState:
         if len({entry.ticket for entry in entries}) < len(entries):  # two would hold the lock
             raise ValueError(raw[TICKETS])
     next_ticket = _ticket_in(raw[NEXT])
-    if entries and entries[-1].ticket >= next_ticket:  # a newcomer would pass by others
+    if entries and entries[-1].ticket >= next_ticket:  # a newcomer would overtake an entry
         raise ValueError(next_ticket)
     return LockState(
         entries=tuple(entries),
@@ -242,7 +191,6 @@ def _mark_in(raw: Mapping[str, Any]) -> Mark | None:
 
 
 def stored_mark(mark: Mark) -> dict[str, Any]:
-    """Return the stored form of a mark."""
     intent: dict[str, Any] = {OP: {"S": mark.op}}
     if mark.is_ghost:
         intent[GHOST] = {"BOOL": True}
@@ -273,7 +221,7 @@ def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
 
 
 def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """Return a sound document in the place of a broken one, whose next ticket is above all that were given out.
+    """Return a sound document in place of a broken one, whose next ticket is above all that were given out.
 
     Entries that can be read stay, and so does a mark. `since` is new: an entry that is gone was not released.
     """
@@ -327,18 +275,16 @@ def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dic
 
 @dataclass(frozen=True)
 class LockRow:
-    """One item that carries a lock document, and how to reach it.
+    """An item that carries a lock document, and how to reach it.
 
     Attributes:
         connection: the connection for lock requests.
-        table: name of the table.
         key: the item's key, in DynamoDB's form.
         hash_name: stored name of the hash key.
         attribute: stored name of the lock attribute.
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
         given_name: the lock's name, if it is not made of the key.
-        model: the model of the item, if it is known.
     """
 
     connection: Connection
@@ -353,19 +299,19 @@ class LockRow:
 
     @cached_property
     def identity(self) -> tuple[Any, ...]:
-        """What makes two rows the same lock in this process."""
+        """Equal for two rows that are the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
     @property
     def transactions(self) -> str | None:
-        """Name of the table of transactions that the item's model declares; None if it declares none."""
+        """Name of the table of transactions that the item's model declares, if any."""
         declared = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
         return None if declared is None else str(declared.Meta.table_name)
 
     @cached_property
     def name(self) -> str:
-        """The lock's name, as it is; made when it is asked for."""
+        """The lock's name, made when it is first asked for."""
         return self.given_name or row_name(self.table, tuple(next(iter(each.items())) for each in self.key.values()))
 
     @cached_property
@@ -374,19 +320,19 @@ class LockRow:
         return plain(self.name)
 
     def state(self, image: Image | None) -> LockState:
-        """Return the lock document in an image of this item, for those who act upon it; see `flaws.trusted`."""
+        """Return the lock document in an image of this item, to act upon it; see `trusted`."""
         state = state_in(image, self.attribute)
         return trusted(self, state) if state.unreadable else state
 
 
-#: Access keys of models that have their own, as they were first seen: later sessions of a role have others.
+#: Access keys of models that have their own, as first seen: later sessions of a role have other keys.
 _accounts: weakref.WeakKeyDictionary[type[Any], str] = weakref.WeakKeyDictionary()
 
 
 def _account(model: type[Any] | None) -> str | None:
-    """Return what tells whose tables a model's are: two accounts may have some of one name in one Region.
+    """Identify the account of a model's tables: two accounts may have tables of one name in one Region.
 
-    None: those of the environment's account.
+    None: the environment's account.
     """
     meta: Any = getattr(model, "Meta", object)
     said_by: Any = next(

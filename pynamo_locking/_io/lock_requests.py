@@ -1,4 +1,4 @@
-"""Every request of a lock."""
+"""All requests of a lock."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ class NewEntry:
     claim: Claim = WHOLE
 
     def stored(self, now_ms: int) -> dict[str, Any]:
-        """Return the stored form."""
         return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms)
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
     """Join the queue and take the next ticket, in one atomic write.
 
-    Refused if there is no document yet, if we are in it already, or if `capacity` entries are.
+    Refused if there is no document yet, if we are in it already, or if it has `capacity` entries.
     """
     now_ms = runtime.current.time_ms()
     return _update(
@@ -50,15 +49,15 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
         condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
         names={"#n": lock_document.NEXT, "#me": entry.id},
         values={":entry": entry.stored(now_ms), ":one": number(1), ":max": number(capacity)},
-        expiry=_expiry(row, entry.lease),
+        lease=entry.lease,
     )
 
 
 def enter_first(row: LockRow, entry: NewEntry) -> Image:
-    """Create the document with us in it. Its tickets start at the time in µs: what that promises says protocol.md.
+    """Create the document with us in it. Its tickets start at the time in µs; protocol.md says what that promises.
 
-    Refused if somebody else made it first, if the item has to exist and does not, if a transaction has the item,
-    whose mark would be lost, or if another program has: see `denials.refuse_foreign`.
+    Refused if another newcomer has created it, if the item has to exist and does not, if a transaction has the item,
+    whose mark would be lost, or if another program has it: see `denials.refuse_foreign`.
     """
     now_us = runtime.current.time_us()
     place = "attribute_not_exists(#h)" if row.may_create else "attribute_exists(#h) AND attribute_not_exists(#l)"
@@ -72,27 +71,25 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
             ":empty": lock_document.EMPTY,
             ":null": {"S": "NULL"},
         },
-        expiry=_expiry(row, entry.lease),
+        lease=entry.lease,
         used=("#l",),
     )
 
 
 def look(row: LockRow, *, consistent: bool) -> Image | None:
-    """Read the item, or None if it is gone."""
-    answer = _call(row, "GetItem", {"ConsistentRead": consistent})
-    image: Image | None = answer.get("Item")
+    image: Image | None = _call(row, "GetItem", {"ConsistentRead": consistent}).get("Item")
     return image
 
 
 def look_at_document(row: LockRow) -> LockState:
-    """Read the lock document alone, consistently; it may be broken, see `flaws.trusted`."""
+    """Read the lock document alone, consistently; it may be broken, see `lock_document.trusted`."""
     names = {"#l": row.attribute}
     arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
     return lock_document.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
 
 
 def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Image:
-    """Prolong our lease. Beats only grow, so a late copy cannot take a newer renewal back."""
+    """Renew our lease. Beats only grow, so a late copy cannot take a newer renewal back."""
     until_ms = runtime.current.time_ms() + entry.lease_ms
     return _update(
         row,
@@ -100,13 +97,13 @@ def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Im
         condition="#l.#t.#me = :ticket AND #l.#q.#me.#b < :beat",
         names={"#me": entry.id, "#b": lock_document.BEAT, "#u": lock_document.UNTIL},
         values={":beat": number(beat), ":until": number(until_ms), ":ticket": number(entry.ticket)},
-        expiry=_expiry(row, entry.lease),
+        lease=entry.lease,
         want_image=want_image,
     )
 
 
 def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
-    """Leave the queue. Names the entry alone, so that it also removes one whose ticket never arrived."""
+    """Leave the queue. Names only the entry, so that it also removes an entry whose ticket we never received."""
     return _update(
         row,
         remove="#l.#q.#me, #l.#t.#me",
@@ -117,7 +114,7 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
 
 
 def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
-    """Share from now on what was ours alone. Counts as a write, so that no late copy of an earlier one lands."""
+    """Share what we held exclusively. Counts as a write, so that no late copy of an earlier write is applied."""
     return _update(
         row,
         set_="#l.#q.#me.#mode = :shared, #l.#q.#me.#w = :write",
@@ -130,12 +127,8 @@ def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
 def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int]) -> Image:
     """Remove dead entries, in ticket order, if none of them was renewed since we looked.
 
-    The document remembers those that may have held the lock.
-
-    Args:
-        row: the lock's row.
-        entries: the dead.
-        known: which evictions the document remembers; refused if it has come to remember a later one in their place.
+    The document remembers the possible holders among them, see `traces`. Refused as well if it has come to remember a
+    later eviction than `known` in their place.
     """
     names, values = {"#b": lock_document.BEAT}, dict[str, Any]()
     removed, conditions, remembered = list[str](), list[str](), list[str]()
@@ -163,13 +156,9 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
 
 
 def replace(row: LockRow, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
-    """Put another lock document in the place of one, if that is still there."""
+    """Replace a lock document, if it is unchanged."""
     values = {":old": {"M": dict(old)}, ":new": new}
     return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
-
-
-def _expiry(row: LockRow, lease: float) -> int | None:
-    return None if row.ttl_attribute is None else row_expiry_s(runtime.current.time_ms(), lease)
 
 
 def _update(  # noqa: PLR0913 - the parts of one expression
@@ -180,17 +169,17 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     set_: str = "",
     remove: str = "",
     values: Mapping[str, Any] | None = None,
-    expiry: int | None = None,
+    lease: float | None = None,
     want_image: bool = True,
     used: tuple[str, ...] = ("#l", "#q", "#t"),
 ) -> Image:
     known = {"#l": row.attribute, "#q": lock_document.QUEUE, "#t": lock_document.TICKETS}
     all_names = {name: known[name] for name in used} | dict(names)
     all_values = dict(values or {})
-    if expiry is not None and row.ttl_attribute is not None:
+    if lease is not None and row.ttl_attribute is not None:
         set_ += ", #ttl = :ttl"
         all_names["#ttl"] = row.ttl_attribute
-        all_values[":ttl"] = number(expiry)
+        all_values[":ttl"] = number(row_expiry_s(runtime.current.time_ms(), lease))
     arguments = {
         "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
         "ConditionExpression": condition,
@@ -203,7 +192,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     try:
         image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
     except ConfigurationError as error:
-        if error.cause_response_code == INVALID:  # as where a part of the document is of another type
+        if error.cause_response_code == INVALID:  # perhaps because a part of the document has another type
             with suppress(Unavailable):
                 lock_document.trusted(row, look_at_document(row))
         raise

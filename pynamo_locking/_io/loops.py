@@ -1,7 +1,7 @@
-"""asyncio over what blocks: requests are made in threads of our own, pauses pass in the event loop.
+"""asyncio over blocking calls: requests are made in threads of our own, pauses pass in the event loop.
 
-Nothing that has been begun is left half done. A task that is cancelled in the middle of a request hears of it when
-what the request did has been undone; a task whose loop has gone leaves that to a thread.
+Nothing is left half done. A task that is cancelled during a request hears of it after the effect of the request was
+undone; if the task's loop is closed, a thread undoes it.
 """
 
 from __future__ import annotations
@@ -24,27 +24,21 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
-
-
 T = TypeVar("T")
 
-
-#: Requests in flight at once. Below the 50 connections of the locks' own pool, of which the heartbeat needs some.
+#: Requests in flight at once. Leaves some of the 50 connections of the locks' own pool to the heartbeat.
 MAX_THREADS: Final = 32
 
-
-#: A longer pause is cut: the clocks of loops overflow somewhere, and who wakes up too early looks again.
+#: A longer pause is cut, since the clocks of loops can overflow; a waiter that wakes up too early looks again.
 _LONGEST_PAUSE_S: Final = 3600.0
-
-
 Cancelled = asyncio.CancelledError
 
 
 class Crew:
-    """Threads for what blocks. Each leaves when nothing waits to be done, so that an idle process has none.
+    """Threads for blocking calls. A thread ends when no work is left, so an idle process has none.
 
-    None of them ever waits for a lock of DynamoDB, only for answers: so whoever has to save or to give back a lock
-    finds a thread, however many wait for that lock.
+    The threads never wait for a lock, only for DynamoDB's answers. So a task that has to save or to release a lock
+    finds a thread, however many tasks wait for that lock.
     """
 
     def __init__(self) -> None:
@@ -55,13 +49,13 @@ class Crew:
         self._threads: set[object] = set()
 
     def do(self, work: Callable[[], object], *, is_urgent: bool = False) -> None:
-        """Do it soon, in order; what is urgent before the rest. An interrupt may leave it undone.
+        """Do the work soon, in order; urgent work first. An interrupt may leave it undone.
 
         Raises:
-            RuntimeError: no thread can be started, and there is none.
+            RuntimeError: no thread runs, and none can be started.
         """
         queue = self._urgent if is_urgent else self._waiting
-        thread = object()  # not a number: an interrupt does not tell whether the thread runs, and counts itself out
+        thread = object()  # no counter: after an interrupt it is unknown whether the thread runs, and removes itself
         try:
             with self._mutex:
                 queue.append(work)
@@ -89,20 +83,18 @@ class Crew:
                 work = queue.popleft()
             try:
                 work()
-            except BaseException:  # nobody waits for it, and the thread is still needed
+            except BaseException:  # no task waits for it, and the thread is still needed
                 logger.exception("what a task left behind could not be put in order")
-            del work  # or what it refers to would live on until the next one
+            del work  # or what it refers to would live on until the next work
 
 
 crew = Crew()
 
 
 def start(work: Callable[[], object], *, is_urgent: bool = True) -> None:
-    """Do something in a thread, in a copy of this context, and do not wait for it.
+    """Do the work in a thread, in a copy of this context, and do not wait for it.
 
-    Args:
-        work: what to do.
-        is_urgent: False for what those do who wait for a lock. However many they are, who holds it goes first.
+    `is_urgent` is False for the steps of waiters: the holder goes first, however many wait.
     """
     global crew  # noqa: PLW0603 - one for each world that a test installs
     if crew.world is not runtime.current:
@@ -112,7 +104,6 @@ def start(work: Callable[[], object], *, is_urgent: bool = True) -> None:
 
 
 def _begin(work: Callable[[], T], *, is_urgent: bool = True) -> futures.Future[T]:
-    """Do something in a thread."""
     future: futures.Future[T] = futures.Future()
 
     def job() -> None:
@@ -131,8 +122,8 @@ async def _until_done(future: futures.Future[Any]) -> None:
     """Let other tasks go on until a thread is done.
 
     Raises:
-        asyncio.CancelledError: the task was cancelled. An interrupt may have taken from the loop what the thread told
-            it, so only `future` says whether the thread is done.
+        asyncio.CancelledError: the task was cancelled. An interrupt may have kept the thread's message from the loop,
+            so only `future` tells whether the thread is done.
     """
     loop = asyncio.get_running_loop()
     told: asyncio.Future[None] = loop.create_future()
@@ -141,7 +132,7 @@ async def _until_done(future: futures.Future[Any]) -> None:
 
 
 def _without_stop_iteration(work: Callable[[], T]) -> T:
-    """Do what coroutines do with it: before Python 3.12 a future refuses it, and its task would wait for ever."""
+    """Raise what a coroutine would: before Python 3.12 a future refuses StopIteration, and its task never ends."""
     try:
         return work()
     except StopIteration as error:
@@ -152,21 +143,21 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:
-        logger.debug("the event loop is closed, so nobody waits for that any more")
+        logger.debug("the event loop is closed, so no task waits for that any more")
 
 
 async def call(work: Callable[[], T], *, is_urgent: bool = True) -> T:
-    """Do something in a thread. Whoever is cancelled meanwhile hears of it at once; the thread goes on."""
+    """Do the work in a thread. A task that is cancelled meanwhile hears of it at once; the thread goes on."""
     future = _begin(work, is_urgent=is_urgent)
     await _until_done(future)
     return future.result()
 
 
 async def to_the_end(work: Callable[[], T]) -> T:
-    """Do something in a thread. Whoever is cancelled meanwhile, however often, hears of it when it is done."""
+    """Do the work in a thread. A task that is cancelled meanwhile hears of it when the work is done."""
     try:
         future = _begin(work)
-    except RuntimeError as error:  # better to block the loop for a request than to keep a lock for ever
+    except RuntimeError as error:  # blocking the loop for a request is better than holding a lock for ever
         logger.warning("no thread for a request, so the event loop waits for it: %s", error)
         return work()
     cancelled: asyncio.CancelledError | None = None
@@ -185,7 +176,7 @@ async def spend(pause: Pause) -> Image | None:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(max(0.0, min(pause.seconds, _LONGEST_PAUSE_S)), _end, over)
-    # The mailbox outlives a loop that is closed, and must not keep the task alive. The timer does, in one that is not.
+    # The mailbox outlives a closed loop, and must not keep the task alive. In an open loop the timer keeps it alive.
     heard = weakref.ref(over)
     try:
         if pause.mailbox is not None:

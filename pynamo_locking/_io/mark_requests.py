@@ -1,6 +1,6 @@
-"""The requests that take a transaction's mark off an item: finish what it intends, or drop it.
+"""The requests that remove a transaction's mark from an item: finish what it intends, or drop it.
 
-Each names the transaction, so a second copy, or somebody else who does the same, changes nothing.
+Each names the transaction, so a second copy, or the same request of another process, changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("pynamo_locking")
 
 
 def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
-    """Make an item what the mark of a transaction intends, which is committed in that table.
+    """Apply the mark of a transaction that is committed in that table.
 
     False: the row of its changes is gone, and nothing was sent; see `whole`.
     """
@@ -39,9 +39,9 @@ def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
 
 
 def drop(row: LockRow, mark: Mark) -> None:
-    """Leave an item as it is, without the mark; a placeholder goes altogether.
+    """Remove the mark from an item that stays as it is; delete a placeholder.
 
-    Which of both it is stands in the mark itself, and is checked: memory could be that of another attempt.
+    Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
     """
     if mark.is_ghost:
         _send(row, "DeleteItem", mark, ghost="attribute_exists")
@@ -52,10 +52,10 @@ def drop(row: LockRow, mark: Mark) -> None:
 def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
     """Return a mark with its changes, which may be in a row of their own.
 
-    None: that row is gone, as it is after all items of the transaction were finished, this one among them.
+    None: that row is gone, which happens after all items of the transaction were finished, this one included.
 
     Raises:
-        LockingError: the mark names a row that is not its transaction's.
+        LockingError: the mark names a row that does not belong to its transaction.
     """
     if not mark.spill:
         return mark
@@ -77,10 +77,10 @@ def _send(row: LockRow, operation: str, mark: Mark, changes: Mark | None = None,
     try:
         persistently(lambda: retries.ask(row.connection, operation, kwargs))
     except Refused:
-        logger.debug("the mark of %s in %s was taken off by somebody else", mark.id, row.label)
+        logger.debug("another process has removed the mark of %s from %s", mark.id, row.label)
     except answers.BOTOCORE_EXCEPTIONS as error:
         raise LockingError(
-            f"{row.label} carries the mark of the decided transaction {mark.id}, and DynamoDB refused to take it off: "
+            f"{row.label} carries the mark of the decided transaction {mark.id}, and DynamoDB refused to remove it: "
             f"{answers.code_of(error)}: {answers.message_of(error)}",
             cause=error,
         ) from error

@@ -1,4 +1,4 @@
-"""Pauses on the way to a lock. A thread sleeps through them; an event loop goes on with other tasks."""
+"""Pauses on the way to a lock. A thread sleeps; an event loop goes on with other tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Bell(Protocol):
-    """What ends a pause early: a place where this process leaves a newer image of the row."""
+    """What ends a pause early: the place where a release in this process leaves the new image of the row."""
 
     on_ring: Callable[[], None] | None
 
@@ -28,30 +28,25 @@ class Bell(Protocol):
 
 @dataclass(frozen=True)
 class Pause:
-    """A time in which there is nothing to do.
-
-    Attributes:
-        seconds: how long, at most.
-        mailbox: the bell that ends it early, if any.
-    """
+    """A time in which there is nothing to do: `seconds` at most, or until `mailbox` ends it early."""
 
     seconds: float
     mailbox: Bell | None = None
 
     def sleep(self) -> Image | None:
-        """Let it pass in this thread; return what was left in the mailbox."""
+        """Let the pause pass in this thread; return what was left in the mailbox."""
         if self.mailbox is not None:
             return self.mailbox.wait(self.seconds)
         runtime.current.sleep(self.seconds)
         return None
 
 
-#: Makes requests, and yields where it has to pause; is sent what came meanwhile; returns a T.
+#: Makes requests, yields each pause, is sent what the pause has brought, and returns a T.
 Steps = Generator[Pause, "Image | None", T]
 
 
 def walk(steps: Steps[T]) -> T:
-    """Make all steps in this thread, and return what they return. Whatever interrupts a pause closes them."""
+    """Make all steps in this thread, and return their result. An interrupt of a pause closes the steps."""
     told: Image | None = None
     try:
         while True:
@@ -62,4 +57,4 @@ def walk(steps: Steps[T]) -> T:
                 return result
             told = pause.sleep()
     finally:
-        steps.close()  # not by `contextlib.closing`, which an interrupt may keep from it
+        steps.close()  # an interrupt could keep `contextlib.closing` from it

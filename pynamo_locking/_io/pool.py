@@ -1,4 +1,4 @@
-"""Runs jobs on a few threads, each in the context of the caller: locks that it holds guard them as well."""
+"""Runs jobs in a few threads, each in the context of the caller, so that the caller's locks guard them as well."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pool:
 
     Attributes:
         begun: the indexes of the jobs that were begun.
-        is_over: whether those that run should end: the caller is interrupted, or all are done.
+        is_over: whether running jobs should end: the caller is interrupted, or all are done.
     """
 
     def __init__(self, jobs: Sequence[Callable[[], None]], workers: int, on_done: Callable[[int], None]) -> None:
@@ -40,7 +40,7 @@ class Pool:
         self._changed = runtime.current.condition()
 
     def run(self) -> None:
-        """Do all of them, and return when none is running.
+        """Do all jobs, and return when none is running.
 
         If `on_done` raises, or the caller is interrupted, no other job is begun.
         """
@@ -54,13 +54,13 @@ class Pool:
             self._stop()
 
     def _start(self, *, is_needed: bool) -> bool:
-        """Start one more thread; False if there is none, and those that run have to do."""
+        """Start one more thread; False if there is none, and the running threads have to do all."""
         context = contextvars.copy_context()
         try:
             runtime.current.spawn(lambda: context.run(self._work), name="pynamo-locking-batch")
         except RuntimeError:
             if is_needed:
-                raise  # nobody would do anything
+                raise  # no thread would do anything
             logger.warning("no thread to help with a batch", exc_info=True)
             return False
         return True
@@ -68,7 +68,7 @@ class Pool:
     def _work(self) -> None:
         while True:
             with self._changed:
-                # Not further ahead of the caller than that, so that he can still stop what he has not heard of.
+                # Stay close to the caller, so that it can still stop the jobs after an error that it has not heard of.
                 while self._waiting and len(self._done) >= self._workers:
                     runtime.current.wait(self._changed, None)
                 if not self._waiting:
@@ -101,7 +101,7 @@ class Pool:
             self._send_home()  # if the caller was interrupted once more, perhaps before it was done
 
     def _send_home(self) -> None:
-        """Let no other job be begun, and threads that wait for the caller end."""
+        """Begin no other job, and end the threads that wait for the caller."""
         self.is_over = True
         with self._changed:
             self._waiting.clear()

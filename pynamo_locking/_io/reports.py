@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_document import LockRow
 
 _P = ParamSpec("_P")
-
-
 logger = logging.getLogger("pynamo_locking")
 
 
@@ -51,7 +49,6 @@ def about_lock(row: LockRow, owner: str, entry_id: str, ticket: int | None) -> d
 
 @harmless
 def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = False) -> None:
-    """Tell that we removed entries of others."""
     for entry in entries:
         emit(
             events.Evicted(
@@ -67,13 +64,12 @@ def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = Fa
 def recovered(
     header_table: HeaderTable, header: Header | None, transaction_id: str, *, outcome: str, by: str, reason: str = ""
 ) -> None:
-    """Tell that we did something about a transaction of somebody else."""
-    owner = "" if header is None else header.owner
+    """Report what we did about another party's transaction."""
     emit(
         events.TransactionRecovered(
             **clocks(),
             transaction_id=transaction_id,
-            owner=owner,
+            owner="" if header is None else header.owner,
             table=header_table.table,
             outcome=outcome,
             by=by,

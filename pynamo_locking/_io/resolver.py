@@ -1,4 +1,4 @@
-"""What everybody does who meets the mark of a transaction: look at its header, and finish, drop, wait or abort."""
+"""What to do about the mark of a transaction: look at its header, then finish, drop, wait or abort."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: How long a single write, which has no deadline of its own, waits for a transaction that is alive.
 PATIENCE_S: Final = 30.0
 
-
-#: So often one and the same thing is done about a mark that stays. For a sound one, once is enough.
+#: How often the same is done about a mark that stays. For a sound mark, once is enough.
 _MOST_TRIES: Final = 5
 
 
 class StillPending(Exception):  # noqa: N818 - an answer, not an error
-    """A transaction that is alive has the item, and there is no time left to wait for it."""
+    """A live transaction has the item, and there is no time left to wait for it."""
 
     def __init__(self, header: Header) -> None:
         super().__init__(
@@ -43,7 +41,7 @@ class StillPending(Exception):  # noqa: N818 - an answer, not an error
 
 
 def reason_now(header: Header, meeting: Meeting, priority: str | None = None) -> str | None:
-    """Return why a pending transaction may be aborted at this moment, None if it may not; see `reason_to_abort`."""
+    """As `reason_to_abort`, at this moment."""
     return reason_to_abort(
         header,
         meeting,
@@ -55,13 +53,13 @@ def reason_now(header: Header, meeting: Meeting, priority: str | None = None) ->
 
 
 class Resolver:
-    """Takes marks of other transactions out of the way, for one operation that meets them.
+    """Removes marks of other transactions, for one operation that meets them.
 
     Args:
-        deadline: until when to wait for those that are alive, by the monotonic clock; None for `PATIENCE_S`
-            from the first one on.
-        priority: of the transaction on whose behalf; None for what is no transaction.
-        pulse: called before each wait, to renew what would run out meanwhile; may raise.
+        deadline: until when to wait for live transactions, by the monotonic clock; None for `PATIENCE_S` from the first
+            one on.
+        priority: of the transaction that has to wait; None if the operation belongs to none.
+        pulse: called before each wait, to renew leases that would end meanwhile; may raise.
     """
 
     def __init__(
@@ -84,15 +82,15 @@ class Resolver:
         Raises:
             StillPending: the deadline has passed.
             Unavailable: no answer came.
-            LockingError: the mark cannot be resolved: what it names is not to be believed, or it stays whatever is
-                done, or DynamoDB refused.
+            LockingError: the mark cannot be resolved: it names what is not to be trusted, it stays whatever is done, or
+                DynamoDB refused.
         """
         wait = self.begin(row, mark)
         if wait is not None:
             runtime.current.sleep(wait)
 
     def begin(self, row: LockRow, mark: Mark) -> float | None:
-        """Do what `resolve` does, but for the wait; return how long to wait, in seconds, if at all."""
+        """As `resolve`, but return how long to wait, in seconds, if at all."""
         header_table = trust.header_table_of(row, mark)
         header = persistently(lambda: header_requests.read(header_table, mark.id))
         what = fate(header)
@@ -112,13 +110,13 @@ class Resolver:
         return self._try_again(row, mark, what)
 
     def _try_again(self, row: LockRow, mark: Mark, what: Fate) -> float | None:
-        """Let the caller look what became of it: at once after the first time, later each time if it was in vain."""
+        """Let the caller look again: at once after the first time, later each time if the mark stays."""
         done = (row.identity, mark.id, what)
         times = self._tried[done] = self._tried.get(done, 0) + 1
         if times == 1:
             return None
         left = math.inf if self._deadline is None else self._deadline - runtime.current.monotonic()
-        is_late = left <= 0 and what is not Fate.WAIT  # a transaction that lives may have been renewed just then
+        is_late = left <= 0 and what is not Fate.WAIT  # a live transaction may have been renewed just then
         if is_late or times >= _MOST_TRIES:
             raise stuck(row, mark, what)
         self._pulse()
@@ -147,10 +145,9 @@ class Resolver:
 
 
 def stuck(row: LockRow, mark: Mark, what: Fate) -> LockingError:
-    """Return the error for a mark that stays whatever is done about it."""
     why = {
         Fate.WAIT: "is pending without a sign of life, and cannot be aborted",
-        Fate.DROP: "was aborted or is not known any more, and its mark cannot be taken off",
+        Fate.DROP: "was aborted or is not known any more, and its mark cannot be removed",
         Fate.FINISH: "is committed, and cannot be put in place"
         + (f": the row {mark.spill} of {mark.table}, which has the new values, is gone" if mark.spill else ""),
     }[what]

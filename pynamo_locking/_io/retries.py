@@ -1,4 +1,4 @@
-"""How often, and with which pauses, a request is sent again."""
+"""How often a request is sent again, and after which pauses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
-
-
 _T = TypeVar("_T")
 
-
-#: How often a request is sent that nobody answers, where there is somebody to tell in the end.
+#: How often a request without an answer is sent, if a caller can be told that it failed.
 _ATTEMPTS: Final = 4
 
 
@@ -32,7 +29,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error
     """The condition failed. Carries the item as it was, or None if there is no such item.
 
     Attributes:
-        repeated: whether an earlier request of the same call was not answered, and may have been applied.
+        repeated: whether an earlier request of the same call had no answer, and may have been applied.
     """
 
     repeated = False
@@ -51,11 +48,11 @@ class Unavailable(Exception):  # noqa: N818 - an answer, not an error
 
 
 def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
-    """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
+    """Send a request that may be sent twice, again while no answer comes, with pauses of full jitter.
 
     Raises:
-        Unavailable: none came at all.
-        Refused: the condition of the last one failed; it knows whether an earlier one was not answered.
+        Unavailable: no request was answered.
+        Refused: the condition of the last one failed; `repeated` says whether an earlier one had no answer.
     """
     sending = Sending(Policy(repeats=most - 1, first_pause=0))
     while True:
@@ -88,16 +85,12 @@ def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[
         raise
 
 
-#: Unanswered requests in a row before one gives up; their pauses last at most 12 s together.
+#: Unanswered requests in a row before giving up; their pauses last at most 12 s together.
 _PERSISTENT_ATTEMPTS: Final = 12
 
 
 def persistently(call: Callable[[], _T]) -> _T:
-    """Make a request that may be made twice, again while no answer comes, with pauses of full jitter.
-
-    Raises:
-        Unavailable: none came at all.
-    """
+    """As `patiently`, but for longer."""
     return patiently(call, most=_PERSISTENT_ATTEMPTS)
 
 
@@ -114,8 +107,8 @@ def send(
 
     Args:
         attempt: sends it once; gets `AGAIN` or `REPEAT` if it was sent before, None if it has to be the same request.
-        settle: judges a refusal, and whether it is in doubt: returns the answer if the request was applied, raises
-            if it was not, and returns None if it has removed what was in the way.
+        settle: judges a refusal, and whether it is in doubt: returns the answer if the request was applied, raises if
+            it was not, and returns None if it has removed the obstacle.
         failed: returns the error of a request that was not applied.
         unknown: returns the error of a request that may have been applied.
         look: reads the item, if the policy says so, and returns the answer, or raises.
@@ -139,7 +132,7 @@ def send(
 
 
 def is_sent_again(sending: Sending, answer: Answer) -> bool:
-    """Pause before the next attempt of a request of which a copy does no harm; False if there is none."""
+    """Pause before the next attempt of a request whose copies do no harm; False if there is none."""
     return _pause(sending.after(answer)) in {Next.AGAIN, Next.REPEAT}
 
 

@@ -1,7 +1,6 @@
 """The seam to the outside world: clocks, threads, events, randomness.
 
-Everything in the package that depends on them asks `runtime.current`, so a test can put a virtual
-world in its place with `install`.
+The package uses them only through `runtime.current`, so a test can `install` a virtual world.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: So much of the names of host and thread, in bytes, fits into the longest label of an owner.
+#: So many bytes of the names of host and thread fit into the longest label of an owner.
 _LONGEST_PART: Final = 120
 
 
 def _monotonic_source() -> Callable[[], float]:
     """Choose a clock that also runs while the machine is suspended, where there is one.
 
-    ``CLOCK_MONOTONIC`` stands still during suspend on Linux, ``time.monotonic`` on macOS: a holder
-    that slept over its lease would believe it fresh.
+    ``CLOCK_MONOTONIC`` stands still during suspend on Linux, ``time.monotonic`` on macOS: a holder whose lease ended in
+    its sleep would not notice.
     """
     if hasattr(time, "CLOCK_BOOTTIME"):
         boottime = time.CLOCK_BOOTTIME
@@ -76,11 +75,10 @@ class Runtime:
         return secrets.token_hex(10)
 
     def exclusive(self) -> threading.Lock:
-        """Return a new mutex that nobody can take twice."""
+        """Return a new mutex that is not reentrant."""
         return threading.Lock()
 
     def event(self) -> threading.Event:
-        """Return a new event."""
         return threading.Event()
 
     def mutex(self) -> threading.RLock:
@@ -88,7 +86,6 @@ class Runtime:
         return threading.RLock()
 
     def condition(self) -> threading.Condition:
-        """Return a new condition variable."""
         return threading.Condition()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
@@ -97,22 +94,21 @@ class Runtime:
         return condition.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def sleep(self, seconds: float) -> None:
-        """Sleep."""
         time.sleep(seconds)
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread."""
-        empty = contextvars.Context()  # some builds of Python 3.14 would hand on ours, and with it what we hold
+        empty = contextvars.Context()  # some builds of Python 3.14 would pass on our context, with the locks it holds
         threading.Thread(target=empty.run, args=(target,), name=name, daemon=True).start()
 
     def party(self) -> tuple[object, ...]:
         """Return who is running: this thread, and within it the asyncio task if there is one."""
-        asyncio = sys.modules.get("asyncio")  # whoever has tasks has imported it
+        asyncio = sys.modules.get("asyncio")  # a program with tasks has imported it
         try:
             task = asyncio.current_task() if asyncio is not None else None
         except RuntimeError:  # no event loop runs in this thread
             task = None
-        # Weak: the heartbeat knows who holds a lock, and would keep alive a task whose loop has gone.
+        # Weak: the heartbeat refers to the holder, and would keep alive a task whose loop is closed.
         return threading.get_ident(), _thread.token, None if task is None else weakref.ref(task)
 
     def owner(self) -> str:
@@ -133,7 +129,7 @@ def install(world: Runtime) -> None:
     current = world
 
 
-#: How often this process was made by a fork of one that knew this package already. What was begun before is not ours.
+#: How many forks since the import of this package led to this process. What was begun before a fork is the parent's.
 forks = 0
 
 
@@ -143,7 +139,6 @@ def _count_fork() -> None:
 
 
 def pid() -> int:
-    """Return the id of this process."""
     return os.getpid()
 
 
@@ -163,5 +158,5 @@ after_fork(_count_fork)
 
 
 def at_exit(callback: Callable[[], None]) -> None:
-    """Call back in the main thread when the process ends, after the end of all threads that are no daemons."""
+    """Call back in the main thread when the process ends, after all threads that are no daemons."""
     atexit.register(callback)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def number(value: int) -> dict[str, str]:
-    """Return a DynamoDB number."""
     return {"N": str(value)}
 
 

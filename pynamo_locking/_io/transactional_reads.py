@@ -26,7 +26,7 @@ _TOO_LARGE: Final = frozenset({INVALID, CANCELLED})
 
 
 class TooLarge(Exception):  # noqa: N818 - an answer, not an error
-    """DynamoDB refuses to read these items together, as it does where they have more than 4 MB."""
+    """DynamoDB refuses to read these items together, as it does if they have more than 4 MB."""
 
     def __init__(self, error: TransactWriteError) -> None:
         super().__init__(str(error))
@@ -62,11 +62,11 @@ def get_together(connection: Connection, gets: Sequence[dict[str, Any]]) -> list
 
 
 def settle(model: type[Model], keys: Sequence[Image]) -> None:
-    """Return only once nothing is left to do to some items for native transactions that were decided before.
+    """Return once DynamoDB has applied all native transactions that were decided before to these items.
 
-    DynamoDB decides a native transaction at one moment, and applies it item by item: until an item is in its place, a
-    plain read (consistent or not) and a query show it as it was before, although another item of the same transaction
-    shows what it has become. A transactional read is refused for so long. What it reads is of no interest here.
+    DynamoDB decides a native transaction at one moment, and applies it item by item. Until it has applied it to an
+    item, a plain read (consistent or not) and a query show that item as it was before, although another item of the
+    same transaction is already new. Until then it refuses a transactional read. The values that were read are not used.
 
     Raises:
         TransactionConflict: other transactions kept the items busy.
@@ -89,6 +89,6 @@ def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:
     except TooLarge as refused:
         if len(gets) == 1:
             raise refused.error from refused
-        half = len(gets) // 2  # more than 4 MB, which are counted before anything is left out
+        half = len(gets) // 2  # DynamoDB counts 4 MB before it applies the projection
         _settle_some(connection, gets[:half])
         _settle_some(connection, gets[half:])

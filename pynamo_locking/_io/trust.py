@@ -1,4 +1,4 @@
-"""What a stored row says is not followed before it is held against what can be: others write rows as well."""
+"""Checks of what stored rows say before it is followed: other programs can write rows as well."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.lock_document import LockRow
 
-#: Of a row of changes, behind the id of its transaction; see `headers.row_of_changes`.
+#: Of a row of changes, behind the id of its transaction; see `header_requests.row_of_changes`.
 _INDEX: Final = re.compile("[0-9]{5,9}")
-
 
 #: So much of a stored name is shown in an error.
 _SHOWN: Final = 255
 
 
 def header_table_of(row: LockRow, mark: Mark) -> HeaderTable:
-    """Return the table of transactions that a mark names, which has to be the one that the item's model declares.
+    """Return the table of transactions that a mark names, if the item's model declares it.
 
     Raises:
-        LockingError: it is another one. Any writer of the item could have put that name there, so it is not asked.
+        LockingError: the model declares another table. Any writer of the item could have put that name there, so it is
+            not asked.
     """
     declared = row.transactions
     if declared is None or mark.table != declared:
@@ -40,7 +40,7 @@ def header_table_of(row: LockRow, mark: Mark) -> HeaderTable:
 
 
 def check_row_of_changes(header_id: str, name: str) -> None:
-    """Refuse a stored name that is not of a transaction's own row: it could be that of another one's header.
+    """Refuse a stored name that is no row of the transaction: it could be the header of another one.
 
     Raises:
         LockingError: it is not.

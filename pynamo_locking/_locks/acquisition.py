@@ -1,4 +1,4 @@
-"""The way from a place in the queue to its front."""
+"""The way from entering the queue to its front."""
 
 from __future__ import annotations
 
@@ -31,36 +31,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Unanswered requests in a row before a lock that does not wait gives up.
 _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
-
-#: Attempts to enter without a pause between, while others make room or make the document.
+#: Attempts to enter without a pause between, while other parties make room or create the document.
 _ATTEMPTS_AT_ONCE: Final = 4
 
 
 class Acquisition:
-    """One attempt to take a lock."""
+    """One attempt to acquire a lock."""
 
-    def __init__(self, row: LockRow, wish: LockOptions) -> None:
+    def __init__(self, row: LockRow, options: LockOptions) -> None:
         self._row = row
-        self._wish = wish
-        self._deadline = runtime.current.monotonic() + wish.wait
+        self._options = options
+        self._deadline = runtime.current.monotonic() + options.wait
         self._seen: dict[str, Sighting] = {}
         self._state = FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
-        self._mailbox = mailboxes.Mailbox(wish.claim, lambda image: lock_document.state_in(image, row.attribute))
+        self._mailbox = mailboxes.Mailbox(options.claim, lambda image: lock_document.state_in(image, row.attribute))
         self._resolver = Resolver(deadline=self._deadline)
         self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
-        self.own: HeldEntry | None = None  # once it is granted, for whoever does not come to hear of it
+        self.own: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
     def run(self) -> HeldEntry:
-        """Take the lock, or leave nothing behind.
+        """Acquire the lock, or leave nothing behind.
 
         Raises:
             LockTimeout: not our turn within `wait`.
@@ -70,7 +68,7 @@ class Acquisition:
         return walk(self.steps())
 
     def steps(self) -> Steps[HeldEntry]:
-        """Do what `run` does, but for the pauses. They leave nothing behind if they are closed early, either."""
+        """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
@@ -82,23 +80,22 @@ class Acquisition:
                     return own
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
-                if self._wish.wait and runtime.current.monotonic() >= self._deadline:
+                if self._options.wait and runtime.current.monotonic() >= self._deadline:
                     self._time_out("our entry was removed")
                 self._new, self._mailbox.ticket = self._name_entry(), None
         except BaseException:
             try:
-                mailboxes.close_mailbox(self._row, self._mailbox)  # or it would hear what is meant for those who stay
+                mailboxes.close_mailbox(self._row, self._mailbox)  # or it would get the images for remaining waiters
             finally:
                 self._leave()
             raise
 
     def _name_entry(self) -> NewEntry:
-        return NewEntry(runtime.current.token(), self._wish.owner, self._wish.lease, self._wish.claim)
+        return NewEntry(runtime.current.token(), self._options.owner, self._options.lease, self._options.claim)
 
     # Entering
 
     def _enter(self) -> Steps[Image]:
-        """Join the queue under `self._new`, as often as it takes."""
         self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
         self._pace = None
         attempt = 0
@@ -116,7 +113,7 @@ class Acquisition:
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
         for _ in range(_ATTEMPTS_AT_ONCE):
-            image = self._attempt(lambda: lock_requests.enter(self._row, self._new, self._wish.capacity))
+            image = self._attempt(lambda: lock_requests.enter(self._row, self._new, self._options.capacity))
             state = self._row.state(image)
             if state.find(self._new.id) is not None:
                 return image
@@ -126,7 +123,7 @@ class Acquisition:
                 return None
             if image is None and not self._row.may_create:
                 self._no_such_item()
-            if state.mark is not None:  # perhaps in a placeholder, which nobody can queue in
+            if state.mark is not None:  # perhaps in a placeholder, which has no queue
                 yield from self._resolve(state.mark)
                 continue
             if image is not None:
@@ -136,14 +133,14 @@ class Acquisition:
                 self._no_such_item()
             if self._row.state(image).find(self._new.id) is not None:
                 return image
-            # Another newcomer made the document in between: join it.
+            # Another newcomer has created the document: join it.
         return None
 
     def _attempt(self, request: Callable[[], Image]) -> Image | None:
-        """Send a request to enter; return the image it made, or the one it was refused with.
+        """Send a request to enter; return the image it made, or the image that came with its refusal.
 
-        From before the request until a refusal, our entry may be there: also for an interrupt that
-        arrives meanwhile. A refusal that shows us in the queue was meant for a second copy.
+        From before the request until a refusal our entry may be there, also for an interrupt that arrives meanwhile. A
+        refusal that shows us in the queue was meant for a second copy.
         """
         was_in_doubt, self._may_be_in = self._may_be_in, True
         if not was_in_doubt:  # the lease counts from before the first copy that may have been applied
@@ -156,16 +153,16 @@ class Acquisition:
             return refused.image
 
     def _make_room(self, state: LockState) -> bool:
-        """The queue is full. Tell whether dead entries were evicted; a caller without time learns who is ahead."""
+        """The queue is full: evict the dead, and tell whether there were any."""
         self._state = state
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead, state) is not None:
             return True
-        self._wish.must_fit(state.entries[0], self._row.label)
-        if self._wish.wait == 0:
+        self._options.must_fit(state.entries[0], self._row.label)
+        if self._options.wait == 0:
             self._time_out()
         if event_stream.listeners:
-            reports.waiting(self._row, self._wish, self._new.id, None, state, len(state.entries))
+            reports.waiting(self._row, self._options, self._new.id, None, state, len(state.entries))
         return False
 
     # Waiting
@@ -183,15 +180,15 @@ class Acquisition:
                 return (yield from self._grant(image))
             dead = self._watch(ahead)
             if event_stream.listeners:
-                reports.waiting(self._row, self._wish, self._new.id, self._entry, self._state, len(ahead))
+                reports.waiting(self._row, self._options, self._new.id, self._entry, self._state, len(ahead))
             try:
                 if not ahead:
                     image = yield from self._wait_for_transaction()
                     continue
-                self._wish.must_fit(self._state.entries[0], self._row.label)
+                self._options.must_fit(self._state.entries[0], self._row.label)
                 image = evict_dead(self._row, dead, self._state) if dead else None
                 if image is None:
-                    image = yield from self._next_image(max(1, len(ahead) - self._wish.claim.permits + 1))
+                    image = yield from self._next_image(max(1, len(ahead) - self._options.claim.permits + 1))
                 attempt = 0
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
@@ -201,7 +198,7 @@ class Acquisition:
         """We are first, and a transaction that came before us has the item."""
         assert self._state.mark is not None  # noqa: S101 - that is why
         yield from self._resolve(self._state.mark)
-        if runtime.current.monotonic() >= next_renewal(self._started, self._wish.lease):
+        if runtime.current.monotonic() >= next_renewal(self._started, self._options.lease):
             return self._renew()
         return lock_requests.look(self._row, consistent=True)
 
@@ -238,13 +235,13 @@ class Acquisition:
                 attempt += 1
 
     def _next_image(self, position: int) -> Steps[Image | None]:
-        """Sleep until it is worth to look again, then look; renewing our entry is a look as well."""
+        """Sleep until the next look is due, then look; renewing our entry is a look as well."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
         self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
-        delay = poll_delay(self._pace, now, self._wish.settings, runtime.current.jitter())
-        renewal = next_renewal(self._started, self._wish.lease)
+        delay = poll_delay(self._pace, now, self._options.settings, runtime.current.jitter())
+        renewal = next_renewal(self._started, self._options.lease)
         told = yield from self._hear_until(min(now + delay, self._deadline, renewal))
         if runtime.current.monotonic() >= renewal:
             return self._renew()
@@ -258,7 +255,7 @@ class Acquisition:
         assert self._entry is not None  # noqa: S101 - we are in the queue
         told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
         if told is not None and self._row.state(told).next_ticket <= self._entry.ticket:
-            # It is from before we came, and was left while our request to enter was on its way.
+            # The image is older than our entry: it was left while our request to enter was under way.
             told = yield Pause(until - runtime.current.monotonic(), self._mailbox)
         return told
 
@@ -279,13 +276,13 @@ class Acquisition:
         """Note what was just read, and return the entries that are dead."""
         now = runtime.current.monotonic()
         self._seen = observe(self._seen, entries, now)
-        now_ms, settings = runtime.current.time_ms(), self._wish.settings
+        now_ms, settings = runtime.current.time_ms(), self._options.settings
         return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
 
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
-        """It is our turn. The lease starts anew now if it is over, or is not renewed in the background."""
+        """It is our turn. Renew the lease if it has ended, or if no heartbeat renews it later."""
         used = runtime.current.monotonic() - self._started
-        if used >= self._wish.lease * (1 if self._wish.heartbeat else RATE_MARGIN):
+        if used >= self._options.lease * (1 if self._options.heartbeat else RATE_MARGIN):
             renewed = yield from self._with_us((yield from self._for_certain(self._renew)))
             if renewed is None:
                 return None
@@ -298,12 +295,12 @@ class Acquisition:
     def _not_answered(self, error: Unavailable, attempt: int) -> Steps[None]:
         logger.warning("request for %s not answered: %s", self._row.label, error)
         self._failure = error
-        if self._wish.wait == 0 and attempt + 1 >= _ATTEMPTS_WITHOUT_WAIT:
+        if self._options.wait == 0 and attempt + 1 >= _ATTEMPTS_WITHOUT_WAIT:
             self._time_out()
         yield self._back_off(attempt)
 
     def _back_off(self, attempt: int) -> Pause:
-        left = self._deadline - runtime.current.monotonic() if self._wish.wait else math.inf
+        left = self._deadline - runtime.current.monotonic() if self._options.wait else math.inf
         if left <= 0:
             self._time_out()
         return Pause(min(left, backoff(attempt, runtime.current.jitter())))
@@ -318,14 +315,14 @@ class Acquisition:
         else:
             reason = f"no answer from DynamoDB: {self._failure}"
         raise LockTimeout(
-            f"did not get the lock {self._row.label} within {self._wish.wait:g} s: {reason}. "
+            f"did not get the lock {self._row.label} within {self._options.wait:g} s: {reason}. "
             f"Nothing is held; trying again is safe.",
             queue=self._state if self._state.exists else None,
             cause=None if self._failure is None else self._failure.cause,
         ) from self._failure
 
     def _no_such_item(self) -> NoReturn:
-        raise also(ItemNotFound, self._wish.not_found)(
+        raise also(ItemNotFound, self._options.not_found)(
             f"cannot lock {self._row.label}: there is no such item. Save it first, "
             f"or lock a name of your own with a NamedLock."
         )

@@ -33,20 +33,21 @@ if TYPE_CHECKING:
 class AsyncLock(Generic[M]):
     """A `Lock` for tasks of asyncio: the same queue, the same promises, and threads and tasks wait in it together.
 
-    Made by `Model.alocked()` and `NamedLock.alocked()`. Use it in an ``async with`` statement, or call `aacquire()`
-    and `arelease()` in pairs. What begins with an "a" is awaited; the rest makes no request and never blocks. A task
-    that takes a lock it already holds gets the same ticket again; other tasks wait for it, also those that it began.
+    Made by `Model.alocked()` and `NamedLock.alocked()`. Use it in an ``async with`` statement, or call `aacquire()` and
+    `arelease()` in pairs. Methods whose names begin with an "a" are awaited; the rest makes no request and never
+    blocks. A task that acquires a lock it already holds gets the same ticket again; other tasks wait for it, also those
+    that it began.
 
-    PynamoDB blocks, so requests are made in threads, 32 at most; who waits for a lock needs none. `save` and other
-    methods of models block the event loop unless they are called through `asyncio.to_thread`; the lock guards them
-    there as well.
+    PynamoDB blocks, so requests are made in threads, 32 at most; waiting for a lock does not occupy a thread. `save`
+    and other methods of models block the event loop unless they are called through `asyncio.to_thread`; the lock guards
+    them there as well.
 
-    Guaranteed when a task is cancelled, while it enters, waits, is granted the lock, holds it or gives it back, and
-    however often: when it has ended, none of its entries is in the queue, and nothing is held. For this it may go on
-    for the time of the request that is under way, and of the one that removes the entry: 4 attempts of it at most,
-    each no longer than the lock's `request_timeout` allows. Where an event loop is closed under its tasks, threads
-    do the same behind it. An async generator that is closed in the block gives the lock back before `aclose` returns,
-    if the task that took it closes it, or the loop does.
+    Guaranteed when a task is cancelled, however often, while it enters, waits, is granted the lock, holds or releases
+    it: when the task has ended, none of its entries is in the queue, and nothing is held. For this it may go on for the
+    time of the request that is under way, and of the request that removes the entry: 4 attempts of it at most, each no
+    longer than the lock's `request_timeout` allows. If an event loop is closed under its tasks, threads do the same
+    behind it. An async generator that is closed in the block releases the lock before `aclose` returns, if the task
+    that acquired it closes it, or the loop does.
 
     Cost: that of `Lock`, and the start of a thread for each request, some 0.1 ms.
     """
@@ -54,10 +55,10 @@ class AsyncLock(Generic[M]):
     def __init__(self, lock: Lock[M]) -> None:
         self._lock = lock
 
-    # Taking and giving back
+    # Acquiring and releasing
 
     async def aacquire(self, wait: Duration | None = None) -> Self:
-        """Take the lock, waiting for our turn while other tasks go on.
+        """Acquire the lock, waiting for our turn while other tasks go on.
 
         Args:
             wait: as for `Lock.acquire`.
@@ -70,14 +71,14 @@ class AsyncLock(Generic[M]):
             asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
         """
         lock = self._lock
-        wish, before = lock._wish_for(wait), None
+        options, before = lock._options_for(wait), None
         try:
             lock._begin()
             try:
                 before = lock._before()
                 own = lock._take_again(before)
                 if own is None:
-                    own = await self._take(wish)
+                    own = await self._take(options)
                 else:
                     await self._keep_again(own)
                 lock._note_take(own)
@@ -93,7 +94,7 @@ class AsyncLock(Generic[M]):
         return self
 
     async def _keep_again(self, own: HeldEntry) -> None:
-        """As `handed.keep`, but what makes a request does so in a thread."""
+        """As `holding.keep`, but make requests in a thread."""
         try:
             if not own.remaining:
                 await loops.to_the_end(partial(holding.renew, own))
@@ -102,20 +103,20 @@ class AsyncLock(Generic[M]):
             own.give_back()
             raise
 
-    async def _take(self, wish: LockOptions) -> HeldEntry:
+    async def _take(self, options: LockOptions) -> HeldEntry:
         party = runtime.current.party()
         row = self._lock._target.row
-        attempt = self._lock._attempt = Acquisition(row, wish)
-        with reports.attempt(row, wish) if event_stream.listeners else contextlib.nullcontext():
+        attempt = self._lock._attempt = Acquisition(row, options)
+        with reports.attempt(row, options) if event_stream.listeners else contextlib.nullcontext():
             own = await tasks.take(attempt.steps(), self._lock._hold)
-        own.party = party  # not the thread that made the last request
+        own.party = party  # not the thread of the last request
         held_entry.remember(own)
         return own
 
     async def arelease(self) -> None:
-        """Give the lock back; the last of several takes removes our entry from the queue.
+        """Release the lock; the last of several releases removes our entry from the queue.
 
-        A task that is cancelled meanwhile gives it back all the same, and hears of it then.
+        A task that is cancelled meanwhile releases it nevertheless, and hears of the cancellation then.
 
         Raises:
             LockLost, ConfigurationError: as `Lock.release`.
@@ -134,10 +135,7 @@ class AsyncLock(Generic[M]):
             raise
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await leaving(self._lock, partial(self._lock.__exit__, kind, error, traceback), error)
 
@@ -163,8 +161,8 @@ class AsyncLock(Generic[M]):
         """The locked item, as `Lock.item` says. Makes no request.
 
         Raises:
-            ConfigurationError: it has to be read first: the lock is in a row of its own, or the item was written
-                before it was asked for here. ``await lock.aitem()`` reads it.
+            ConfigurationError: it has to be read first: the lock is in a row of its own, or the item was written before
+                it was asked for here. ``await lock.aitem()`` reads it.
         """
         if self._must_read:
             raise ConfigurationError(
@@ -181,7 +179,7 @@ class AsyncLock(Generic[M]):
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is taken, its lease not over, and no loss proven."""
+        """Whether the lock is held, its lease has not ended, and no loss is proven."""
         return self._lock.is_held
 
     @property
@@ -191,7 +189,7 @@ class AsyncLock(Generic[M]):
 
     @property
     def lost(self) -> Event:
-        """An event of `threading` that is set once it is proven that the lock was lost. Ask it; its wait() blocks."""
+        """An event of `threading`, set once it is proven that the lock was lost. Its wait() blocks the event loop."""
         return self._lock.lost
 
     # Keeping it
@@ -207,7 +205,7 @@ class AsyncLock(Generic[M]):
         return self._lock.item
 
     async def arenew(self) -> None:
-        """Prolong the lease to its full length, counted from now. 1 write.
+        """Renew the lease to its full length, counted from now. 1 write.
 
         Raises:
             LockLost, OutcomeUnknown, ConfigurationError: as `Lock.renew`.
@@ -215,7 +213,7 @@ class AsyncLock(Generic[M]):
         await loops.to_the_end(self._lock.renew)
 
     async def aensure(self, remaining: Duration) -> None:
-        """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
+        """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
 
         Args:
             remaining: as for `Lock.ensure`.
@@ -248,7 +246,7 @@ class AsyncLock(Generic[M]):
 
 
 async def leaving(lock: Lock[Any], leave: Callable[[], None], error: BaseException | None = None) -> None:
-    """Do in a thread what gives a lock back, and note in this task's context that it was."""
+    """Release a lock in a thread by calling `leave`, and note that in this task's context."""
     own, is_last, left = lock._own, False, [leave]
 
     def leave_once() -> None:
@@ -290,7 +288,7 @@ def alocked_all(
 async def alocked_all(
     *locks: AsyncLock[Any], wait: Duration | None = None
 ) -> AsyncIterator[tuple[AsyncLock[Any], ...]]:
-    """Take several locks, all or none, as `locked_all` does; both take them in the same order.
+    """Acquire several locks, all or none, as `locked_all` does, and in the same order.
 
     Args:
         *locks: locks made by `Model.alocked()`, `Model.alocked_range()` and `NamedLock.alocked()`.
@@ -304,7 +302,7 @@ async def alocked_all(
 
     Cost: that of each lock, one after the other; ranges of one hash key cost that of one.
     """
-    limit = max((lock._lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    limit = max((lock._lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     async with contextlib.AsyncExitStack() as held:
         for lock in in_order(lock._lock for lock in locks):
@@ -317,7 +315,7 @@ async def alocked_all(
 async def first_of(
     locks: Iterable[AsyncLock[M]], skipped: tuple[type[Exception], ...]
 ) -> AsyncIterator[AsyncLock[M] | None]:
-    """Hold the first lock that can be had, or yield None; `skipped` are the reasons to go on to the next one."""
+    """Hold the first lock that can be acquired, or yield None; `skipped` are the reasons to try the next one."""
     async with contextlib.AsyncExitStack() as held:
         taken: AsyncLock[M] | None = None
         for lock in locks:

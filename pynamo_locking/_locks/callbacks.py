@@ -1,4 +1,4 @@
-"""What is called at the end of a transaction, and at the loss of a lock."""
+"""Callbacks at the end of a transaction, and at the loss of a lock."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ logger = logging.getLogger("pynamo_locking")
 
 
 def call_all(callbacks: Sequence[Callable[[], object]], error: BaseException | None) -> None:
-    """Call all, in their order, also if one raises.
+    """Call all callbacks in order, also if one raises.
 
-    Args:
-        callbacks: what to call.
-        error: why the transaction has ended. It is what the caller has to hear of, so what a callback raises is only
-            logged then.
+    `error` is why the transaction has ended. The caller has to hear of it, so what a callback raises is only logged
+    then.
 
     Raises:
         Exception: without such an error, what the last callback that failed has raised.
@@ -41,10 +39,10 @@ def _logging(callback: Callable[[], object], error: BaseException) -> None:
 
 
 def call_back(on_lost: Callable[[str], object], reason: str) -> None:
-    """Call back in a thread of its own."""
+    """Call `on_lost` in a thread of its own."""
     try:
         runtime.current.spawn(lambda: on_lost(reason), name="pynamo-locking-on-lost")  # type: ignore[arg-type]
-    except RuntimeError:  # no thread: better here than never, and whatever it raises is not ours
+    except RuntimeError:  # no thread: better here than never; what it raises must not reach our caller
         try:
             on_lost(reason)
         except Exception:

@@ -23,7 +23,7 @@ def own_entry_of(item: Model, row: LockRow) -> HeldEntry | None:
     """Return the entry under which an item is written: the one it was read under, or the context's.
 
     Raises:
-        LockLost: that entry is known to be gone.
+        LockLost: that entry is known to be lost.
     """
     own: HeldEntry | None = vars(item).get(OWN_ENTRY)
     if own is not None and own.row is not row and own.row.identity != row.identity:
@@ -34,10 +34,10 @@ def own_entry_of(item: Model, row: LockRow) -> HeldEntry | None:
 
 
 def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry | None:
-    """Return the entry of this thread or task that covers a claim; `last` if it is one of several.
+    """Return the entry of this thread or task that covers a claim; `last` if that does.
 
     Raises:
-        ConfigurationError: one is in its way, behind which it would wait for ever.
+        ConfigurationError: an entry of this thread or task conflicts, behind which it would wait for ever.
     """
     party = runtime.current.party()
     mine = [own for own in held_entry.all_held_in_context(row) if own.party == party]
@@ -47,18 +47,18 @@ def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry 
     if found is None and in_the_way is not None and in_the_way.possession.reason != "forked":
         raise ConfigurationError(
             f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
-            f"since two who try would wait for each other for ever. Take all of it from the start, or release it, "
+            f"since two that try would wait for each other for ever. Take all of it from the start, or release it, "
             f"take it anew, and read again."
         )
     return found
 
 
 def usable(own: HeldEntry | None) -> HeldEntry | None:
-    """Return an entry that a write may name, None if it has been given back.
+    """Return an entry that a write may name, None if it has been released.
 
     Raises:
-        LockLost: it is known to be gone.
-        ConfigurationError: others hold the lock beside us, so it does not protect writes.
+        LockLost: it is known to be lost.
+        ConfigurationError: other parties may hold the lock as well, so it does not protect writes.
     """
     if own is None:
         return None

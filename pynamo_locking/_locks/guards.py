@@ -1,4 +1,4 @@
-"""Conditions and actions of a write that name the lock."""
+"""The conditions and actions of a write that name the lock."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ if TYPE_CHECKING:
 def in_queue(own: HeldEntry) -> Condition:
     """Our entry is in the queue.
 
-    The ticket is part of it: a late copy of the request that made the entry could bring its id back
-    after we left, under another ticket, and a late copy of a write must not find it.
+    The condition names the ticket: a late copy of the request to enter could bring the id back after we left, under
+    another ticket, and a late copy of a write must not find it.
     """
     path = Path([own.row.attribute, lock_document.TICKETS, own.entry.id])
     return path == Stored({"N": str(own.entry.ticket)})
 
 
 def standing(own: HeldEntry, number: int) -> Condition:
-    """Our entry is in the queue, no later write of ours has been applied, and no transaction has the item."""
+    """Our entry is in the queue, no later write of ours was applied, and no transaction has the item."""
     standing: Condition = in_queue(own) & (_writes(own) < Stored({"N": str(number)})) & unmarked(own.row.attribute)
     return standing
 
 
 def counting(own: HeldEntry, number: int) -> Action:
-    """Note the number of the write in our entry."""
+    """Store the number of the write in our entry."""
     return _writes(own).set(Stored({"N": str(number)}))
 
 
 def leaving(own: HeldEntry) -> list[Action]:
-    """Remove our entry."""
     lock = Path([own.row.attribute])
     return [lock[part][own.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
 
 
 def unlocked(row: LockRow) -> Condition:
-    """The queue is an empty map, or there is none to be in, and no transaction has the item, nor another program."""
+    """The queue is empty or there is none, and neither a transaction nor another program has the item."""
     queue = Path([row.attribute, lock_document.QUEUE])
     free: Condition = (queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(row.attribute)
     if row.may_create:
@@ -56,25 +55,24 @@ def unlocked(row: LockRow) -> Condition:
 
 
 def founding(row: LockRow) -> list[Action]:
-    """Give a row that is there for locks alone the attribute by which it is known, before the lock is ever taken."""
+    """Create the lock attribute of a row that is there for locks alone, before the lock is ever acquired."""
     path = Path([row.attribute])
     return [path.set(path | Stored(lock_document.EMPTY))] if row.may_create else []
 
 
 def unmarked(lock_name: str) -> Condition:
-    """No transaction of many items has the item: without this its decision could be written over."""
+    """No transaction of many items has the item: otherwise the write could overwrite its decision."""
     condition: Condition = Path([lock_name, lock_document.TX]).does_not_exist()
     return condition
 
 
 def marked_by(lock_name: str, transaction_id: str) -> Condition:
-    """That transaction has the item."""
     condition: Condition = Path([lock_name, lock_document.TX, lock_document.TX_ID]) == transaction_id
     return condition
 
 
 def unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Condition:
-    """The whole lock document is the one that was loaded: for a Put, which would overwrite it."""
+    """The whole lock document is as it was loaded: for a Put, which overwrites it."""
     path = Path([row.attribute])
     if row.may_create and not raw:
         free: Condition = Path([row.hash_name]).does_not_exist() | (path == Stored(lock_document.EMPTY))

@@ -1,9 +1,8 @@
 """One heart per process: renews the entries of all held locks in the background.
 
-Entries wait in a heap by the time of their next renewal. One thread serves them, and while it is busy
-another one watches the heap; while requests are slow a few more help, and leave again. Nothing that a
-caller does blocks the heart: adding and removing only touch the heap, and every request has the lock's
-short timeouts.
+Entries wait in a heap by the time of their next renewal. One thread serves them. While it is busy, another thread
+watches the heap; while requests are slow, a few more help, and end again. No caller can block the heart: adding and
+removing only touch the heap, and every request has the lock's short timeouts.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Requests in flight at once; at 20 ms a request that is 400 renewals per second.
 MAX_THREADS: Final = 8
 
-
-#: A thread without work for this long leaves.
+#: A thread without work for this long ends.
 _IDLE_S: Final = 5.0
 
-
-#: Released entries are swept out of the heap once they are this many and the majority.
+#: Released entries are removed from the heap once they are this many and the majority.
 _SWEEP_AT: Final = 64
 
 
@@ -84,7 +80,7 @@ class Heart:
                 runtime.current.spawn(self._serve, name="pynamo-locking-heartbeat")
             except RuntimeError:
                 if self._threads == 0:
-                    raise  # nobody would renew
+                    raise  # no thread would renew
                 logger.warning("no thread to help the heartbeat", exc_info=True)
             else:
                 self._threads += 1
@@ -95,7 +91,7 @@ class Heart:
                 try:
                     due = self._renew(own)
                 except BaseException:
-                    self._push(own, self._soon(own))  # whatever kills this thread, the entry goes on
+                    self._push(own, self._soon(own))  # even if this thread dies, the entry is renewed
                     raise
                 if due is not None:
                     self._push(own, due)
@@ -119,11 +115,11 @@ class Heart:
                     self._idle -= 1
                 is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
                 if not was_told and not is_due and (self._idle > 0 or not self._due):
-                    self._condition.notify()  # the one who stays may not know of the newest entry
+                    self._condition.notify()  # the thread that stays may not know of the newest entry
                     return None
 
     def _take(self) -> Renewable:
-        """Take the first entry, and leave the watch to another thread: this one may be busy for long."""
+        """Take the first entry, and let another thread watch: this one may be busy for long."""
         own = heapq.heappop(self._due)[2]
         if self._due and self._idle > 0:
             self._condition.notify()
@@ -132,7 +128,7 @@ class Heart:
         return own
 
     def _renew(self, own: Renewable) -> float | None:
-        """Renew once and return when to do it again; None when there is nothing left to renew."""
+        """Renew once; return when to renew again, None if that is not needed any more."""
         if not own.possession.is_held:
             return None
         lease = own.entry.lease
@@ -142,9 +138,9 @@ class Heart:
         except LockLost:
             return None
         except Unavailable:
-            pass  # `renew` has told of it
+            pass  # `HeldEntry.renew` has reported it
         except Exception as error:  # noqa: BLE001
-            # Loss is not proven, whatever this was; giving up would be the one wrong answer.
+            # The loss is not proven, so giving up would be wrong.
             own.outage.failed(own, error, is_odd=True)
         else:
             return next_renewal(started, lease)
@@ -154,7 +150,7 @@ class Heart:
         return runtime.current.monotonic() + retry_delay(own.entry.lease, runtime.current.jitter())
 
 
-#: Of this process. Users of it name the module, so that a test replaces it in one place.
+#: Of this process. Callers name the module, so that a test replaces it in one place.
 heart = Heart()
 
 

@@ -33,18 +33,17 @@ if TYPE_CHECKING:
 
 
 def in_order(owns: Iterable[HeldEntry]) -> list[HeldEntry]:
-    """Return entries in the order in which everybody writes under several of them, so that nobody waits in a circle."""
+    """Return entries in the order in which all writers lock them for writing, so that writers cannot deadlock."""
     return sorted(owns, key=lambda own: own.entry.id)
 
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: How a lock was lost, in words.
 _LOST: Final = {
     "evicted": (
         "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
-        "somebody else may hold the lock by now"
+        "another party may hold the lock by now"
     ),
     "deleted": "the item that carries it is gone",
     "": "it was released or its item deleted",
@@ -52,19 +51,19 @@ _LOST: Final = {
 
 
 class HeldEntry:
-    """Our place in the queue, with everything this process knows about it.
+    """Our place in the queue, with everything that this process knows about it.
 
     Args:
         row: the item that carries the lock.
         entry: our entry as stored when it was granted.
-        started: when the write began that created or last renewed it, on our monotonic clock. The
-            lease counts from there: from before the write, never from its answer.
+        started: when the write began that created or last renewed it, on our monotonic clock. The lease counts from
+            there: from before the write, never from its answer.
         beat: number of the last renewal that was sent; the image may show an older one.
         since: of the lock document that has it.
         image: the image that first showed us in front.
     """
 
-    # What it took, and since when we hold it: known if somebody has subscribed to events.
+    # What acquiring it took, and since when we hold it: known if there is a subscriber to events.
     taking: event_stream.Scope | None = None
     held_since_s: float | None = None
     has_heartbeat = False
@@ -78,7 +77,7 @@ class HeldEntry:
         self.party = runtime.current.party()
         self.pid = runtime.pid()
         self.depth = 1
-        # The lock was to be shared, and nobody knows whether it is.
+        # A downgrade was sent, and had no answer.
         self.may_be_alone = False
         # The item, which is not the row of the lock, was deleted under the lock.
         self.is_item_deleted = False
@@ -106,11 +105,11 @@ class HeldEntry:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends, 0 if it is over."""
+        """Seconds until the lease ends, 0 if it has ended."""
         return max(0.0, self.deadline - runtime.current.monotonic()) if self.possession.is_held else 0.0
 
     def renew(self) -> None:
-        """Prolong the lease.
+        """Renew the lease.
 
         Raises:
             LockLost: our entry is gone.
@@ -124,7 +123,7 @@ class HeldEntry:
             try:
                 lock_requests.renew(self.row, self.entry, self.last_beat, want_image=False)
             except Refused as refused:
-                self._must_be_in(refused)  # our own first copy was here before: it was sent after `started`
+                self._must_be_in(refused)  # DynamoDB has applied our first copy, which was sent after `started`
             except Unavailable as error:
                 self.outage.failed(self, error)
                 raise
@@ -143,22 +142,20 @@ class HeldEntry:
 
         Raises:
             LockLost: our entry is gone.
-            Unavailable: no answer; it may be shared already, so nothing is written any more. Doing it again is safe.
+            Unavailable: no answer; it may be shared already, so writes are refused. Repeating is safe.
         """
         with self.writing(is_last=True) as number:
-            # From before the request: it may arrive, whatever we hear of it.
+            # Before the request, which may be applied whatever its answer.
             self.entry = replace(self.entry, claim=replace(self.entry.claim, mode=SHARED))
             self.may_be_alone = True
-            image = self._share(number)
+            image: Image | None
+            try:
+                image = retries.patiently(lambda: lock_requests.downgrade(self.row, self.entry, number))
+            except Refused as refused:
+                self._must_be_in(refused)
+                image = refused.image  # DynamoDB has applied our first copy
             self.may_be_alone = False
         mailboxes.tell_waiters(self.row, image)
-
-    def _share(self, number: int) -> Image | None:
-        try:
-            return retries.patiently(lambda: lock_requests.downgrade(self.row, self.entry, number))
-        except Refused as refused:
-            self._must_be_in(refused)
-            return refused.image  # our own first copy was here before
 
     def _must_be_in(self, refused: Refused) -> None:
         state = self.row.state(refused.image)
@@ -166,30 +163,26 @@ class HeldEntry:
             raise self.absent_from(state) from refused
 
     def check_alone(self) -> None:
-        """Refuse to write where others may hold the lock as well.
+        """Refuse to write if other parties may hold the lock as well.
 
         Raises:
             ConfigurationError: they may.
         """
         if not self.entry.claim.may_write:
             raise ConfigurationError(
-                f"{self.row.label} is held {self.entry.claim} here, so others may hold it too, and nothing may be "
-                f"written under it. Release it, take it exclusively (locked() without shared or permits), and read "
+                f"{self.row.label} is held {self.entry.claim} here, so other parties may hold it too, and nothing may "
+                f"be written under it. Release it, take it exclusively (locked() without shared or permits), and read "
                 f"again."
             )
 
     @contextlib.contextmanager
     def writing(self, *, is_last: bool = False) -> Iterator[int]:
-        """Number the next guarded write. One at a time, so that numbers arrive in order.
-
-        Args:
-            is_last: whether it is the one after which others may hold the lock too.
-        """
+        """Number the next guarded write, one at a time; `is_last` if other parties may hold the lock after it."""
         with event_stream.scope(), self._writing:
             if self.possession.reason:
                 raise self.loss()
             if not is_last:
-                self.check_alone()  # also who has waited here for the last one
+                self.check_alone()  # also if this thread has waited here for the last write
             self.last_write += 1
             self.image = None  # the image from the grant is no longer the item
             yield self.last_write
@@ -207,16 +200,16 @@ class HeldEntry:
             raise
 
     def write_id(self, number: int) -> str:
-        """Return the name of a guarded write, in errors and logs."""
+        """Return the name of a guarded write, for errors and logs."""
         return f"{self.entry.id}/{number}"
 
     def next_write(self) -> int:
-        """Number a guarded write that is sent later, as part of a transaction."""
+        """Number a guarded write that a transaction sends later."""
         with self.writing() as number:
             return number
 
     def release_and_count(self) -> None:
-        """Do the same as `release`, and count what that consumes if anybody wants to hear of it."""
+        """As `release`, and report what it consumed to subscribers."""
         reports.releasing(self) if event_stream.listeners else self.release()
 
     def release(self) -> None:
@@ -248,17 +241,17 @@ class HeldEntry:
             self.leave_behind()
             raise
         finally:
-            self.end(is_confirmed=False)  # whatever happened: who has let go must not go on renewing
+            self.end(is_confirmed=False)  # whatever happened, nothing renews it any more
 
     def leave_behind(self) -> None:
-        """Let a thread remove the entry, for a caller that was interrupted or has gone. Nothing renews it any more."""
+        """Let a thread remove the entry, for a caller that was interrupted or is gone. Nothing renews it any more."""
         if not self.possession.reason:
             removal.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
         forget(self)
 
     def take_again(self) -> bool:
-        """Count one more take by the same context; False if the last one is already given back."""
+        """Count one more acquisition by the same context; False if the last one was released already."""
         with self._mutex:
             if self.possession.is_over or self.depth == 0:
                 return False
@@ -266,30 +259,29 @@ class HeldEntry:
             return True
 
     def give_back(self) -> bool:
-        """Count one take less; True if that was the last."""
+        """Count one acquisition less; True if that was the last."""
         with self._mutex:
             self.depth -= 1
             return self.depth == 0
 
     def end(self, *, is_confirmed: bool = True) -> None:
-        """Note that the entry is gone by our own doing, or will be; nothing is renewed any more."""
+        """Note that we have removed the entry, or will; nothing renews it any more."""
         self._know(Possession.over, is_confirmed=is_confirmed)
 
     def lose(self, reason: str) -> None:
-        """Note a proven loss."""
         self._know(lambda known: known.lost(reason))
 
     def absent_from(self, state: LockState, *, is_removal: bool = False) -> LockLost:
-        """Note that a document does not have our entry, see `Possession.absent`; return the error that says so."""
+        """Note that a document does not contain our entry, see `Possession.absent`; return the error that says so."""
         self._know(lambda known: known.absent(state, is_removal=is_removal))
         return self.loss()
 
     def expect_delete(self, *, expected: bool) -> None:
-        """Note that a transaction may delete the item from now on, and the entry with it, or is known not to."""
+        """See `Possession.deleting`."""
         self._know(lambda known: known.deleting(expected))
 
     def _know(self, change: Callable[[Possession], Possession], *, is_confirmed: bool = True) -> None:
-        """Note what is known from now on. Who waits to hear of the end is told of it, once, off this thread."""
+        """Note what is known from now on. The end is reported once, outside of the mutex."""
         with self._mutex:
             before, self.possession = self.possession, change(self.possession)
             now = self.possession
@@ -312,7 +304,6 @@ class HeldEntry:
             reports.lost(self)
 
     def loss(self) -> LockLost:
-        """Return the error that says what happened."""
         reason, what = self.possession.reason, f"ticket {self.entry.ticket} of {self.row.label}"
         if reason == "forked":
             what += (
@@ -328,12 +319,11 @@ class HeldEntry:
         return LockLost(what, reason=reason or "deleted", ticket=self.entry.ticket)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: whatever the parent holds is not ours. Mutexes may be mid-flight, so anew."""
+        """In a forked child: the parent holds it. Mutexes may be locked forever here, so make new ones."""
         self._make_mutexes()
         self.possession = self.possession.forked()
         if not self.possession.is_over:
-            reinit = getattr(self.lost, "_at_fork_reinit", lambda: None)  # its mutex may be mid-flight as well
-            reinit()
+            getattr(self.lost, "_at_fork_reinit", lambda: None)()  # its mutex may be locked as well
             self.lost.set()
 
     def __str__(self) -> str:
@@ -354,36 +344,28 @@ def _leave_at_exit() -> None:
     thread = runtime.current.party()[:2]
     mine = [own for own in tuple(held) if own.party[:2] == thread and own.possession.is_held]
     for own in mine:
-        own.end(is_confirmed=False)  # or a renewal that comes too late would take it for lost
+        own.end(is_confirmed=False)  # or a renewal that comes too late would report a loss
     removal.leave_at_exit({own.entry.id: own.row for own in mine})
 
 
 runtime.after_fork(_leave_all_to_parent)
-
-
 runtime.at_exit(_leave_at_exit)
-
-
 _Held = Mapping[tuple[Any, ...], tuple["HeldEntry", ...]]
-
-
 _held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 
 def remember(own: HeldEntry) -> None:
-    """Note that this context holds a lock."""
     held = _without(None)
     _held.set({**held, own.row.identity: (*held.get(own.row.identity, ()), own)})
 
 
 def forget(own: HeldEntry) -> None:
-    """Note that this context no longer holds a lock."""
     if own in _held.get().get(own.row.identity, ()):
         _held.set(_without(own))
 
 
 def _without(own: HeldEntry | None) -> _Held:
-    """Return what is held, but for one entry and those that have ended."""
+    """Return what this context holds, except one entry and those that have ended."""
     left = {
         identity: tuple(each for each in entries if each is not own and not each.possession.is_over)
         for identity, entries in _held.get().items()
@@ -392,17 +374,12 @@ def _without(own: HeldEntry | None) -> _Held:
 
 
 def all_held_in_context(row: LockRow) -> tuple[HeldEntry, ...]:
-    """Return our entries in that lock that this context took and has not given back, the last one first."""
+    """Return our entries in that lock that this context has not released, the last one first."""
     return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.possession.is_over)
 
 
 def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | None:
-    """Return our entry in that lock if this context took it and has not given it back.
-
-    Args:
-        row: the lock's row.
-        bound: what the entry has to be about: a value in its range; None for the whole lock.
-    """
+    """Return our entry in that lock that this context has not released: of all of it, or of a range with `bound`."""
     held = all_held_in_context(row) if _held.get() else ()
     return next(
         (own for own in held if (own.entry.claim.contains(bound) if bound else not own.entry.claim.is_ranged)), None
@@ -410,5 +387,4 @@ def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | Non
 
 
 def holds_nothing() -> bool:
-    """Tell whether this context holds no lock at all, without looking at keys."""
     return not _held.get()

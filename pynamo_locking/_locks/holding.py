@@ -1,4 +1,4 @@
-"""What is done with a held entry: keep, renew, downgrade, read, leave."""
+"""Operations on a held entry: keep, renew, downgrade, read, leave."""
 
 from __future__ import annotations
 
@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 
 
 def left(own: HeldEntry, image: Image | None) -> None:
-    """Note that a write took our entry away with it, and tell who waits in this process."""
+    """Note that a write removed our entry, and wake waiters in this process."""
     own.end()
     mailboxes.tell_waiters(own.row, image)
 
 
 def keep(own: HeldEntry, begin_heartbeat: Callable[[HeldEntry], None]) -> None:
-    """Make sure of what was taken again: its lease may be over, and perhaps nobody renews it.
-
-    Args:
-        own: the entry.
-        begin_heartbeat: lets it be renewed from now on, if that is wished.
+    """Make sure of an entry that was acquired again: its lease may have ended, and perhaps nothing renews it.
 
     Raises:
-        LockLost: it is gone. This take does not count.
-        OutcomeUnknown: no answer. This take does not count.
+        LockLost: it is gone. This acquisition does not count.
+        OutcomeUnknown: no answer. This acquisition does not count.
     """
     try:
         if not own.remaining:
@@ -49,7 +45,7 @@ def keep(own: HeldEntry, begin_heartbeat: Callable[[HeldEntry], None]) -> None:
 
 
 def renew(own: HeldEntry) -> None:
-    """Prolong the lease.
+    """Renew the lease.
 
     Raises:
         LockLost: the entry is gone.
@@ -85,17 +81,17 @@ def must_read(own: HeldEntry, target: LockTarget[M]) -> bool:
 
 
 def item_of(own: HeldEntry, target: LockTarget[M]) -> M:
-    """Return the instance that all blocks have which do not have an older one; read it if need be.
+    """Return the current instance of the locked item, shared by all nested blocks; read it if it is not known.
 
     Raises:
         DoesNotExist: there is no such item.
     """
     if must_read(own, target):
         found = target.read()
-    elif own.copies.current is not None:
-        known: M = own.copies.current
-        return known
     else:
+        known: M | None = own.copies.current
+        if known is not None:
+            return known
         assert own.image is not None  # noqa: S101 - else it must be read
         found = target.model.from_raw_data(own.image)
     vars(expiry.present(found))[OWN_ENTRY] = own
@@ -104,31 +100,22 @@ def item_of(own: HeldEntry, target: LockTarget[M]) -> M:
 
 
 def downgrade(own: HeldEntry, claim: Claim) -> None:
-    """Share a lock from now on, unless it is shared already.
-
-    Args:
-        own: the entry of the lock, perhaps of others as well.
-        claim: what the lock was asked for with.
+    """Share a lock, which was acquired with that claim, from now on, unless it is shared already.
 
     Raises:
         LockLost, OutcomeUnknown, ConfigurationError: as `Lock.downgrade`.
     """
-    if _has_to_downgrade(own, claim):
-        try:
-            own.downgrade()
-        except Unavailable as error:
-            raise _unanswered(own, "downgrade", error, "doing it again is safe.") from error
-
-
-def _has_to_downgrade(own: HeldEntry, claim: Claim) -> bool:
     held = own.entry.claim
     if held.permits > 1:
         raise ConfigurationError(f"{own.row.label} is a semaphore, which has no readers.")
     if claim.mode == SHARED or (held.mode == SHARED and not own.may_be_alone):
-        return False
+        return
     if not replace(claim, mode=held.mode).covers(held):
         raise ConfigurationError(
             f"{own.row.label} is held {held} here, and {claim} is only a part of that: all of it would be shared. "
             f"Downgrade the lock that has all of it, or take them one by one."
         )
-    return True
+    try:
+        own.downgrade()
+    except Unavailable as error:
+        raise _unanswered(own, "downgrade", error, "doing it again is safe.") from error

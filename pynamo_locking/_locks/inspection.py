@@ -1,4 +1,4 @@
-"""Locks seen from outside: look at a queue, list the locks of a table, break one, repair one."""
+"""Locks seen from outside: look at a queue, list the locks of a table, break or repair a lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.attributes import Attribute
-    from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
     from pynamo_locking._core.queue import LockState, QueueEntry
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
-    """Return models, each once, and the tables of locks and transactions that they name in their ``Meta``."""
+    """Return models, each once, and the tables of locks and transactions that their ``Meta`` names."""
     found: dict[type[Model], None] = {}
     for model in models:
         found[model] = None
@@ -70,10 +69,7 @@ def _from_text(attribute: Attribute[Any], text: str) -> Any:
 
 
 logger = logging.getLogger("pynamo_locking")
-
-
 _ATTEMPTS: Final = 4
-
 
 #: What is shown of a lock, or of an entry.
 Shown = dict[str, Any]
@@ -82,12 +78,12 @@ Shown = dict[str, Any]
 def listed(
     model: Any, prefix: str | None = None, *, with_free: bool = False, is_consistent: bool = True
 ) -> Iterator[Shown]:
-    """Yield the locks of a model's items, or of its table of locks, those that are broken among them.
+    """Yield the locks of a model's items, or of its table of locks, broken ones included.
 
     Args:
         model: whose locks.
         prefix: with which the names begin: hash keys that are strings, or the names of locks.
-        with_free: also those without a holder and a waiter.
+        with_free: also locks without a holder and a waiter.
         is_consistent: whether to see all that was written before; costs twice as much.
 
     Cost: a scan of the table that carries the locks.
@@ -95,7 +91,9 @@ def listed(
     is_inside = model._lock_attribute() is not None
     carrier = model if is_inside else model._lock_table()
     lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in key_text.key_attributes(carrier)]
-    condition = _is_made(lock) if with_free else _has_entries(lock)
+    condition, queue = Path([lock, lock_document.NEXT]).exists(), Path([lock, lock_document.QUEUE])
+    if not with_free:  # with a holder or a waiter, or without a queue, which is broken
+        condition = (condition | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
     condition |= Path([lock, lock_document.TX]).exists()
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:
@@ -105,17 +103,6 @@ def listed(
         texts = _key_texts(model, [next(iter(value.values())) for value in key.values()], is_inside=is_inside)
         name = item_keys.name_of(model, key) if is_inside and not model._lock_creates_item else image[names[0]]["S"]
         yield shown(name, texts, lock_document.state_in(image, lock))
-
-
-def _has_entries(attribute: str) -> Condition:
-    """Return the condition that the lock in an item has a holder or a waiter, or that it has no queue."""
-    queue = Path([attribute, lock_document.QUEUE])
-    condition: Condition = (_is_made(attribute) | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
-    return condition
-
-
-def _is_made(attribute: str) -> Condition:
-    return Path([attribute, lock_document.NEXT]).exists()
 
 
 def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[str]:
@@ -132,13 +119,7 @@ def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[st
 
 
 def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
-    """Return what is shown of a lock.
-
-    Args:
-        name: of the lock.
-        key: hash key and range key of what is locked, in the form in which commands take them.
-        state: of the lock.
-    """
+    """Return what is shown of a lock; `key` has the hash key and range key of the item in the form of commands."""
     mark, (hash_key, range_key) = state.mark, (*key, None, None)[:2]
     return {
         "name": name,
@@ -172,19 +153,19 @@ def _shown_entry(entry: QueueEntry) -> Shown:
 
 
 def entries(lock: Shown) -> list[tuple[str, Shown]]:
-    """Return the holders of a lock that is shown, then its waiters, each after ``"holds"`` or ``"waits"``."""
+    """Return the holders of a shown lock, then its waiters, each after ``"holds"`` or ``"waits"``."""
     return [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
 
 
 def claim_of(entry: Mapping[str, Any]) -> str:
-    """Return what an entry that is shown claims: the mode or the permits, and the range."""
+    """Return what a shown entry claims: the mode or the permits, and the range."""
     what, lower, upper = entry["mode"], entry["range_lower"], entry["range_upper"]
     what = what if entry["permits"] == 1 else f"permits={entry['permits']}"
     return what if lower is None and upper is None else f"{what} [{lower or '...'}, {upper or '...'})"
 
 
 def text_of_ms(epoch_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC; None if no calendar has it: any number may be stored in a table."""
+    """Return a time as ISO 8601 in UTC; None if no calendar has it: a table may contain any number."""
     try:
         moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
     except (OSError, OverflowError, ValueError):
@@ -201,9 +182,9 @@ def state(row: LockRow) -> LockState:
 
 
 def repair(row: LockRow) -> bool:
-    """Replace a lock document that is broken by a sound one; return whether it was.
+    """Replace a broken lock document by a sound one; return whether it was broken.
 
-    Entries that cannot be read are gone then: their owners find that out as after the deletion of the document.
+    Entries that cannot be read are gone then. Their owners find out as after the deletion of the document.
     """
     was_broken = False
     for _ in range(_ATTEMPTS):
@@ -215,7 +196,7 @@ def repair(row: LockRow) -> bool:
         try:
             retries.patiently(lambda old=now.raw, new=sound: lock_requests.replace(row, old, new))  # type: ignore[misc]
         except Refused:
-            continue  # it was changed between the look and the repair, or this was a second copy
+            continue  # the document has changed since the look, or this was a second copy
         except Unavailable as error:
             raise OutcomeUnknown(
                 f"no answer to the repair of {row.label}; look at its state.", cause=error.cause
@@ -230,7 +211,7 @@ def break_entry(row: LockRow, ticket: int) -> bool:
     for _ in range(_ATTEMPTS):
         now = lock_document.trusted(row, state(row))
         found = tuple(entry for entry in now.entries if entry.ticket == ticket)
-        if not found:  # not by our first copy, whose answer got lost?
+        if not found:  # perhaps our first copy removed it, and its answer was lost
             return now.was_evicted(ticket, since) is True
         since = now.since
         try:
@@ -248,25 +229,18 @@ def break_entry(row: LockRow, ticket: int) -> bool:
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
 
 
-# What a request of a web framework has left behind
-#: The entries that a context holds, and how many times it has taken each.
+#: The entries that a context holds, and how many times it has acquired each.
 Held = dict["HeldEntry", int]
 
 
 def held() -> Held:
-    """Return what this context holds."""
     return {
         own: own.depth for entries in held_entry._held.get().values() for own in entries if not own.possession.is_over
     }
 
 
 def release_all_since(before: Held, work: str) -> None:
-    """Release what this context has taken since and not released, and log it. Never raises.
-
-    Args:
-        before: what it held then.
-        work: what has left the locks behind, for the log.
-    """
+    """Release what this context has acquired since and not released, and log `work`. Never raises."""
     for own, depth in held().items():
         forgotten = depth - before.get(own, 0)
         if forgotten > 0:
@@ -275,7 +249,7 @@ def release_all_since(before: Held, work: str) -> None:
 
 
 def _give_back(own: HeldEntry, times: int) -> None:
-    if [own.give_back() for _ in range(times)][-1]:  # otherwise a block from before holds it as well
+    if [own.give_back() for _ in range(times)][-1]:  # else an outer block holds it as well
         held_entry.forget(own)
         try:
             own.release()

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Copies:
-    """The instances of one item that blocks of one thread or task have: one, unless it was read anew.
+    """The instances of one item that the blocks of one thread or task share: one, unless it was read anew.
 
-    Whoever writes one of them makes the others old. Those are not handed out any more, and not saved either: with a
-    version DynamoDB refuses it, without one `versions.check_current` does. Each is right again once it is refreshed.
+    A write of one instance makes the others old. Old instances are neither handed out nor saved: with a version
+    DynamoDB refuses it, without one `versions.check_current` does. A refresh makes them current again.
 
     Attributes:
         writes: how many writes of the item are known to have been applied.
@@ -36,7 +36,7 @@ class Copies:
         return None if newest is None or knowledge.is_old(newest) else newest
 
     def hand_out(self, item: Model) -> Any:
-        """Remember an instance that was read; return that, or the one that somebody else has read meanwhile."""
+        """Remember an instance that was read; return it, or an instance that another thread has read meanwhile."""
         current = self.current
         if current is None:
             self._given.append(item)
@@ -50,9 +50,9 @@ class Copies:
     def note_write(self, writer: Model) -> None:
         """Note that a write of an instance was applied."""
         if not any(isinstance(writer, type(item)) or isinstance(item, type(writer)) for item in self._given):
-            return  # what the lock has handed out is something else, or nothing
+            return  # the lock has handed out instances of another model, or none
         self.writes += 1
-        if knowledge.freshness(writer).why is Why.WRITTEN:  # it was saved although it was old
+        if knowledge.freshness(writer).why is Why.WRITTEN:  # DynamoDB has accepted an old instance
             del vars(writer)[knowledge._FRESHNESS]
         for item in self._given:
             if item is not writer:
@@ -60,12 +60,7 @@ class Copies:
 
 
 class EditUndo:
-    """What an instance was when an inner block began.
-
-    Args:
-        item: the instance.
-        copies: those of its entry.
-    """
+    """The state of an instance, which has those copies, when an inner block began."""
 
     def __init__(self, item: Model, copies: Copies) -> None:
         self._item = item
@@ -74,11 +69,7 @@ class EditUndo:
         self._values = copy.deepcopy(item.attribute_values)
 
     def restore(self, error: BaseException | None) -> None:
-        """Take back what was done to the instance since; it is old if something was stored, or may have been.
-
-        Args:
-            error: why.
-        """
+        """Restore the instance. It is old if it was stored in the block, or if `error` says that it may have been."""
         self._item.attribute_values = self._values
         if self._copies.writes != self._writes or isinstance(error, OutcomeUnknown):
             knowledge.mark_old(self._item, Why.WRITTEN)

@@ -25,39 +25,38 @@ if TYPE_CHECKING:
 class Lock(Taker[M]):
     """A first come, first served lock on one item or one name.
 
-    Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` statement,
-    or call `acquire()` and `release()` in pairs. The object can be used again after a release; each
-    time it takes a new ticket. A thread or asyncio task that takes a lock it already holds gets the
-    same ticket again, and gives it back with the last release. Threads and tasks started inside a lock
-    write under it if they inherit its context, but do not hold it: they wait like everybody else.
+    Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` statement, or call `acquire()`
+    and `release()` in pairs. The object can be used again after a release; each time it takes a new ticket. A thread or
+    asyncio task that acquires a lock it already holds gets the same ticket again, and the last release leaves the
+    queue. Threads and tasks started inside a lock write under it if they inherit its context, but do not hold it: they
+    wait like all other threads.
 
-    Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with
-    None): at most one unexpired holder in DynamoDB's own document, holders in the order of their
-    tickets, and no guarded write (`save`, `update`, `delete` of the locked item) applied after another
-    process has taken over.
-    Not guaranteed: exclusion of work outside DynamoDB. Hand the `ticket` to such systems, and let
-    them refuse a smaller one than they have seen.
+    Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with None): at most
+    one unexpired holder in DynamoDB's own document, holders in the order of their tickets, and no guarded write
+    (`save`, `update`, `delete` of the locked item) applied after another process has taken over. Not guaranteed:
+    exclusion of work outside DynamoDB. Pass the `ticket` to such systems, and let them refuse a smaller one than they
+    have seen.
 
-    Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read
-    a look, and one write each third of the lease.
+    Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read a look, and one write
+    each third of the lease.
     """
 
-    # Taking and giving back
+    # Acquiring and releasing
 
     def acquire(self, wait: Duration | None = None) -> Self:
-        """Take the lock, waiting for our turn.
+        """Acquire the lock, waiting for our turn.
 
         Args:
-            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if
-                anybody is in the queue, ``math.inf`` waits for ever. One deadline for everything.
+            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if another party is in the
+                queue, ``math.inf`` waits for ever. One deadline for everything.
 
         Returns:
             The lock itself.
 
         Raises:
             LockTimeout: not our turn in time. No entry of ours is left behind.
-            LockLost: this thread or task holds it already, or so it believed: it has lost it.
-            OutcomeUnknown: it holds it already, and no answer came when the lease, which is over, was renewed.
+            LockLost: this thread or task believed that it held the lock already, and has lost it.
+            OutcomeUnknown: it holds the lock already, its lease had ended, and the renewal had no answer.
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
             ConfigurationError: a table is missing or has other keys, the item is full, the key is wrong, or another
                 program has stored an item where the lock would be kept, which stays as it is.
@@ -66,11 +65,11 @@ class Lock(Taker[M]):
         return self
 
     def release(self) -> None:
-        """Give the lock back; the last of several takes removes our entry from the queue.
+        """Release the lock; the last of several releases removes our entry from the queue.
 
         Raises:
-            LockLost: the lock was lost before, so what was done under it may not have been alone.
-                Writes through the models were refused from that moment on.
+            LockLost: the lock was lost before, so another party may have worked at the same time. Writes through the
+                models were refused from that moment on.
             ConfigurationError: this object does not hold the lock.
         """
         takes = self._takes - 1
@@ -99,17 +98,17 @@ class Lock(Taker[M]):
     @property
     def owner(self) -> str:
         """The label that names us to people: host, process and thread unless given."""
-        return self._wish.owner
+        return self._options.owner
 
     @property
     def ticket(self) -> int:
         """Our place in the queue and fencing token: larger than that of every earlier holder.
 
-        That is promised as long as the lock's document stays. Across a deletion of the item it rests on wall clocks:
-        see "Tickets" in the documentation of the protocol.
+        Promised as long as the lock's document stays. Across a deletion of the item it depends on wall clocks: see
+        "Tickets" in the documentation of the protocol.
 
         Raises:
-            ConfigurationError: the lock was never taken.
+            ConfigurationError: the lock was never acquired.
         """
         return self._last().entry.ticket
 
@@ -117,20 +116,20 @@ class Lock(Taker[M]):
     def item(self) -> M:
         """The locked item, as it was in the very image that showed us in front.
 
-        No request for an embedded lock, unless the item was written before it was asked for (then 1 read);
-        1 transactional read, once, for a lock in a row of its own (a plain read could show the state before
-        a dead holder's last transaction).
+        No request for an embedded lock, unless the item was written before it was asked for (then 1 read); 1
+        transactional read, once, for a lock in a row of its own (a plain read could show the state before a dead
+        holder's last transaction).
 
-        Each time it is the same instance, and that of the block around it as well, if that has the lock too. But if
-        the item was written under the lock through another instance, an inner block reads it anew, and the old
-        instance cannot be saved until it is refreshed: `StaleVersion`, with or without a version.
+        It is the same instance each time, also in nested blocks with the lock. But if the item was written under the
+        lock through another instance, an inner block reads it anew, and the old instance cannot be saved until it is
+        refreshed: `StaleVersion`, with or without a version.
 
         Raises:
             DoesNotExist: there is no such item.
-            ConfigurationError: the lock was never taken.
+            ConfigurationError: the lock was never acquired, or is a range.
         """
         own = self._last()
-        if self._wish.claim.is_ranged:
+        if self._options.claim.is_ranged:
             raise ConfigurationError(
                 f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
             )
@@ -140,7 +139,7 @@ class Lock(Taker[M]):
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is taken, its lease not over, and no loss proven."""
+        """Whether the lock is held, its lease has not ended, and no loss is proven."""
         return self.remaining > 0
 
     @property
@@ -156,7 +155,7 @@ class Lock(Taker[M]):
     # Keeping it
 
     def renew(self) -> None:
-        """Prolong the lease to its full length, counted from now. 1 write.
+        """Renew the lease to its full length, counted from now. 1 write.
 
         Raises:
             LockLost: our entry is gone.
@@ -166,7 +165,7 @@ class Lock(Taker[M]):
         holding.renew(self._must_have_taken())
 
     def ensure(self, remaining: Duration) -> None:
-        """Make sure that so much of the lease is left, renewing it if it is not. 0 or 1 write.
+        """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
 
         Args:
             remaining: seconds or a timedelta; less than the lease.
@@ -188,25 +187,25 @@ class Lock(Taker[M]):
             self.renew()
 
     def downgrade(self) -> None:
-        """Go on as one of the readers: those who wait to share the lock get it now, in their turn.
+        """Go on as one of the readers: waiters that share the lock are granted it now, in their turn.
 
-        From then on writes under the lock are refused, as if it had been taken with ``shared=True``, and no
-        late copy of an earlier guarded write can land any more. The ticket stays. There is no upgrade. A lock that
-        was taken with ``shared=True`` stays what it is, without a request.
+        From then on writes under the lock are refused, as if it had been acquired with ``shared=True``, and no late
+        copy of an earlier guarded write can be applied any more. The ticket stays. There is no upgrade. A lock that was
+        acquired with ``shared=True`` stays as it is, without a request.
 
-        A thread or task that has taken the lock several times has one entry, which is shared in all of its blocks
-        then. So a range inside a range that it holds, or one of several that `locked_all` took together, is refused:
-        more than that range would be shared.
+        A thread or task that has acquired the lock several times has one entry, which all of its blocks share. So
+        downgrading a range inside a range that it holds, or one of several that `locked_all` acquired together, is
+        refused: more than that range would be shared.
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no answer came; it may be shared already, so writes are refused. Doing it again is safe.
-            ConfigurationError: this object does not hold the lock, or only a part of what is held together, or the
-                lock is a semaphore.
+            OutcomeUnknown: no answer came; it may be shared already, so writes are refused. Repeating is safe.
+            ConfigurationError: this object does not hold the lock, or only a part of what is held together, or the lock
+                is a semaphore.
 
         Cost: 1 write.
         """
-        holding.downgrade(self._must_have_taken(), self._wish.claim)
+        holding.downgrade(self._must_have_taken(), self._options.claim)
 
     # Guards for writes of your own
 
@@ -221,8 +220,8 @@ class Lock(Taker[M]):
     def check(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.
 
-        For an embedded lock the transaction cannot write the locked item as well: DynamoDB allows
-        one action an item, and `transaction.save(item)` already carries the guard.
+        For an embedded lock the transaction cannot write the locked item as well: DynamoDB allows one action an item,
+        and `transaction.save(item)` already carries the guard.
         """
         model, hash_key, range_key = self._target.carrier
         transaction.condition_check(model, hash_key, range_key, condition=self.condition())

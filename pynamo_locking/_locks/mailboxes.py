@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def _progress(state: LockState) -> tuple[int, ...]:
-    """Return what never goes back while a lock document changes: of two images the later one has no less of it.
+    """Return what never decreases while a lock document changes: a later image has no less.
 
-    Whoever enters takes the next ticket, so as long as that is the same, entries only leave; and as long as none
-    leaves, their beats and their writes only grow. Proves nothing of two documents with a deletion in between, whose
-    tickets come from wall clocks.
+    A newcomer takes the next ticket. So while the next ticket is the same, entries only leave; and while none leaves,
+    their beats and their writes only grow. Proves nothing about two documents with a deletion in between, whose tickets
+    come from wall clocks.
     """
     entries = state.entries
     return state.next_ticket, -len(entries), sum(entry.beat + entry.writes for entry in entries)
@@ -31,8 +31,8 @@ def _progress(state: LockState) -> tuple[int, ...]:
 class Mailbox:
     """Where a waiter sleeps, and where releases in this process leave the new image for it.
 
-    Releases come in any order, and some without an image. So the newest image is kept; and if there was a release
-    without one as well, the waiter is woken once more to look for itself, unless the image was enough for it.
+    Releases come in any order, and some without an image. So the newest image is kept. If there was a release without
+    an image as well, the waiter is woken once more to look, unless the image was enough for it.
 
     Args:
         claim: what the waiter claims.
@@ -65,7 +65,7 @@ class Mailbox:
             wake()
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` at the next ring; at once if it has rung and nobody has looked since."""
+        """Call `wake` at the next ring; at once if the mailbox has rung and the waiter has not looked since."""
         with self._condition:
             self.on_ring, was_rung = wake, self._rung
         if was_rung:
@@ -83,19 +83,16 @@ class Mailbox:
 
 
 _mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
-
-
 _guard = runtime.current.mutex()
 
 
 def open_mailbox(row: LockRow, mailbox: Mailbox) -> None:
-    """Let releases of that lock in this process be heard in a mailbox."""
+    """Let a mailbox hear of releases of that lock in this process."""
     with _guard:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
 
 
 def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
-    """Forget a mailbox."""
     with _guard:
         remaining = [box for box in _mailboxes.get(row.identity, ()) if box is not mailbox]
         if remaining:
@@ -111,10 +108,10 @@ def has_waiters(row: LockRow) -> bool:
 
 
 def tell_waiters(row: LockRow, image: Image | None) -> None:
-    """Tell the waiters of this process that may be next, and those who do not know their place yet.
+    """Wake the waiters of this process that may be next, and those that do not know their ticket yet.
 
-    With the image after it, they need no read at all; without one they look. Those behind a waiter who
-    conflicts with them cannot be next, and waking them all at each release would cost more than the lock.
+    With the image they need no read; without it they look. A waiter behind one that conflicts with it cannot be next,
+    and waking all waiters at each release would cost more than the lock.
     """
     with _guard:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))

@@ -1,4 +1,4 @@
-"""What a caller wishes of a lock, checked before any request."""
+"""The options of a lock, checked before any request."""
 
 from __future__ import annotations
 
@@ -59,27 +59,26 @@ class LockOptions:
     def capacity(self) -> int:
         """How many entries the queue may have for us to enter it."""
         if self.wait == 0 and self.claim.is_alone:
-            return 1  # whoever is in it is in our way
+            return 1  # any other entry blocks us
         return min(self.settings.max_waiters + self.claim.permits, MOST_WAITERS + 1)
 
     def must_fit(self, first: QueueEntry, label: str) -> None:
-        """Refuse to wait in a queue of another kind, as its first entry has it, if that one is alive.
+        """Refuse to wait in a queue of another kind, by its first entry, if that is alive.
 
         Raises:
-            ConfigurationError: the lock is used with another number of permits, or other values.
+            ConfigurationError: the lock is used with another number of permits, or values of another type.
         """
         why = disagreement(self.claim, first.claim)
         lease, until_ms = believed(first.lease_ms, first.until_ms, self.settings.max_lease)
-        # An end that is further away than two leases says nothing: no clock is so wrong.
+        # An end more than two leases away says nothing: no clock is so wrong.
         if why is not None and 0 < until_ms - runtime.current.time_ms() <= 2000 * lease:
             raise ConfigurationError(
-                f"cannot lock {label}: {why} by {plain(first.owner)} (ticket {first.ticket}). All who use one lock at "
-                f"the same time must agree on that."
+                f"cannot lock {label}: {why} by {plain(first.owner)} (ticket {first.ticket}). All parties that use one "
+                f"lock at the same time must agree on that."
             )
 
 
 def check_on_lost(on_lost: object) -> None:
-    """Refuse what a thread cannot call."""
     if inspect.iscoroutinefunction(on_lost) or not (on_lost is None or callable(on_lost)):
         raise ConfigurationError(
             f"on_lost is called in a thread, with the reason, so it must be a plain function, not {on_lost!r}; a "
@@ -98,7 +97,7 @@ def make_options(
     settings: LockSettings | None,
     claim: Claim = WHOLE,
 ) -> LockOptions:
-    """Return the arguments of `locked()`, checked, with the model's settings where none is given."""
+    """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
     check_place(model)
     settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
     length = settings.lease if lease is None else seconds(lease, "lease")
@@ -115,11 +114,7 @@ def make_options(
 
 
 def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> Claim:
-    """Return what a lock is to claim.
-
-    Raises:
-        ConfigurationError: nothing could claim that.
-    """
+    """Return what a lock is to claim, or raise a `ConfigurationError`."""
     if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
         raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
     if permits > MOST_WAITERS:

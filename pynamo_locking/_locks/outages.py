@@ -1,4 +1,4 @@
-"""What the log says while the renewals of a held lock fail: at once, when the lease has ended, seldom, and at the end.
+"""What the log says while the renewals of a held lock fail: see `RenewalFailed.is_news`.
 
 The heartbeat tries about once a second. Subscribers hear of each attempt; the log would be full of one outage.
 """
@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Between two lines about one outage: the first pause, doubled each time, and the longest.
 _FIRST_PAUSE_S: Final = 60.0
-
-
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
@@ -35,13 +32,7 @@ class Outage:
         self._is_over = False  # the lease, and the log has said so
 
     def failed(self, own: Held, error: BaseException, *, is_odd: bool = False) -> None:
-        """Tell that a renewal got no usable answer.
-
-        Args:
-            own: our entry.
-            error: what came instead.
-            is_odd: whether nothing in here expects it, so that its trace is of interest.
-        """
+        """Report that a renewal got no usable answer; `is_odd` logs the trace of an error that is not expected."""
         now = runtime.current.monotonic()
         if self._renewed_s is None:
             self._renewed_s = own.deadline - own.entry.lease

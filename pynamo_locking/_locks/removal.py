@@ -1,4 +1,4 @@
-"""The removal of entries that an interrupt does not stop: a thread ends it, or the end of the process."""
+"""The removal of entries that an interrupt does not stop: a thread completes it, or the end of the process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: Entries that a thread has been given to remove, by their ids.
 _unfinished: dict[str, LockRow] = {}
 
 
 def leave(row: LockRow, entry_id: str) -> None:
-    """Remove an entry, if it is there or may still arrive. Raises nothing but interrupts, after which a thread goes on.
-
-    Args:
-        row: the item that carries the lock.
-        entry_id: of an entry that this process wrote, and does not need any more.
-    """
+    """Remove an entry, if it is there or may still arrive. Raises only interrupts, after which a thread goes on."""
     try:
         _remove(row, entry_id)
     except Exception:
@@ -43,7 +37,7 @@ def leave(row: LockRow, entry_id: str) -> None:
 
 
 def leave_behind(row: LockRow, entry_id: str) -> None:
-    """Let a thread remove an entry. Without a thread the end of the process does, or that of the lease."""
+    """Let a thread remove an entry. Without a thread it stays until the process or its lease ends."""
     _unfinished[entry_id] = row
     with contextlib.suppress(RuntimeError):
         runtime.current.spawn(partial(_finish, row, entry_id), name="pynamo-locking-leaving")
@@ -53,13 +47,13 @@ def _finish(row: LockRow, entry_id: str) -> None:
     try:
         _remove(row, entry_id)
     except BaseException:
-        logger.exception("removal from %s failed; others wait until the lease is over", row.label)
+        logger.exception("removal from %s failed; waiters wait until the lease ends", row.label)
     finally:
         _unfinished.pop(entry_id, None)
 
 
 def _remove(row: LockRow, entry_id: str) -> None:
-    with contextlib.suppress(Refused, Unavailable, LockingError):  # DynamoDB may take no such requests of ours
+    with contextlib.suppress(Refused, Unavailable, LockingError):  # DynamoDB may refuse such requests for good
         mailboxes.tell_waiters(row, release(row, entry_id) or None)
 
 
@@ -67,8 +61,8 @@ def release(row: LockRow, entry_id: str) -> Image | None:
     """Remove an entry, with more requests if the first is not answered; return the new image if waiters want it.
 
     Raises:
-        Refused: it is not there; `repeated` tells of earlier requests as well.
-        Unavailable: no answer to the last one.
+        Refused: it is not there; `repeated` covers earlier requests as well.
+        Unavailable: no answer to the last request.
     """
     try:
         return retries.patiently(lambda: lock_requests.release(row, entry_id, want_image=mailboxes.has_waiters(row)))
@@ -78,7 +72,7 @@ def release(row: LockRow, entry_id: str) -> Image | None:
 
 
 def leave_at_exit(held: Mapping[str, LockRow]) -> None:
-    """Remove what threads have not removed yet, and these: one request each, until one is not answered."""
+    """Remove these, and what threads have not removed yet: one request each, until one is not answered."""
     for entry_id, row in {**_unfinished, **held}.items():
         try:
             lock_requests.release(row, entry_id, want_image=False)

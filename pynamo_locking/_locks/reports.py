@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 _E = TypeVar("_E", bound="Held")
 
 
-# Locks
 class Held(Protocol):
-    """What is told of an entry of ours. `taking` and `held_since_s` are set only while somebody listens."""
+    """What events need of a held entry. `taking` and `held_since_s` are set only while there are listeners."""
 
     row: LockRow
     entry: QueueEntry
@@ -54,44 +53,44 @@ def ms_since(began_s: float) -> float:
 
 
 @contextlib.contextmanager
-def attempt(row: LockRow, wish: LockOptions) -> Iterator[event_stream.Scope | None]:
-    """Count what an attempt to take a lock takes, and tell if it runs out of time."""
+def attempt(row: LockRow, options: LockOptions) -> Iterator[event_stream.Scope | None]:
+    """Count the requests of an attempt to acquire a lock, and report if it times out."""
     with event_stream.scope(keeps=False) as scope:
         try:
             yield scope
         except LockTimeout as error:
             if scope is not None:
-                _timed_out(row, wish, scope, error)
+                _timed_out(row, options, scope, error)
             raise
 
 
-def taking(row: LockRow, wish: LockOptions, take: Callable[[], _E]) -> _E:
-    """Take a lock, and note for `acquired` what it took."""
-    with attempt(row, wish) as scope:
+def taking(row: LockRow, options: LockOptions, take: Callable[[], _E]) -> _E:
+    """Acquire a lock, and note for `acquired` what it took."""
+    with attempt(row, options) as scope:
         own = take()
     own.taking = scope
     return own
 
 
 def releasing(own: Held) -> None:
-    """Give a lock back, and count for `released` what that consumes."""
+    """Release a lock, and count for `released` what that consumes."""
     with event_stream.scope(keeps=False):
         own.release()
 
 
 @harmless
 def waiting(
-    row: LockRow, wish: LockOptions, entry_id: str, mine: QueueEntry | None, state: LockState, ahead: int
+    row: LockRow, options: LockOptions, entry_id: str, mine: QueueEntry | None, state: LockState, ahead: int
 ) -> None:
-    """Tell that a wait begins, once for each attempt."""
+    """Report that a wait begins, once for each attempt."""
     scope = event_stream.current_scope()
-    if scope is None or scope.is_waiting or wish.wait == 0:
+    if scope is None or scope.is_waiting or options.wait == 0:
         return
     scope.is_waiting = True
     first = state.entries[0] if ahead and state.entries else None
     emit(
         events.Waiting(
-            **about_lock(row, wish.owner, entry_id, None if mine is None else mine.ticket),
+            **about_lock(row, options.owner, entry_id, None if mine is None else mine.ticket),
             queue_depth=len(state.entries),
             ahead=ahead,
             holder="" if first is None else first.owner,
@@ -111,23 +110,21 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
 
 
 @harmless
-def _timed_out(row: LockRow, wish: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
+def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
     emit(
         events.TimedOut(
-            **about_lock(row, wish.owner, "", None), **_attempt(scope, error.queue), wait_ms=wish.wait * 1000
+            **about_lock(row, options.owner, "", None), **_attempt(scope, error.queue), wait_ms=options.wait * 1000
         )
     )
 
 
 @harmless
 def acquired(own: Held) -> None:
-    """Tell that we have a lock."""
     own.held_since_s = runtime.current.monotonic()
     own.taking = own.taking or event_stream.current_scope()  # a task is still in it
-    if own.taking is None:  # nobody listened when we began
+    if own.taking is None:  # no listener when we began
         return
-    state = own.row.state(own.image)
-    facts = _attempt(own.taking, state)
+    facts = _attempt(own.taking, own.row.state(own.image))
     emit(events.Acquired(**_about_own(own), **facts, lease_ms=own.entry.lease_ms, mode=own.entry.claim.mode))
 
 
@@ -142,7 +139,7 @@ def _units() -> float | None:
 
 @harmless
 def renewed(own: Held, began_s: float, deadline_s: float, failed_s: float | None) -> None:
-    """Tell that a lease was renewed, which would have been over at `deadline_s`; after a failure, for how long."""
+    """Report a renewal of a lease that would have ended at `deadline_s`; after a failure, for how long it failed."""
     emit(
         events.Renewed(
             **_about_own(own),
@@ -157,7 +154,6 @@ def renewed(own: Held, began_s: float, deadline_s: float, failed_s: float | None
 
 @harmless
 def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news: bool) -> None:
-    """Tell that a renewal got no usable answer."""
     cause = getattr(error, "cause", None) or error
     emit(
         events.RenewalFailed(
@@ -173,13 +169,11 @@ def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news
 
 @harmless
 def lost(own: Held) -> None:
-    """Tell that a lock was lost."""
     emit(events.Lost(**_about_own(own), reason=own.possession.reason, held_ms=_held_ms(own)))
 
 
 @harmless
 def released(own: Held, *, is_confirmed: bool) -> None:
-    """Tell that a lock was given back."""
     emit(
         events.Released(
             **_about_own(own),

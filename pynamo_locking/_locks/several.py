@@ -30,17 +30,16 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> AbstractConte
 
 @contextlib.contextmanager
 def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tuple[Lock[Any], ...]]:
-    """Take several locks, all or none.
+    """Acquire several locks, all or none.
 
-    They are taken in one canonical order whatever the order of the arguments, so that two callers
-    never wait for each other in a circle. Several ranges of one hash key (or of one name) are taken as one range
-    that spans them, since in their queue somebody could stand between the first and the second one.
+    They are acquired in one canonical order whatever the order of the arguments, so that two callers never wait for
+    each other in a circle. Several ranges of one hash key (or of one name) are acquired as one range that spans them,
+    because another party could enter their queue between the first and the second range.
 
     Args:
-        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one
-            twice is fine.
-        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the
-            locks by default.
+        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one twice
+            is fine.
+        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
 
     Yields:
         The locks, held, in the order of the arguments.
@@ -52,7 +51,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
 
     Cost: that of each lock; ranges of one hash key cost that of one.
     """
-    limit = max((lock._wish.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    limit = max((lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
@@ -61,39 +60,37 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
 
 
 def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
-    """Yield locks by their rows, and before several ranges of one row a lock that covers those not held already."""
+    """Yield locks by their rows; before several ranges of one row, a lock that covers those not held already."""
     rows: dict[str, list[Lock[Any]]] = {}
     for lock in locks:
         rows.setdefault(repr(lock._target.row.identity), []).append(lock)
     for _, together in sorted(rows.items()):
-        together.sort(key=lambda lock: lock._wish.claim.place)
-        wishes = [lock._wish for lock in together if not _is_taken_already(lock)]
-        if len(wishes) > 1 and any(wish.claim.is_ranged for wish in wishes):
-            longest = max(wishes, key=lambda wish: wish.lease)
-            has_heartbeat = any(wish.heartbeat for wish in wishes)
-            wish = replace(longest, claim=spanning([wish.claim for wish in wishes]), heartbeat=has_heartbeat)
-            yield Lock(together[0]._target, wish, None)
+        together.sort(key=lambda lock: lock._options.claim.place)
+        wanted = [lock._options for lock in together if not _is_taken_already(lock)]
+        if len(wanted) > 1 and any(each.claim.is_ranged for each in wanted):
+            longest = max(wanted, key=lambda each: each.lease)
+            has_heartbeat = any(each.heartbeat for each in wanted)
+            spanned = replace(longest, claim=spanning([each.claim for each in wanted]), heartbeat=has_heartbeat)
+            yield Lock(together[0]._target, spanned, None)
         yield from together
 
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
-    own = taken_here(lock._target.row, lock._wish.claim, lock._own)
+    own = taken_here(lock._target.row, lock._options.claim, lock._own)
     return own is not None and not own.possession.reason
 
 
 @contextlib.contextmanager
 def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Iterator[Lock[M] | None]:
-    """Hold the first lock that can be had, or yield None; `skipped` are the reasons to go on to the next one."""
+    """Hold the first lock that can be acquired, or yield None; `skipped` are the reasons to try the next one."""
     with contextlib.ExitStack() as held:
-        yield next((lock for lock in locks if _is_taken(lock, skipped, held)), None)
-
-
-def _is_taken(lock: Lock[Any], skipped: tuple[type[Exception], ...], held: contextlib.ExitStack) -> bool:
-    try:
-        _take(lock, None, held)
-    except skipped:
-        return False
-    return True
+        taken: Lock[M] | None = None
+        for lock in locks:
+            with contextlib.suppress(*skipped):
+                _take(lock, None, held)
+                taken = lock
+                break
+        yield taken
 
 
 def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Takes of one lock by one `Lock` object: counted so that an interrupt, wherever it comes, leaves none behind."""
+"""Acquisitions by one `Lock` object: counted so that an interrupt, wherever it comes, leaves none behind."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logger = logging.getLogger("pynamo_locking")
 
 
 class Taker(Generic[M]):
-    """What a `Lock` does inside."""
+    """The private part of `Lock`."""
 
     _blocks = 0  # `with` statements that we are in
 
-    def __init__(self, target: LockTarget[M], wish: LockOptions, on_lost: Callable[[str], object] | None) -> None:
+    def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._target = target
-        self._wish = wish
+        self._options = options
         self._on_lost = on_lost
         self._own: HeldEntry | None = None
         self._takes = 0
@@ -44,10 +44,10 @@ class Taker(Generic[M]):
         self._acquiring = runtime.current.exclusive()
         self._attempt: Acquisition | None = None
 
-    # Taking
+    # Acquiring
 
     def _acquire(self, wait: Duration | None) -> None:
-        wish = self._wish_for(wait)
+        options = self._options_for(wait)
         before = None
         try:
             self._begin()
@@ -55,7 +55,7 @@ class Taker(Generic[M]):
                 before = self._before()
                 own = self._take_again(before)
                 if own is None:
-                    own = self._take(wish)
+                    own = self._take(options)
                 else:
                     holding.keep(own, self._begin_heartbeat)
                 self._note_take(own)
@@ -69,37 +69,37 @@ class Taker(Generic[M]):
             self._undo(before)
             raise
 
-    def _wish_for(self, wait: Duration | None) -> LockOptions:
-        return self._wish if wait is None else replace(self._wish, wait=seconds(wait, "wait"))
+    def _options_for(self, wait: Duration | None) -> LockOptions:
+        return self._options if wait is None else replace(self._options, wait=seconds(wait, "wait"))
 
     def _begin(self) -> None:
         if not self._acquiring.acquire(blocking=False):
             raise self._in_use()
 
     def _before(self) -> Before:
-        """Return what a take that fails goes back to."""
-        own = taken_here(self._target.row, self._wish.claim, self._own)
+        """Return the state to restore if the acquisition fails."""
+        own = taken_here(self._target.row, self._options.claim, self._own)
         if self._takes and (own is None or own is not self._own):
             raise self._in_use()
         self._attempt = None
         return self._takes, own, 0 if own is None else own.depth
 
     def _take_again(self, before: Before) -> HeldEntry | None:
-        """Take the lock that this thread or task holds already, or return None. Makes no request."""
+        """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
         own = before[1]
         if own is None or (own.possession.reason == "forked" and not self._takes):
             return None
         if own.possession.reason:
-            raise own.loss()  # what surrounds us has lost it; holding it anew would hide that
+            raise own.loss()  # an outer block has lost it; acquiring it anew would hide that
         if not own.take_again():
             return None
         if self._on_lost is not None and self._on_lost not in own.on_lost:
             own.on_lost.append(self._on_lost)
         return own
 
-    def _take(self, wish: LockOptions) -> HeldEntry:
-        attempt = self._attempt = Acquisition(self._target.row, wish)
-        own = reports.taking(self._target.row, wish, attempt.run) if event_stream.listeners else attempt.run()
+    def _take(self, options: LockOptions) -> HeldEntry:
+        attempt = self._attempt = Acquisition(self._target.row, options)
+        own = reports.taking(self._target.row, options, attempt.run) if event_stream.listeners else attempt.run()
         return self._hold(own)
 
     def _hold(self, own: HeldEntry) -> HeldEntry:
@@ -108,7 +108,7 @@ class Taker(Generic[M]):
             if self._on_lost is not None:
                 own.on_lost.append(self._on_lost)
             if event_stream.listeners:
-                reports.acquired(own)  # before anything else can be told of it
+                reports.acquired(own)  # before any other event of it
             self._begin_heartbeat(own)
             held_entry.remember(own)
         except BaseException:
@@ -117,7 +117,7 @@ class Taker(Generic[M]):
         return own
 
     def _begin_heartbeat(self, own: HeldEntry) -> None:
-        if self._wish.heartbeat and not own.has_heartbeat:
+        if self._options.heartbeat and not own.has_heartbeat:
             heartbeat.heart.add(own)
             own.has_heartbeat = True
 
@@ -128,7 +128,7 @@ class Taker(Generic[M]):
         self._takes += 1
 
     def _undo(self, before: Before | None) -> None:
-        """Count a take that failed as none, however far it came; a thread removes what was granted."""
+        """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
         if before is None:
             return
         self._takes, own, depth = before
@@ -145,7 +145,7 @@ class Taker(Generic[M]):
             f"object for each party, and release it before it is taken anew."
         )
 
-    # Giving back
+    # Releasing
 
     def _give_back(self) -> None:
         own = self._must_have_taken()
@@ -165,13 +165,12 @@ class Taker(Generic[M]):
                 own.leave_behind()
             raise
         finally:
-            if is_last:  # nobody renews what nobody can give back any more
+            if is_last:  # no caller can release it any more, so nothing may renew it
                 own.end(is_confirmed=False)
 
     # Blocks
 
     def _enter(self, wait: Duration | None = None) -> None:
-        """Take the lock for a block."""
         takes = self._takes
         try:
             self._blocks += 1
@@ -182,7 +181,7 @@ class Taker(Generic[M]):
             raise
 
     def _leave(self, error: BaseException | None) -> None:
-        """Give the lock back at the end of a block, which ended with that error."""
+        """Release the lock at the end of a block, which ended with that error."""
         takes = self._takes - 1
         try:
             self._give_back_after(error)
@@ -193,7 +192,7 @@ class Taker(Generic[M]):
             self._blocks -= 1
 
     def _leave_above(self, takes: int, error: BaseException) -> None:
-        """Give back what an interrupt has kept from being given back: more than so many takes."""
+        """Release what an interrupt has kept from being released: more than so many acquisitions."""
         if self._takes > max(takes, 0):
             self._give_back_after(error)
 
@@ -203,11 +202,11 @@ class Taker(Generic[M]):
         except LockLost as loss:
             if error is None:
                 raise
-            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else it is said already
+            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else the caller hears of it
                 logger.warning("%s (while leaving on %r)", loss, error)
 
     def __del__(self) -> None:
-        """Give it back for a block whose end never began: an interrupt came first, or its event loop has gone."""
+        """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
         own = self._own if self._blocks > 0 and self._takes else None
         if own is not None and not own.possession.is_over:
             own.depth -= self._takes
@@ -225,17 +224,16 @@ class Taker(Generic[M]):
 
     @property
     def _is_last_take(self) -> bool:
-        """Whether the next release removes our entry, because the lock was taken only once."""
+        """Whether the next release removes our entry, because the lock was acquired only once."""
         return self._must_have_taken().depth == 1
 
     @property
     def _is_item_deleted(self) -> bool:
-        """Whether the item was deleted under the lock."""
         own = self._must_have_taken()
         return own.possession.is_over or own.is_item_deleted
 
     def _forget_item(self) -> None:
-        """Let `item` be read anew the next time somebody asks for it."""
+        """Let `item` be read anew the next time."""
         own = self._must_have_taken()
         own.copies.forget()
         own.image = self._given = None

@@ -19,8 +19,6 @@ class LockTarget(Generic[M]):
     """What a lock protects: the item of a model, and the row that carries the lock.
 
     Args:
-        model: the model of the item.
-        row: the row with the lock document.
         carrier: the model of that row, and its key as given by the caller.
         read: reads the item as it is now.
     """

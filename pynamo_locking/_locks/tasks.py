@@ -1,4 +1,4 @@
-"""Taking a lock in a task of asyncio, and what is left when the task is cancelled."""
+"""Acquiring a lock in a task of asyncio, and cleaning up if the task is cancelled."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pynamo_locking")
 
-
 #: The class of what `aclose` of an async generator returns; Python has no public name for it.
 _CLOSING: Final = "async_generator_athrow"
 
-
-#: Attempts that are not over. Kept here, or the collector would close them in the middle of a step, or of anything.
+#: Attempts that have not ended. Kept here, or the garbage collector would close them at any moment.
 _underway: set[Taking] = set()
 
 
 class Taking:
-    """An attempt to take a lock, made step by step in threads. One of them is at it at a time.
+    """An attempt to acquire a lock, made step by step in threads, one at a time.
 
     Args:
         steps: the attempt.
@@ -42,18 +40,12 @@ class Taking:
         self._hold = hold
         self._stepping = runtime.current.exclusive()
         self._forks = runtime.forks
-        self._own: HeldEntry | None = None
+        self.own: HeldEntry | None = None
         self.is_over = False
         _underway.add(self)
 
-    @property
-    def own(self) -> HeldEntry:
-        """Our entry, once `advance` has returned None."""
-        assert self._own is not None  # noqa: S101 - see above
-        return self._own
-
     def advance(self, told: Image | None) -> Pause | None:
-        """Go on to the next pause; None: the lock is ours."""
+        """Go on to the next pause; None: we hold the lock."""
         with self._stepping:
             if self.is_over:
                 return None
@@ -61,7 +53,7 @@ class Taking:
                 return self._steps.send(told)
             except StopIteration as done:
                 _underway.discard(self)
-                self._own = self._hold(done.value)
+                self.own = self._hold(done.value)
                 return None
             except BaseException:
                 _underway.discard(self)
@@ -69,27 +61,27 @@ class Taking:
                 raise
 
     def abandon(self) -> None:
-        """Leave nothing behind: after the step that is being made, if there is one."""
+        """Leave nothing behind, after the step that is under way."""
         with self._stepping:
             self.is_over = True
             self._steps.close()
             _underway.discard(self)
-            own, self._own = self._own, None
+            own, self.own = self.own, None
             if own is None:
                 return
             try:
                 own.release_and_count()
-            except Exception as error:  # noqa: BLE001 - that the task was cancelled says more
+            except Exception as error:  # noqa: BLE001 - the cancellation is the error to raise
                 logger.warning("%s (after its task was cancelled)", error)
 
     def leave_behind(self) -> None:
-        """Do the same in a thread, because nobody can wait for it; in a forked child it is not ours to do."""
+        """Abandon it in a thread, because no task can wait for it; in a forked child it is the parent's."""
         if self._forks == runtime.forks:
-            leave_behind(self.abandon, self._own)
+            leave_behind(self.abandon, self.own)
 
 
 def leave_behind(work: Callable[[], object], own: HeldEntry | None) -> None:
-    """Give a lock back in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
+    """Release a lock in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
     try:
         start(work)
     except RuntimeError:
@@ -98,10 +90,10 @@ def leave_behind(work: Callable[[], object], own: HeldEntry | None) -> None:
 
 
 def can_wait(own: HeldEntry) -> bool:
-    """Tell whether the task that is being closed can wait while it gives a lock back.
+    """Tell whether the task that is being closed can wait while it releases a lock.
 
-    An async generator can, when it is closed by the task that took the lock, or by a task that the loop begins for
-    nothing else. What the collector closes cannot: its loop has gone, and if a task runs, it is somebody else's.
+    An async generator can, if it is closed by the task that acquired the lock, or by a task that the loop starts only
+    for that. If the garbage collector closes it, it cannot: its loop is closed, and a task that runs is another one.
     """
     party = runtime.current.party()
     task = party[-1]() if isinstance(party[-1], weakref.ref) else None
@@ -109,12 +101,7 @@ def can_wait(own: HeldEntry) -> bool:
 
 
 async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
-    """Take a lock, or leave nothing behind, also if the task is cancelled or its loop has gone.
-
-    Args:
-        steps: of an `Acquisition`.
-        hold: as for `Taking`.
-    """
+    """Acquire a lock, or leave nothing behind, also if the task is cancelled or its loop is closed."""
     taking, told = Taking(steps, hold), None
     try:
         while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
@@ -124,10 +111,11 @@ async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) 
             if isinstance(error, GeneratorExit):
                 taking.leave_behind()
             elif not taking.is_over:
-                with contextlib.suppress(Cancelled):  # by one that comes on top of it
+                with contextlib.suppress(Cancelled):  # cancelled once more
                     await to_the_end(taking.abandon)
-        except BaseException:  # an interrupt on top of it, perhaps before a thread has begun
+        except BaseException:  # another interrupt, perhaps before a thread has begun
             taking.leave_behind()
             raise
         raise
+    assert taking.own is not None  # noqa: S101 - `advance` has returned None
     return taking.own

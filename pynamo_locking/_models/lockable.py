@@ -113,8 +113,8 @@ class LockableMixin(AwaitableMixin):
         terms: dict[str, Any],
     ) -> Lock[Self]:
         check_on_lost(on_lost)
-        wish = make_options(cls, **terms, claim=claim)
-        return Lock(target(wish.settings), wish, on_lost)
+        options = make_options(cls, **terms, claim=claim)
+        return Lock(target(options.settings), options, on_lost)
 
     @classmethod
     def locked_range(  # noqa: PLR0913 - as for `locked`
@@ -265,7 +265,7 @@ class LockableMixin(AwaitableMixin):
         Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
         """
         lock = cls.locked(hash_key, range_key, **options)
-        if not lock._wish.claim.may_write:
+        if not lock._options.claim.may_write:
             raise ConfigurationError("edit() writes, so it takes the lock alone: leave out shared and permits.")
         return Edit(lock)
 

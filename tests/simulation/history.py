@@ -114,7 +114,7 @@ class Grant:
     @property
     def claimed(self) -> claims.Claimed:
         """What of the lock it believes to hold; once it has asked for it to be shared, no more than that."""
-        asked = claims.wished(self.lock._wish.claim)
+        asked = claims.wished(self.lock._options.claim)
         return asked._replace(is_shared=asked.is_shared or self.is_downgraded)
 
     @property
@@ -131,7 +131,7 @@ class Grant:
     @property
     def trusts_clocks(self) -> bool:
         """Whether waiters for that lock may believe a wall clock."""
-        return self.lock._wish.settings.max_clock_skew is not None
+        return self.lock._options.settings.max_clock_skew is not None
 
 
 @dataclass

@@ -62,7 +62,7 @@ def locked_atomic(
                 with scope(inside), _atomic(using):
                     yield held
                     for lock in (*held, *inside):
-                        # Not `_wish.lease`: a block further out may have taken it, for another lease.
+                        # Not `_options.lease`: a block further out may have taken it, for another lease.
                         lock.ensure(lock._must_have_taken().entry.lease / 2)
                 is_committed = True
             finally:

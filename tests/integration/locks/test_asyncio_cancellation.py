@@ -355,7 +355,7 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
 
     async def main() -> None:
         async with Plain.alocked("a", settings=DEAF):
-            waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=DEAF)._wish)
+            waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=DEAF)._options)
             taking = locks_tasks.Taking(waiting.steps(), lambda own: own)
             assert taking.advance(None) is not None
             monkeypatch.setattr(runtime, "forks", runtime.forks + 1)

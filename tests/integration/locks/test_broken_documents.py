@@ -156,8 +156,8 @@ def test_how_many_entries_there_are(memory: Engine) -> None:
     memory.bind(Locks)
     settings = LockSettings(max_waiters=MOST_WAITERS)
     for permits, most in ((1, MOST_WAITERS + 1), (MOST_WAITERS, MOST_WAITERS + 1)):
-        wish = make_options(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
-        assert wish.capacity == most
+        options = make_options(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
+        assert options.capacity == most
 
 
 def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:

@@ -156,7 +156,7 @@ def id_used_twice() -> Patches:
     """A party has the same id each time it enters, so that a late release of the last time removes it."""
 
     def name_entry(self: Any) -> NewEntry:
-        return NewEntry("of-" + self._wish.owner, self._wish.owner, self._wish.lease)
+        return NewEntry("of-" + self._options.owner, self._options.owner, self._options.lease)
 
     return [(Acquisition, "_name_entry", name_entry)]
 
@@ -166,6 +166,6 @@ def id_of_the_process() -> Patches:
     """All attempts of a process enter under one id, so that one party takes the entry of another for its own."""
 
     def name_entry(self: Any) -> NewEntry:
-        return NewEntry("of-" + self._wish.owner.partition(".")[0], self._wish.owner, self._wish.lease)
+        return NewEntry("of-" + self._options.owner.partition(".")[0], self._options.owner, self._options.lease)
 
     return [(Acquisition, "_name_entry", name_entry)]

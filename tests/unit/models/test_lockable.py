@@ -176,7 +176,7 @@ def test_the_attribute_makes_locks():
     lock = Account.lock("a-1", wait=3, owner="me")
 
     assert lock.name == Account.locked("a-1").name == "accounts/a-1"
-    assert (lock.owner, lock._wish.wait) == ("me", 3.0)
+    assert (lock.owner, lock._options.wait) == ("me", 3.0)
 
 
 def test_the_method_makes_locks_where_the_attribute_has_another_name():
@@ -356,25 +356,32 @@ def test_good_keys_are_accepted(model, key, name):
 
 def test_settings_come_from_meta():
     """Without arguments the model's settings count, without those the defaults."""
-    wish = Patient.locked("k")._wish
+    options = Patient.locked("k")._options
 
-    assert (wish.wait, wish.lease, wish.heartbeat, wish.settings) == (1, 30, False, Patient.Meta.lock_settings)
-    assert Account.locked("a-1")._wish.settings == Account.lock_settings() == LockSettings()
-    assert Account.locked("a-1")._wish.wait == 60
+    assert (options.wait, options.lease, options.heartbeat, options.settings) == (
+        1,
+        30,
+        False,
+        Patient.Meta.lock_settings,
+    )
+    assert Account.locked("a-1")._options.settings == Account.lock_settings() == LockSettings()
+    assert Account.locked("a-1")._options.wait == 60
 
 
 def test_arguments_override_settings():
     """Each of them, whatever its type; `settings` replaces those of Meta as a whole."""
-    wish = Patient.locked("k", wait=timedelta(seconds=5), lease=timedelta(minutes=1), heartbeat=True, owner="me")._wish
+    options = Patient.locked(
+        "k", wait=timedelta(seconds=5), lease=timedelta(minutes=1), heartbeat=True, owner="me"
+    )._options
 
-    assert (wish.wait, wish.lease, wish.heartbeat, wish.owner) == (5.0, 60.0, True, "me")
-    assert wish.settings is Patient.Meta.lock_settings
+    assert (options.wait, options.lease, options.heartbeat, options.owner) == (5.0, 60.0, True, "me")
+    assert options.settings is Patient.Meta.lock_settings
 
     other = LockSettings(wait=7, lease=8)
 
-    assert Patient.locked("k", settings=other)._wish.wait == 7
-    assert Patient.locked("k", settings=other, wait=0)._wish.wait == 0
-    assert Patient.locked("k", settings=other)._wish.settings is other
+    assert Patient.locked("k", settings=other)._options.wait == 7
+    assert Patient.locked("k", settings=other, wait=0)._options.wait == 0
+    assert Patient.locked("k", settings=other)._options.settings is other
 
 
 @pytest.mark.parametrize("settings", [5, "x", {}, {"wait": 5}, False, LockSettings])
