@@ -52,11 +52,11 @@ nitpick_ignore_regex = [
     # Private names, and type variables.
     (
         r"py:.*",
-        r"pynamo_locking\.(_|contexts|guarded).*|(Async)?Edit|LockOptions|RangeOptions|asyncio\.CancelledError|(pynamo_locking\.locks\.)?M|Duration",
+        r"pynamo_locking\._.*|(Async)?Edit|LockKeywords|RangeKeywords|timedelta|asyncio\.CancelledError|M|Duration",
     ),
     (
         r"py:.*",
-        r"(pynamo_locking\.(transactions|running|contrib\.flask|contrib\.django\.http)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path",
+        r"(pynamo_locking\.contrib\.(flask|django\.http)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path",
     ),
 ]
 

@@ -125,7 +125,12 @@ class LockState:
         return self.next_ticket > 0
 
     def find(self, entry_id: str, ticket: int | None = None) -> QueueEntry | None:
-        """Return one entry by its id, and by its ticket as well if one is given; None if it is not there."""
+        """Return one entry, None if it is not there.
+
+        Args:
+            entry_id: its id.
+            ticket: its ticket, if it must have that one as well.
+        """
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         return None if found is None or (ticket is not None and found.ticket != ticket) else found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._edge import NO_TABLE, administration, describe, keys_in, keys_of, ttl_of
+from pynamo_locking._edge import NO_TABLE, administration, describe, key_text, keys_in, keys_of, ttl_of
 from pynamo_locking.cli.problems import EXPECTED, explain, said
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     """Look for items of other programs in a table of locks or transactions, and for what was written into them."""
     if role_of(model) == "items":
         return
-    connection, name = model._get_connection(), model._hash_key_attribute().attr_name
+    connection, name = model._get_connection(), key_text.key_attributes(model)[0].attr_name
     try:
         kwargs = {"TableName": connection.table_name, "Limit": MOST_ROWS, "ConsistentRead": True}
         answer = connection.connection.dispatch("Scan", kwargs)
