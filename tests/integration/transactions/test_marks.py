@@ -393,6 +393,33 @@ def test_versions_go_up_whoever_finishes(
         assert item["version"]["N"] == ("3" if left.is_committed else "2")
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_the_holder_does_not_write_past_a_mark(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    """Any process may still finish what is left of its long commit, so its plain writes are refused until then."""
+    purses(8)
+    tx = Transaction(Transactions, workers=1)
+    for i in range(8):
+        item = Purse.locked(f"p{i}", lease=600, heartbeat=False).acquire().item
+        item.balance = 200
+        tx.save(item)
+    with dying_after(monkeypatch, 1 + 1 + 5 + is_committed):  # header, participants, five marks, the decision
+        assert not survive(tx.commit)
+    marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
+    assert len(marked) == 5
+    clock.sleep(60)  # its lease ends; those of the locks do not
+    for key in marked:
+        item = Purse.get(key, consistent_read=True)
+        item.balance = 7
+        with pytest.raises(Conflict):
+            item.save()
+    sweep(Transactions)
+    assert marked_rows(Purse) == []
+    found = {(row["balance"]["N"], row["version"]["N"]) for row in rows_of(Purse) if row["purse_id"]["S"] in marked}
+    assert found == {("200", "2") if is_committed else ("100", "1")}
+
+
 def test_a_new_item_can_be_saved_on_a_placeholder(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain save of a new item: created if the transaction was aborted, StaleVersion if it was committed."""
     for k in steps():
