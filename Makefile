@@ -27,10 +27,14 @@ SLOW := moto or dynamodb-local
 CHECKED := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_failures.py \
 	tests/integration/items/test_expiry.py \
 	tests/integration/intervals/test_doubts.py tests/integration/intervals/test_intervals.py \
-	$(foreach name,entering leaving locks losses modes nested parties several,tests/integration/locks/test_$(name).py) \
-	$(foreach name,edit transact_write versions,tests/integration/models/test_$(name).py) \
-	$(foreach name,conflicts copies course late_requests marks queries recovery snapshots,tests/integration/transactions/test_$(name).py) \
-	$(foreach name,copies guarded_writes in_doubt lost_responses outside,tests/integration/writes/test_$(name).py) \
+	$(patsubst %,tests/integration/%.py, \
+	    locks/test_entering locks/test_leaving locks/test_locks locks/test_losses locks/test_modes locks/test_nested locks/test_parties locks/test_several) \
+	$(patsubst %,tests/integration/%.py, \
+	    models/test_edit models/test_transact_write models/test_versions) \
+	$(patsubst %,tests/integration/%.py, \
+	    transactions/test_conflicts transactions/test_copies transactions/test_course transactions/test_late_requests transactions/test_marks transactions/test_queries transactions/test_recovery transactions/test_snapshots) \
+	$(patsubst %,tests/integration/%.py, \
+	    writes/test_copies writes/test_guarded_writes writes/test_in_doubt writes/test_lost_responses writes/test_outside) \
 	tests/simulation/test_planted.py tests/simulation/test_regressions.py tests/simulation/test_simulation.py::test_seeds
 # Of these, what takes seconds, and all planted bugs but a dozen: `make test` has them.
 UNCHECKED := (planted_bug_is_found and not guard and not readers and not heartbeat) or random_updates or random_conditions or a_writer_gets_through or renewing_by_heartbeat \
