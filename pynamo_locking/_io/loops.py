@@ -161,11 +161,13 @@ async def to_the_end(work: Callable[[], T]) -> T:
         logger.warning("no thread for a request, so the event loop waits for it: %s", error)
         return work()
     cancelled: asyncio.CancelledError | None = None
-    while not future.done():
+    while True:  # also if it is done already: other tasks get their turn
         try:
             await _until_done(future)
         except asyncio.CancelledError as error:
             cancelled = error
+        if future.done():
+            break
     if cancelled is not None:
         raise cancelled from future.exception()
     return future.result()

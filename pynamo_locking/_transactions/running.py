@@ -116,11 +116,12 @@ def transaction(  # noqa: PLR0913 - options
 
 @contextlib.contextmanager
 def _as_current(begun: Transaction) -> Iterator[None]:
-    reset = _current.set(begun)
+    outer = _current.get()
     try:
+        _current.set(begun)  # in here: an interrupt right after it would leave the transaction open
         yield
     finally:
-        _current.reset(reset)
+        _current.set(outer)
 
 
 def current_transaction() -> Transaction | None:

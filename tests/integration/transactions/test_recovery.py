@@ -384,7 +384,7 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
         assert outcome(Transactions, tx.id) == state
     with hit(monkeypatch, lambda *_: True, is_delivered=False):
         for call in (lambda: outcome(Transactions, tx.id), lambda: recover(Transactions, tx.id)):
-            with pytest.raises(LockingError, match="no answer"):
+            with pytest.raises(LockingError, match="no response"):
                 call()
         with pytest.raises(LockingError, match="sweep"):
             sweep(Transactions)
