@@ -121,7 +121,8 @@ def _as_current(begun: Transaction) -> Iterator[None]:
         _current.set(begun)  # in here: an interrupt right after it would leave the transaction open
         yield
     finally:
-        _current.set(outer)
+        if _current.get() is begun:  # not in the context of a collector
+            _current.set(outer)
 
 
 def current_transaction() -> Transaction | None:
