@@ -13,7 +13,7 @@ from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_entry
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use
+from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use, response_metadata
 from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
 from pynamo_locking.testing._dynamodb.arguments import check_arguments
 from pynamo_locking.testing._dynamodb.tables import Store
@@ -21,7 +21,6 @@ from pynamo_locking.testing.clock_view import view_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     import pynamodb.connection
 
@@ -97,7 +96,7 @@ class MemoryDynamoDB:
         if _in_use:
             raise ConfigurationError(
                 "a MemoryDynamoDB is in use already: PynamoDB's connections can go to one only. Leave its `with` "
-                "block first, or use that one."
+                "block first, or use the one that is open."
             )
         self._patch.enter_context(connections_use(self.client_for))
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
@@ -106,9 +105,7 @@ class MemoryDynamoDB:
         _in_use.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         _in_use.clear()
         self._patch.close()
 
@@ -132,12 +129,7 @@ class MemoryDynamoDB:
                 response = self._serve(operation, kwargs)
         except Refusal as refusal:
             raise client_error(operation, refusal.code, refusal.message, refusal.details) from None
-        response["ResponseMetadata"] = {
-            "RequestId": "memory",
-            "HTTPStatusCode": 200,
-            "HTTPHeaders": {},
-            "RetryAttempts": 0,
-        }
+        response["ResponseMetadata"] = response_metadata(200)
         return response
 
     def _serve(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +148,7 @@ class MemoryDynamoDB:
         """Return a low-level client, as ``boto3.client("dynamodb")`` makes one."""
         return self._client
 
-    def client_for(self, connection: pynamodb.connection.Connection) -> MemoryClient:  # noqa: ARG002 - for those who override it
+    def client_for(self, connection: pynamodb.connection.Connection) -> MemoryClient:  # noqa: ARG002 - for subclasses
         """Return the client that a PynamoDB connection uses inside the ``with`` block.
 
         Override it to tell connections apart, by their retries for example.
@@ -197,7 +189,7 @@ class MemoryClient:
         """Do nothing: there are no sockets."""
 
 
-# A request of another thread would leave its database locked for ever in a child that is forked in its middle.
+# If a process forks in the middle of another thread's request, the child's database would stay locked for ever.
 
 
 def _end_requests() -> None:

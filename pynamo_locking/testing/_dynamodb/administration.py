@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._expressions.refusals import Refusal, invalid, invalid_value
-from pynamo_locking.testing._dynamodb.refusals import IN_USE
+from pynamo_locking.testing._dynamodb.refusals import IN_USE, unfit
 from pynamo_locking.testing._dynamodb.tables import Table
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ def create_table(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[
     """Serve a CreateTable. The table is there at once."""
     name = request["TableName"]
     if not _NAME.fullmatch(name):
-        raise invalid(
-            f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy constraint: "
-            "Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
-        )
+        constraint = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
+        raise unfit("tableName", constraint, name)
     if name in store.tables:
         raise Refusal(IN_USE, f"Table already exists: {name}")
     _check_keys(request)

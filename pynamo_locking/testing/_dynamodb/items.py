@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._expressions.refusals import invalid, invalid_value
 from pynamo_locking._expressions.request import BoundUpdate, Expressions
 from pynamo_locking._expressions.values import Item, canonical_item, copy_of
-from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units, write_units
+from pynamo_locking.testing._dynamodb.capacity import Bill, read_factor, write_units
 from pynamo_locking.testing._dynamodb.refusals import condition_failed
 
 if TYPE_CHECKING:
@@ -25,19 +25,12 @@ _PROJECTION: Final = "ProjectionExpression"
 
 @dataclass
 class Write:
-    """A write that was read from a request and not evaluated yet.
-
-    Attributes:
-        table: where.
-        key: of which item.
-        condition: what has to be true of the stored item.
-        returns_item: whether a refusal shows the stored item.
-    """
+    """A write that was read from a request and not evaluated yet."""
 
     table: Table
     key: Key
     condition: BoundCondition | None
-    returns_item: bool
+    returns_item: bool  # with a refusal
 
     def evaluate(self) -> Change:
         """Return what the write changes."""
@@ -87,13 +80,7 @@ class Delete(Write):
 
 @dataclass
 class Change:
-    """A write that was evaluated.
-
-    Attributes:
-        table: where.
-        old: the item before, if there was one.
-        new: the item afterwards, if there is one.
-    """
+    """A write that was evaluated: the item before and afterwards, if there is one."""
 
     table: Table
     old: Record | None
@@ -121,7 +108,6 @@ def read_update(store: Store, request: Mapping[str, Any]) -> Update:
     update, condition = expressions.update(), expressions.condition()
     expressions.check_all_used()
     table = store.table(request["TableName"])
-    _check_key_shape(table, request["Key"])
     key, key_item = table.read_key(request["Key"])
     for path in () if update is None else update.paths:
         if path[0] in table.schema.names:
@@ -148,11 +134,6 @@ def _read_condition(store: Store, request: Mapping[str, Any]) -> tuple[Table, Bo
     return store.table(request["TableName"]), condition
 
 
-def _check_key_shape(table: Table, key: Mapping[str, Any]) -> None:
-    if len(key) != len(table.schema.names):
-        raise invalid("The provided key element does not match the schema")
-
-
 def _returns_item(request: Mapping[str, Any]) -> bool:
     return bool(request.get("ReturnValuesOnConditionCheckFailure", "NONE") == "ALL_OLD")
 
@@ -173,12 +154,18 @@ def get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     table = store.table(request["TableName"])
     record = table.primary.get(table.key_of_request(request["Key"]))
     bill = Bill(request)
-    factor = CONSISTENT if request.get("ConsistentRead") else EVENTUAL
-    bill.add(table.name, read_units(record.size if record else 0, factor))
-    if record is None:
-        return bill.of_one()
-    item = record.item if projection is None else projection.of(record.item)
-    return {"Item": copy_of(item), **bill.of_one()}
+    bill.add_read(table.name, size_of(record), read_factor(request))
+    return bill.of_one() if record is None else {"Item": shown(record, projection), **bill.of_one()}
+
+
+def size_of(record: Record | None) -> int:
+    """Return the size of an item in bytes; 0 if there is none."""
+    return 0 if record is None else record.size
+
+
+def shown(record: Record, projection: BoundProjection | None) -> Item:
+    """Return what a response has of an item."""
+    return copy_of(record.item if projection is None else projection.of(record.item))
 
 
 def put_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
