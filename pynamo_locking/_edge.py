@@ -5,9 +5,7 @@ from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.naming import plain
 from pynamo_locking._items import key_text
 from pynamo_locking._locks import inspection
-from pynamo_locking._locks.inspection import text_of_ms
 from pynamo_locking._models import administration, entity_tags
-from pynamo_locking._models.administration import describe, keys_in, keys_of, ttl_of
 from pynamo_locking._transactions import recovery
 
 __all__ = [
@@ -16,14 +14,9 @@ __all__ = [
     "TABLE_EXISTS",
     "administration",
     "believed",
-    "describe",
     "entity_tags",
     "inspection",
     "key_text",
-    "keys_in",
-    "keys_of",
     "plain",
     "recovery",
-    "text_of_ms",
-    "ttl_of",
 ]

@@ -1,8 +1,8 @@
 """Traces and metrics of OpenTelemetry. Needs the extra ``otel``.
 
-Spans: `acquire` (from the call until we have the lock, or have given up), `hold` (from then until it is given back or
-lost, with a link to `acquire`) and `transaction`. Each is a child of the span that is current where it happens;
-what the heartbeat does is told by events of the `hold` span. A span is made when its end is known, except for `hold`.
+Spans: `acquire` (from the call until the lock is acquired, or the wait has timed out), `hold` (from then until the lock
+is released or lost, with a link to `acquire`) and `transaction`. Each is a child of the span that is current where it
+happens. Renewals are events of the `hold` span. A span is made when its end is known, except for `hold`.
 
 Source: the semantic conventions for database clients, https://opentelemetry.io/docs/specs/semconv/db/
 """
@@ -66,14 +66,14 @@ def install(
 ) -> Installation:
     """Make spans and metrics from now on. Call it once in each process, after the providers are set.
 
-    Spans have the name of the lock, which contains the key of what is locked; metrics only that of the table.
+    Spans have the name of the lock, which contains the key of the locked item; metrics only that of the table.
 
     Args:
-        tracer_provider: where spans go; the global one unless given.
-        meter_provider: where metrics go; the global one unless given.
+        tracer_provider: gets the spans; the global one unless given.
+        meter_provider: gets the metrics; the global one unless given.
 
     Returns:
-        What ends it, by its `cancel`.
+        The installation, whose `cancel` ends it.
     """
     tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
     telemetry = _Telemetry(tracer, meter_provider or metrics.get_meter_provider())
@@ -100,10 +100,12 @@ class _Instruments:
         self.transaction = _duration(meter, "transaction.duration", "How long a transaction lasted.")
         self.renewals = counter("lock.renewals", "{renewal}", "Renewals of leases of locks that are held.")
         self.lost = counter("lock.lost", "{lock}", "Locks that were lost while they were held.")
-        self.evictions = counter("lock.evictions", "{entry}", "Entries of others that were removed from a queue.")
+        self.evictions = counter("lock.evictions", "{entry}", "Entries of other owners, removed from a queue here.")
         self.conflicts = counter("conflicts", "{conflict}", "Writes that were refused, and changed nothing.")
         self.in_doubt = counter("writes.in_doubt", "{write}", "Writes that may or may not have been applied.")
-        self.recovered = counter("transactions.recovered", "{transaction}", "Transactions of others, completed here.")
+        self.recovered = counter(
+            "transactions.recovered", "{transaction}", "Transactions of other processes, completed here."
+        )
         self.units = counter("lock.consumed_units", "{unit}", "Read and write units that requests of locks consumed.")
 
 
@@ -129,7 +131,7 @@ class _Telemetry:
         _all.add(self)
 
     def hear(self, event: Event) -> None:
-        """Note an event. Called in the thread, and so in the context of the span, that it is about."""
+        """Note an event. Called in its own thread, and so in the context of its span."""
         if isinstance(event, (events.Acquired, events.TimedOut)):
             self._attempted(event)
         elif isinstance(event, (events.Released, events.Lost)):
@@ -159,7 +161,7 @@ class _Telemetry:
                 hold.span.end()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: what the parent holds is not ours, and its spans are ended there."""
+        """In a forked child: the parent keeps its locks, and ends their spans."""
         self._holds.clear()
 
     # Locks
@@ -175,7 +177,7 @@ class _Telemetry:
         start_ns = end_ns - int(event.waited_ms * _NS_PER_MS)
         attributes = {**about, **_facts_of(event), **_named(facts)}
         span = self._tracer.start_span(f"acquire {event.table}", start_time=start_ns, attributes=attributes)
-        if isinstance(event, events.TimedOut) and event.wait_ms > 0:  # else to find it taken is no error
+        if isinstance(event, events.TimedOut) and event.wait_ms > 0:  # else the caller did not want to wait
             span.set_status(trace.StatusCode.ERROR, "not our turn in time")
         span.end(end_ns)
         if isinstance(event, events.Acquired):
