@@ -68,6 +68,8 @@ class Conflict(LockingError):
             there is no such item, or DynamoDB did not return it.
     """
 
+    stored: _Stored | None
+
     def __init__(self, message: str, *, stored: _Stored | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.stored = stored
@@ -92,6 +94,9 @@ class StaleVersion(Conflict):
             the item was deleted and created again, or the copy lacks what a transaction wrote.
     """
 
+    expected: int | None
+    actual: int | None
+
     def __init__(
         self,
         message: str,
@@ -113,6 +118,9 @@ class ItemLocked(Conflict):
         holder: the owner label of the holder.
         ticket: the holder's ticket.
     """
+
+    holder: str | None
+    ticket: int | None
 
     def __init__(
         self,
@@ -139,6 +147,8 @@ class TransactionConflict(Conflict):
             that was not the reason. Empty for a single write.
     """
 
+    reasons: tuple[str | None, ...]
+
     def __init__(self, message: str, *, reasons: tuple[str | None, ...] = (), cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.reasons = reasons
@@ -152,6 +162,8 @@ class TransactionAborted(Conflict):
             lease) or ``"asked"`` (an operator called `recover`, or rolled it back).
     """
 
+    by: str
+
     def __init__(self, message: str, *, by: str = "", cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.by = by
@@ -164,6 +176,8 @@ class BatchError(LockingError):
         results: one `BatchResult` for each write, in the order in which they were added.
     """
 
+    results: tuple[BatchResult, ...]
+
     def __init__(self, message: str, *, results: tuple[BatchResult, ...] = (), cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.results = results
@@ -175,6 +189,8 @@ class LockTimeout(LockingError, TimeoutError):
     Attributes:
         queue: the queue as last seen, or None if DynamoDB sent no response at all.
     """
+
+    queue: LockState | None
 
     def __init__(self, message: str, *, queue: LockState | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
@@ -191,6 +207,9 @@ class LockLost(LockingError):
         ticket: the ticket that was lost.
     """
 
+    reason: str
+    ticket: int | None
+
     def __init__(
         self, message: str, *, reason: str = "", ticket: int | None = None, cause: Exception | None = None
     ) -> None:
@@ -206,6 +225,8 @@ class OutcomeUnknown(LockingError):
         write_id: names the write in the logs and in the stored entry.
     """
 
+    write_id: str | None
+
     def __init__(self, message: str, *, write_id: str | None = None, cause: Exception | None = None) -> None:
         super().__init__(message, cause=cause)
         self.write_id = write_id
@@ -218,6 +239,9 @@ class OverlapError(LockingError):
         found: the model's class and the stored item of each of the `rows`.
         asked: the model's class and the image of `requested`.
     """
+
+    found: tuple[_Stored, ...]
+    asked: _Stored | None
 
     def __init__(
         self,

@@ -84,8 +84,7 @@ def _draw(
     live, shown = Live(console=console, auto_refresh=False, screen=True), _Screen("", every)
     try:  # not `with`: a signal while it starts has to restore the terminal as well
         for found in looks:
-            is_new = not isinstance(found, Problem)
-            shown = _Screen(table(found), every) if is_new else shown.without_answer(found.message)
+            shown = shown.without_answer(found.message) if isinstance(found, Problem) else _Screen(table(found), every)
             live.start()
             live.update(shown, refresh=True)
     finally:

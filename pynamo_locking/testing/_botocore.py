@@ -35,11 +35,7 @@ def response_metadata(status: int) -> dict[str, Any]:
 class Meta:
     """As much of ``client.meta`` as PynamoDB and this package look at.
 
-    Attributes:
-        endpoint_url: says where requests go.
-        region_name: says that they leave no machine.
-        events: botocore's events. The in-memory database raises none by itself; a test that plays botocore's
-            retries can.
+    The in-memory database raises none of botocore's events by itself; a test that plays botocore's retries can.
     """
 
     def __init__(self) -> None:

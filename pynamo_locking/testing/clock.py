@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking.testing.clock_view import TimeSource
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -188,16 +189,14 @@ class _VirtualRuntime(runtime.Runtime):
     def _is_from_before(self) -> bool:
         return not self._timeline.runs_thread(_LIBRARY)
 
-    def _clocks(self) -> Any:
+    def _clocks(self) -> TimeSource:
         return self._before if self._is_from_before() else view_here() or self._clock
 
     def _virtual_monotonic(self) -> float:
-        seconds: float = self._clocks().monotonic()
-        return seconds
+        return self._clocks().monotonic()
 
     def time_us(self) -> int:
-        milliseconds: int = self._clocks().time_ms()
-        return milliseconds * 1000
+        return self._clocks().time_ms() * 1000
 
     def event(self) -> Any:
         return self._before.event() if self._is_from_before() else Event(self._timeline)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pynamodb.connection
 
-_SIMPLE: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
+_SERVED: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
     "GetItem": items.get_item,
     "PutItem": items.put_item,
     "UpdateItem": items.update_item,
@@ -34,20 +34,15 @@ _SIMPLE: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] 
     "BatchGetItem": batches.batch_get_item,
     "BatchWriteItem": batches.batch_write_item,
     "TransactGetItems": transactions.transact_get_items,
+    "TransactWriteItems": transactions.transact_write_items,
+    "CreateTable": administration.create_table,
     "DescribeTable": administration.describe_table,
     "DeleteTable": administration.delete_table,
     "ListTables": administration.list_tables,
     "UpdateTimeToLive": administration.update_time_to_live,
     "DescribeTimeToLive": administration.describe_time_to_live,
 }
-#: These need the time, too.
-_TIMED: Final[dict[str, Callable[[Store, Mapping[str, Any], int], dict[str, Any]]]] = {
-    "CreateTable": administration.create_table,
-    "TransactWriteItems": transactions.transact_write_items,
-}
-OPERATIONS: Final = frozenset(_SIMPLE) | frozenset(_TIMED)
-
-_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in OPERATIONS}
+_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in _SERVED}
 
 #: The database whose ``with`` block is open; there is one process-wide seam, so there is one.
 _in_use: list[MemoryDynamoDB] = []
@@ -87,7 +82,7 @@ class MemoryDynamoDB:
 
     def __init__(self) -> None:
         self.exceptions: Exceptions = Exceptions()
-        self._store = Store()
+        self._store = Store(self.time_ms)
         self._mutex = runtime.Runtime().mutex()  # a real one, also in a test with a virtual world
         self._client = MemoryClient(self)
         self._patch = ExitStack()
@@ -126,17 +121,11 @@ class MemoryDynamoDB:
         check_arguments(operation, kwargs)
         try:
             with self._mutex:
-                response = self._serve(operation, kwargs)
+                response = _SERVED[operation](self._store, kwargs)
         except Refusal as refusal:
             raise client_error(operation, refusal.code, refusal.message, refusal.details) from None
         response["ResponseMetadata"] = response_metadata(200)
         return response
-
-    def _serve(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        simple = _SIMPLE.get(operation)
-        if simple is not None:
-            return simple(self._store, kwargs)
-        return _TIMED[operation](self._store, kwargs, self.time_ms())
 
     def time_ms(self) -> int:
         """Return the database's own time in ms since the epoch: when tables were made, how old tokens are."""

@@ -30,7 +30,7 @@ _INDEXES: Final = ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
 _MOST_NAMES: Final = 100
 
 
-def create_table(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+def create_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     """Serve a CreateTable. The table is there at once."""
     name = request["TableName"]
     if not _NAME.fullmatch(name):
@@ -40,7 +40,7 @@ def create_table(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[
         raise Refusal(IN_USE, f"Table already exists: {name}")
     _check_keys(request)
     description = {key: deepcopy(request[key]) for key in _KEPT if request.get(key)}
-    description["CreationDateTime"] = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
+    description["CreationDateTime"] = datetime.fromtimestamp(store.time_ms() / 1000, timezone.utc)
     store.tables[name] = Table(description)
     return {"TableDescription": _described(store.tables[name])}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._expressions.refusals import invalid, invalid_value
@@ -12,7 +13,7 @@ from pynamo_locking.testing._dynamodb.capacity import Bill, read_factor, write_u
 from pynamo_locking.testing._dynamodb.refusals import condition_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamo_locking._expressions.request import BoundCondition, BoundProjection
     from pynamo_locking.testing._dynamodb.tables import Store, Table
@@ -168,35 +169,23 @@ def shown(record: Record, projection: BoundProjection | None) -> Item:
     return copy_of(record.item if projection is None else projection.of(record.item))
 
 
-def put_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a PutItem."""
-    _check_return_values(request, "NONE", "ALL_OLD")
-    return _write(read_put(store, request), request)
-
-
-def delete_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a DeleteItem."""
-    _check_return_values(request, "NONE", "ALL_OLD")
-    return _write(read_delete(store, request), request)
-
-
-def update_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve an UpdateItem."""
-    _check_return_values(request, "NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW")
-    return _write(read_update(store, request), request)
-
-
-def _check_return_values(request: Mapping[str, Any], *allowed: str) -> None:
-    if request.get("ReturnValues", "NONE") not in allowed:
+def _write(
+    read: Callable[[Store, Mapping[str, Any]], Write], allowed: set[str], store: Store, request: Mapping[str, Any]
+) -> dict[str, Any]:
+    wanted = request.get("ReturnValues", "NONE")
+    if wanted not in allowed:
         raise invalid("Return values set to invalid value")
-
-
-def _write(write: Write, request: Mapping[str, Any]) -> dict[str, Any]:
+    write = read(store, request)
     change = write.evaluate()
     bill = Bill(request)
     bill.add(write.table.name, change.apply())
-    attributes = _returned(write, change, request.get("ReturnValues", "NONE"))
+    attributes = _returned(write, change, wanted)
     return {"Attributes": copy_of(attributes), **bill.of_one()} if attributes else bill.of_one()
+
+
+put_item = partial(_write, read_put, {"NONE", "ALL_OLD"})
+delete_item = partial(_write, read_delete, {"NONE", "ALL_OLD"})
+update_item = partial(_write, read_update, {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"})
 
 
 def _returned(write: Write, change: Change, wanted: str) -> Item:

@@ -11,7 +11,7 @@ from pynamo_locking.testing._dynamodb.refusals import NOT_FOUND, no_such_table
 from pynamo_locking.testing._dynamodb.views import Key, Place, Record, Schema, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _EMPTY: Final = {"S": "string", "B": "binary"}
 
@@ -147,9 +147,10 @@ def _index(description: Mapping[str, Any], schema: Schema, *, is_local: bool) ->
 
 
 class Store:
-    """All tables by name, and the transactions of the last minutes."""
+    """All tables by name, and the transactions of the last minutes. `time_ms` is the database's own clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_ms: Callable[[], int]) -> None:
+        self.time_ms = time_ms
         self.tables: dict[str, Table] = {}
         #: By ClientRequestToken, the time in ms and the fingerprint of each transaction that succeeded.
         self.tokens: dict[str, tuple[int, Any]] = {}

@@ -36,9 +36,9 @@ _LONGEST_TOKEN: Final = 36
 _REMEMBERED_MS: Final = 10 * 60 * 1000
 
 
-def transact_write_items(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+def transact_write_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     """Serve a TransactWriteItems. Its token is remembered for some minutes from now."""
-    writes = read_writes(store, request["TransactItems"])
+    writes, now_ms = read_writes(store, request["TransactItems"]), store.time_ms()
     if is_repeated(store, request, now_ms):
         return bill_of_repetition(writes, request)
     changes = _evaluate(writes)

@@ -68,7 +68,7 @@ def test_help_without_docstrings():
     """``python -OO`` drops them; the help is read from the source then."""
     command = [sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help"]
     helped = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "Take an entry out of a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
+    assert "Remove an entry from a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
 
 
 @pytest.mark.parametrize("command", [[], ["locks"], ["tables"], ["tx"]])
