@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-#: Between two looks whether a group is gone.
+#: The pause between two checks whether a group has ended.
 _LOOK_S: Final = 0.02
-#: What is killed is gone in microseconds, unless it hangs in the kernel.
+#: A killed process ends in microseconds, unless it hangs in the kernel.
 _GONE_S: Final = 5.0
 
-#: What is passed on to the program. Those that a system does not have are left out.
+#: The signals that are passed on to the program, as far as the system has them.
 FORWARDED: Final = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -163,7 +163,7 @@ def _does_something(group: int) -> bool:
     if not Path("/proc/self/stat").exists():
         return True  # not Linux: there is no way to tell
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # gone meanwhile
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
             state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
                 return True

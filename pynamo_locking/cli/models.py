@@ -1,4 +1,4 @@
-"""Models: those that are named as ``module:Class``, and those made up for a table that only has a name."""
+"""Models: those that are named as ``module:Class``, and those that are made here for the name of a table."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def modules_from_here() -> Iterator[None]:
 
 @contextmanager
 def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
-    """Let a model, and the tables that its Meta names, be where the settings say, as far as they say it."""
+    """Use the Region and the endpoint of the settings, if given, for a model and the tables that its Meta names."""
     changed = {
         name: value for name, value in (("region", settings.region), ("host", settings.endpoint)) if value is not None
     }

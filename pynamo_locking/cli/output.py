@@ -89,7 +89,7 @@ def _as_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]]
 
 
 class _Fitting:
-    """A table, or the same as lines where the window is too narrow for it."""
+    """A table; as lines if the window is too narrow for it."""
 
     def __init__(self, made: Table, lines: Text, least: int) -> None:
         self._made = made

@@ -32,7 +32,7 @@ NAME: Final = "PYNAMO_LOCKING_NAME"
 #: How long a program has to stop by itself, unless given; and at most this part of the lease.
 _GRACE_S: Final = 5.0
 _MOST_OF_LEASE: Final = 0.5
-#: Between two looks how much of the lease is left.
+#: The pause between two checks of the rest of the lease.
 _LOOK_S: Final = 1.0
 
 #: How a lock was lost, for people who do not write Python.

@@ -66,7 +66,9 @@ _KINDS: Final[dict[type[LockingError], _Kind]] = {
         409, "stale-version", "It was changed since it was read. Read it again.", ("expected", "actual")
     ),
     ItemLocked: _Kind(423, "item-locked", "Another owner holds its lock. Try again later.", ("ticket",)),
-    TransactionAborted: _Kind(409, "transaction-aborted", "Another transaction needed the same. Try again.", ("by",)),
+    TransactionAborted: _Kind(
+        409, "transaction-aborted", "Another transaction needed the same item. Try again.", ("by",)
+    ),
     TransactionConflict: _Kind(409, "transaction-conflict", "Other transactions kept it busy. Try again later."),
     Conflict: _Kind(409, "conflict", "It is not in a state in which this can be done."),
     OverlapError: _Kind(409, "overlap", "The interval is taken, at least in part."),

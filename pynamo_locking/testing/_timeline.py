@@ -112,12 +112,15 @@ class Timeline:
 
     # For those that wake them
 
-    def tell(self, place: object, limit: int | None = None) -> None:
-        """Wake the threads that wait at a place, in the order of their arrival."""
+    def tell(self, place: object, limit: int | None = None) -> Sleeper | None:
+        """Wake the threads that wait at a place, in the order of their arrival; return the last one woken."""
+        woken = None
         with self._guard:
             for sleeper in [s for s in self._sleepers if s.place is place][:limit]:
                 sleeper.was_told = True
                 self._wake(sleeper)
+                woken = sleeper
+        return woken
 
     def jump(self, seconds: float) -> None:
         """Move time, and wake every thread whose moment has come by then, all at the new moment."""
@@ -250,36 +253,40 @@ class Mutex:
     """As `threading.RLock`, on a timeline. Its owner may sleep there, and threads that wait do not hold up time."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self._changed = Condition(timeline)
+        self._timeline = timeline
+        self._inside = threading.RLock()
         self._owner: threading.Thread | None = None
         self._depth = 0
 
     def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - as threading has it
         """Acquire the mutex; return whether it was acquired."""
         thread = threading.current_thread()
-        with self._changed:
-            while self._owner not in (None, thread):
-                if not blocking:
-                    return False
-                self._wait()
-            self._owner = thread
-            self._depth += 1
-        return True
-
-    def _wait(self) -> None:
+        with self._inside:
+            if self._owner in (None, thread):
+                self._owner = thread
+                self._depth += 1
+                return True
+            if not blocking:
+                return False
+            sleeper = self._timeline.fall_asleep(self, None)
         try:
-            self._changed.wait()
-        except BaseException:  # an interrupt, most likely: perhaps after this thread was told, so tell the next one
-            self._changed.notify()
+            self._timeline.sleep_on(sleeper)
+        except BaseException:
+            with self._inside:
+                if self._owner is thread:
+                    self.release()
             raise
+        return True  # `release` has made this thread the owner
 
     def release(self) -> None:
-        """Release the mutex, and wake the thread that has waited longest."""
-        with self._changed:
+        """Release the mutex; the thread that has waited longest is its next owner."""
+        with self._inside:
             self._depth -= 1
-            if not self._depth:
-                self._owner = None
-                self._changed.notify()
+            if self._depth:
+                return
+            heir = self._timeline.tell(self, 1)
+            self._owner = None if heir is None else heir.thread
+            self._depth = 0 if heir is None else 1
 
     def __enter__(self) -> None:
         self.acquire()

@@ -49,7 +49,7 @@ _in_use: list[MemoryDynamoDB] = []
 
 
 class MemoryDynamoDB:
-    """A DynamoDB in memory that takes the place of the real one.
+    """An in-memory DynamoDB that replaces the real one.
 
     Inside its ``with`` block every PynamoDB connection of this process goes to it, also those made before::
 
@@ -64,12 +64,12 @@ class MemoryDynamoDB:
     for these raises a `ConfigurationError`.
 
     What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and
-    an index are always up to date. No request conflicts with another, and none is throttled. Tables are made
+    an index are always up to date. No request conflicts with another, and none is throttled. Tables are created
     and deleted at once. Items with a TTL stay, as DynamoDB too keeps them for days.
 
-    Locks that the running code still has when the block begins or ends do not reach beyond it.
+    A lock that is held when the block begins has no effect inside, and a lock from inside has none after its end.
 
-    Thread-safe: a request is atomic. Nothing that a caller hands in or gets back is shared with the database.
+    Thread-safe: a request is atomic. The database shares no object with its callers.
     A process forked from this one has a copy of its own.
 
     To put faults around the requests, override `handle`.
@@ -128,7 +128,7 @@ class MemoryDynamoDB:
         return response
 
     def time_ms(self) -> int:
-        """Return the database's own time in ms since the epoch: when tables were made, how old tokens are."""
+        """Return the database's own time in ms since the epoch: the age of tables and of tokens."""
         view = view_here()
         skew_ms = 0 if view is None else view.skew_ms  # the caller's, not ours
         return runtime.current.time_ms() - skew_ms

@@ -31,7 +31,7 @@ _MOST_NAMES: Final = 100
 
 
 def create_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a CreateTable. The table is there at once."""
+    """Serve a CreateTable. The table can be used at once."""
     name = request["TableName"]
     if not _NAME.fullmatch(name):
         constraint = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
@@ -104,7 +104,7 @@ def describe_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def delete_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a DeleteTable. The table is gone at once."""
+    """Serve a DeleteTable. The table is deleted at once."""
     table = store.table_itself(request["TableName"])
     del store.tables[table.name]
     return {"TableDescription": _described(table, "DELETING")}

@@ -42,7 +42,7 @@ class Write:
         return Change(self.table, old, self.outcome(old))
 
     def outcome(self, old: Record | None) -> Record | None:
-        """Return the item afterwards; here, of a ConditionCheck, what it was."""
+        """Return the item afterwards; a ConditionCheck does not change it."""
         return old
 
 
@@ -65,7 +65,7 @@ class Update(Write):
     update: BoundUpdate | None
 
     def outcome(self, old: Record | None) -> Record | None:
-        """Return the item with the changes, made if it was not there."""
+        """Return the item with the changes; it is created if it did not exist."""
         item = self.key_item if old is None else old.item
         return self.table.record(self.key, item if self.update is None else self.update.apply(item), updated=True)
 
@@ -75,7 +75,7 @@ class Delete(Write):
     """A DeleteItem."""
 
     def outcome(self, old: Record | None) -> Record | None:  # noqa: ARG002
-        """Return that there is no item."""
+        """Return None: the item no longer exists."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""How an operation says no, in DynamoDB's words."""
+"""The refusals of operations, in DynamoDB's words."""
 
 from __future__ import annotations
 
