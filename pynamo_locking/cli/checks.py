@@ -131,12 +131,8 @@ def _keys(model: type[Model], description: Mapping[str, Any]) -> Finding:
     found, wanted = administration.keys_in(description), administration.keys_of(model)
     if found == wanted:
         return Finding("keys", OK, found)
-    return Finding(
-        "keys",
-        PROBLEM,
-        f"the table has {found}, the model {wanted}",
-        "name another table, or correct the model: the keys of a table cannot be changed",
-    )
+    remedy = "name another table, or correct the model: the keys of a table cannot be changed"
+    return Finding("keys", PROBLEM, f"the table has {found}, the model {wanted}", remedy)
 
 
 def _replicas(model: type[Model], description: Mapping[str, Any]) -> Finding:
@@ -157,12 +153,8 @@ def _replicas(model: type[Model], description: Mapping[str, Any]) -> Finding:
         remedy = "use it for locks on names; locks of items in other tables need transactions"
     else:
         remedy = "use single writes and embedded locks only"
-    return Finding(
-        "regions",
-        WARNING,
-        f"a global table with strong consistency ({listed}): no transactions and no TTL on it",
-        remedy,
-    )
+    detail = f"a global table with strong consistency ({listed}): no transactions and no TTL on it"
+    return Finding("regions", WARNING, detail, remedy)
 
 
 def _billing(description: Mapping[str, Any]) -> Finding:
@@ -171,17 +163,15 @@ def _billing(description: Mapping[str, Any]) -> Finding:
         return Finding("billing", OK, "on demand")
     given = description.get("ProvisionedThroughput", {})
     units = f"{given.get('ReadCapacityUnits', 0)} read and {given.get('WriteCapacityUnits', 0)} write units"
-    return Finding(
-        "billing", NOTE, f"provisioned, {units}", "leave room for renewals: a throttled one is tried again in the lease"
-    )
+    remedy = "leave room for renewals: a throttled one is tried again in the lease"
+    return Finding("billing", NOTE, f"provisioned, {units}", remedy)
 
 
 def _encryption(description: Mapping[str, Any]) -> Finding:
     found = description.get("SSEDescription") or {}
     if found.get("InaccessibleEncryptionDateTime"):
-        return Finding(
-            "encryption", PROBLEM, "DynamoDB cannot use the table's key", "restore the access to it within 7 days"
-        )
+        remedy = "restore the access to it within 7 days"
+        return Finding("encryption", PROBLEM, "DynamoDB cannot use the table's key", remedy)
     if not found:
         return Finding("encryption", OK, "with a key of DynamoDB's own")
     return Finding("encryption", OK, f"{found.get('SSEType', 'KMS')} {found.get('KMSMasterKeyArn', '')}".rstrip())

@@ -98,9 +98,9 @@ def watch(
     Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed. While
     there is no answer it goes on looking. The exit code is 1 if the last look has shown broken locks.
     """
-    found = _model(session, model, attribute, prefix)
     if once:
         return list_(session, model=model, attribute=attribute, prefix=prefix, all_=all_)
+    found = _model(session, model, attribute, prefix)
     last: dict[str, Any] = {}
 
     def look() -> dict[str, Any]:
