@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 _EVICT: Final = "evict"
 
 #: Several of these leave a release without an answer.
-_UNANSWERED: Final = TIMEOUTS | {Fault.NO_CONNECTION, Fault.THROTTLED, Fault.FAILED_BEFORE, Fault.FAILED_AFTER}
+_UNANSWERED: Final = TIMEOUTS | {
+    Fault.NO_CONNECTION,
+    Fault.THROTTLED,
+    Fault.HOT,
+    Fault.FAILED_BEFORE,
+    Fault.FAILED_AFTER,
+}
 
 
 class Silence(Checker):
