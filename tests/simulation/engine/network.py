@@ -232,8 +232,7 @@ class Network(MemoryDynamoDB):
         """Return what happens to a request, now that its partition is known."""
         if fault is Fault.HOT:
             for place in request.places[:1]:
-                reading = request.operation in READS
-                self._partitions.exhaust(_partition(place), _HOT_S, reading=reading, now=self._scheduler.now)
+                self._partitions.exhaust(_partition(place), _HOT_S, reading=False, now=self._scheduler.now)
         elif fault is None and request.places and any(self._are_spent(request)):
             self._faults.note(Fault.HOT, self._scheduler.now)
             return Fault.HOT
