@@ -1,8 +1,8 @@
 """An engine that throttles hot keys, as DynamoDB does: a proxy before it, in a process of its own.
 
-    with throttled(engine_url, units=1000) as (url, refusals):
-        ...
-        refusals()
+with throttled(engine_url, units=1000) as (url, refusals):
+    ...
+    refusals()
 """
 
 from __future__ import annotations

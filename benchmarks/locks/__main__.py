@@ -257,7 +257,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", help="contention, throttled: contenders with this in their name")
     parser.add_argument("--partition-units", type=float, default=WRITE_UNITS, help="throttled: of one key, a second")
     parser.add_argument("--burst", type=float, default=1.0, help="throttled: for how many s unused units are kept")
-    parser.add_argument("--rounds", type=int, default=2, help="contention: how often the contenders take turns")
+    parser.add_argument("--rounds", type=int, default=1, help="contention: how often the contenders take turns")
     parser.add_argument("--contenders", type=int, default=128, help="contention, throttled: the most")
     parser.add_argument("--at-least", type=int, default=1, help="contention: the fewest contenders")
     parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")

@@ -1,7 +1,7 @@
-"""What a partition allows: write units of a turn while so many are in the queue, and the turns that 1,000 of them pay for.
+"""What a partition allows: write units of a turn while so many are in the queue, and the turns that 1,000 units pay.
 
-While a queue keeps its length, each turn adds an entry and removes one, and both requests write the document with all of
-its entries. Units do not depend on how fast or how busy the machine is.
+While a queue keeps its length, each turn adds an entry and removes one, and both requests write the document with all
+of its entries. Units do not depend on how fast or how busy the machine is.
 """
 
 from __future__ import annotations
@@ -155,13 +155,14 @@ def _enter(
 def _written_by(thread: str) -> Iterator[Meter]:
     """Count the requests of one thread."""
     with metered() as meter:
-        note = meter.note
+        note: Callable[..., None] = meter.note
 
         def noting(*request: Any) -> None:
             if threading.current_thread().name == thread:
                 note(*request)
 
-        meter.note = noting  # type: ignore[method-assign]
+        counting: Any = meter
+        counting.note = noting
         yield meter
 
 

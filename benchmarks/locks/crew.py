@@ -115,9 +115,7 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["benchmarks.contenders"])
 
 
-def contend(
-    variant: Variant, place: Place, keys: list[str], contenders: int, rush_s: float, seconds: float
-) -> Round:
+def contend(variant: Variant, place: Place, keys: list[str], contenders: int, rush_s: float, seconds: float) -> Round:
     """Let so many threads, in up to four processes, run cycles on the keys, and return what they did.
 
     Each process warms up on a key of its own, ``warm-0`` to ``warm-3``.

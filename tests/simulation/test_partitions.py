@@ -1,4 +1,4 @@
-"""Partitions that have no units left: what the simulated DynamoDB serves of them, and that nothing is violated there."""
+"""Partitions that have no units left: what the simulated DynamoDB serves of them, and that nothing is violated."""
 
 from __future__ import annotations
 

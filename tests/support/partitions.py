@@ -1,11 +1,12 @@
 """The throughput of a partition: what DynamoDB serves of one hash key in a second, and how it says that it is too much.
 
-A request is served as long as anything is left, and pays afterwards what it took, since its size is known only then. So
-the units of a partition may be overdrawn by the last request, which those that follow wait for: over time exactly the
-rate is served. What is not used is kept for so many seconds (DynamoDB: up to 300, without a promise).
+A request is served as long as anything is left, and pays afterwards what it took, since its size is known only then.
+The last request may overdraw the units of a partition, and those that follow wait for them: over time exactly the rate
+is served. What is not used is kept for so many seconds (DynamoDB: up to 300, without a promise).
 
 Everything here is told what time it is. Sources: DynamoDB's developer guide, "Best practices for designing and using
-partition keys" and "Burst and adaptive capacity"; its API reference, `TransactionCanceledException`, `ThrottlingReason`.
+partition keys" and "Burst and adaptive capacity"; its API reference, `TransactionCanceledException` and
+`ThrottlingReason`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ TRANSACTIONS: Final = frozenset({"TransactWriteItems", "TransactGetItems"})
 
 REFUSED: Final = "ProvisionedThroughputExceededException"
 CANCELLED: Final = "TransactionCanceledException"
-_HOT: Final = "Throughput exceeds the current capacity of your table or index. If exceptions persist, check for a hot key."
+_HOT: Final = (
+    "Throughput exceeds the current capacity of your table or index. If exceptions persist, check for a hot key."
+)
 
 
 @dataclass
@@ -64,9 +67,7 @@ class Partitions:
         burst_s: for how many seconds what is not used is kept, at least one. A new partition has all of it.
     """
 
-    def __init__(
-        self, write_units: float = WRITE_UNITS, read_units: float = READ_UNITS, burst_s: float = 1.0
-    ) -> None:
+    def __init__(self, write_units: float = WRITE_UNITS, read_units: float = READ_UNITS, burst_s: float = 1.0) -> None:
         if write_units <= 0 or read_units <= 0 or burst_s < 1:
             raise ValueError(f"{write_units} write units, {read_units} read units, {burst_s} s of burst")
         self._rates = {False: write_units, True: read_units}

@@ -294,7 +294,9 @@ class Proxy:
         refusal = self._throttle.refusal(request.operation, asked)
         if refusal is not None:
             return _error(400, refusal.pop("Code"), **refusal)
-        answer = self._pass_on(replace(request, body=json.dumps(self._throttle.asking(request.operation, asked)).encode()))
+        answer = self._pass_on(
+            replace(request, body=json.dumps(self._throttle.asking(request.operation, asked)).encode())
+        )
         said = self._throttle.charge(request.operation, asked, json.loads(answer.body))
         return Answer(answer.status, _without_checksum(answer.headers), json.dumps(said).encode())
 

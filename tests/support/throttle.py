@@ -124,10 +124,10 @@ def _of_refused(operation: str, keys: list[Key], answer: Mapping[str, Any]) -> d
     if operation in READS:
         return {}
     if operation in TRANSACTIONS:
-        taken = Counter[str]()
+        taken: dict[str, float] = {}
         for (table, _), reason in zip(keys, answer.get("CancellationReasons", ()), strict=False):
-            taken[table] += 2 * write_units(item_size(reason.get("Item", {})))  # type: ignore[assignment] - floats
-        return dict(taken)
+            taken[table] = taken.get(table, 0.0) + 2 * write_units(item_size(reason.get("Item", {})))
+        return taken
     is_billed = str(answer["__type"]).endswith("ConditionalCheckFailedException")
     return {keys[0][0]: write_units(item_size(answer.get("Item", {})))} if is_billed else {}
 

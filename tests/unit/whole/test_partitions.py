@@ -25,7 +25,7 @@ def test_in_the_long_run_the_rate_is_served(units: float):
     """Whatever the size of a request: the rate, the burst, and at most one request that is overdrawn."""
     total = served(Partitions(100, 300, burst_s=2), units, 0.001, 60)
 
-    assert 100 * 60 <= total + units
+    assert total + units >= 100 * 60
     assert total <= 100 * 60 + 100 * 2 + units
 
 
@@ -103,6 +103,9 @@ def test_whom_a_request_is_about():
     """Each action of a transaction; nothing is known of batches and scans."""
     check, put = {"TableName": "a"}, {"TableName": "b"}
 
-    assert actions_of("TransactWriteItems", {"TransactItems": [{"ConditionCheck": check}, {"Put": put}]}) == [check, put]
+    assert actions_of("TransactWriteItems", {"TransactItems": [{"ConditionCheck": check}, {"Put": put}]}) == [
+        check,
+        put,
+    ]
     assert actions_of("UpdateItem", check) == [check]
     assert actions_of("Scan", check) == []
