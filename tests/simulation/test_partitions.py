@@ -63,6 +63,25 @@ def test_a_transaction_hears_which_action_it_was(steps: bool) -> None:
     assert bench.network.image(place("a")) is None
 
 
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_transaction_pays_twice(steps: bool) -> None:
+    """Each of its actions takes two units, so that the next write has to wait for a second, and is served then."""
+    bench = Bench(steps=steps)
+    bench.network.limit(1)
+    add = {"Update": addition("a", 1)}
+    bench.spawn(
+        "client",
+        lambda: "done" if bench.send("TransactWriteItems", TransactItems=[add]) else "",
+        lambda: bench.sleep(0.9),
+        lambda: bench.add_one("a"),
+        lambda: bench.sleep(0.2),
+        lambda: bench.add_one("a"),
+    )
+    bench.play()
+
+    assert bench.heard["client"] == ["done", None, REFUSED, None, "done"]
+
+
 def test_a_partition_that_others_use_up_is_spent_for_a_while() -> None:
     """The fault refuses what it strikes and what follows, of that key alone, and botocore's waits may outlast it."""
     bench = Bench(fault=Fault.HOT, steps=False)
