@@ -114,7 +114,7 @@ pictures: $(VENV)/.pictures engines ## draw the pictures of terminals again: the
 look: docs $(VENV)/.pictures ## look at the documentation in a headless browser, as wide as a desktop and as a phone; needs Chromium
 	$(BIN)/python -m docs.pictures.look
 
-bench: $(VENV)/.bench engines ## a quarter of an hour: everything beside its alternatives, written into docs/benchmarks
+bench: $(VENV)/.bench engines ## over an hour: everything beside its alternatives, written into docs/benchmarks
 	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
 

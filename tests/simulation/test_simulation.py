@@ -34,7 +34,7 @@ CHUNK: Final = min(40, (SEEDS + 1) // 2)
 #: Two parties in these workloads have small spaces, which come to their end; but for a few.
 TWO_PARTIES: Final = ("embedded", "modify", "break lock")
 LARGEST: Final = 400
-UNFINISHED: Final = {("embedded", Fault.LATE)}
+UNFINISHED: Final = {("embedded", Fault.LATE), ("embedded", Fault.HOT)}
 
 #: Three parties have tens of thousands of runs, of which these are the first; `make simulate` goes on.
 THREE_PARTIES: Final = ("embedded", "edit")
