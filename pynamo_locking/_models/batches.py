@@ -87,7 +87,7 @@ class GuardedBatch(Generic[M]):
         Args:
             item: the model instance.
             condition: has to be true for this item.
-            add_version_condition: with False the item is overwritten whatever its version.
+            add_version_condition: with False the item is written whatever its version.
 
         Raises:
             ConfigurationError: the batch has a write of this item, or of this instance, already.
@@ -95,16 +95,7 @@ class GuardedBatch(Generic[M]):
         self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item)))
 
     def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
-        """Add a delete.
-
-        Args:
-            item: the model instance.
-            condition: has to be true for this item.
-            add_version_condition: with False the item is deleted whatever its version.
-
-        Raises:
-            ConfigurationError: the batch has a write of this item, or of this instance, already.
-        """
+        """Add a delete. Arguments and errors are those of `save`."""
         self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item)))
 
     def _check_open(self) -> None:

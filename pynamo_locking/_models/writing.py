@@ -50,8 +50,8 @@ class GuardedMixin(ReadingMixin):
         """Return the writer of this item, and note its held entry; None if PynamoDB writes the item."""
         writer = self._find_writer()
         vars(self).pop(_WRITES_UNDER, None)
-        if (own := getattr(writer, "own", None)) is not None:
-            vars(self)[_WRITES_UNDER] = own
+        if writer is not None and writer.own is not None:
+            vars(self)[_WRITES_UNDER] = writer.own
         return writer
 
     def _was_written(self) -> None:

@@ -21,7 +21,7 @@ from pynamo_locking._writes.write import DELETE, UPDATE
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
@@ -41,8 +41,12 @@ _PUT_DOCUMENT = "_pynamo_locking_put_document"
 class PlainWriter:
     """Writes an item that carries no lock, and whose lock in another row, if any, this context does not hold."""
 
+    #: The held entry under which the item is written; None from outside a lock.
+    own: HeldEntry | None = None
     #: Stored name of an attribute that no action may change.
     protected: str | None = None
+    #: Stored names of declared attributes that a save leaves alone. If there are any, a save is an update.
+    surviving: Collection[str] = ()
     #: The caller's name of the transaction that the writes will be part of.
     token: str | None = None
     #: Returns an additional condition of a save that is sent at once.
@@ -54,13 +58,15 @@ class PlainWriter:
     @property
     def is_locked(self) -> bool:
         """Whether this context holds the lock of the item."""
-        return False
+        return self.own is not None
 
     def plan_save(
         self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
     ) -> Write:
         """Return the save without the lock's part."""
-        return plan_save(self.item, condition, checks_version=checks_version, error=error, token=self.token)
+        check_copy(self.item, self.own)
+        options: Any = {"kept": self.surviving, "error": error, "token": self.token}
+        return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the update without the lock's part."""
@@ -128,22 +134,9 @@ class InsideWriter(PlainWriter):
         super().__init__(item)
         self.lock = lock
         self.protected = lock.attr_name
+        self.surviving = {row.attribute, row.ttl_attribute or row.attribute}
         self.row = row
         self.own = own
-
-    @property
-    @override
-    def is_locked(self) -> bool:
-        return self.own is not None
-
-    @override
-    def plan_save(
-        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
-    ) -> Write:
-        check_copy(self.item, self.own)
-        kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
-        options: dict[str, Any] = {"as_update": True, "kept": kept, "error": error, "token": self.token}
-        return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     @override
     def _send(self, write: Write) -> dict[str, Any]:
@@ -210,19 +203,7 @@ class BesideWriter(PlainWriter):
     def __init__(self, item: Model, *owns: HeldEntry) -> None:
         super().__init__(item)
         self.owns = owns
-        self.own = owns[0]
-
-    @property
-    @override
-    def is_locked(self) -> bool:
-        return True
-
-    @override
-    def plan_save(
-        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
-    ) -> Write:
-        check_copy(self.item, self.own)
-        return super().plan_save(condition, checks_version=checks_version, error=error)
+        self.own: HeldEntry = owns[0]
 
     @override
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
