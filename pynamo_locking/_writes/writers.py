@@ -100,19 +100,19 @@ class PlainWriter:
         try:
             data = self._send(write)
         except (Conflict, OutcomeUnknown) as error:
-            self._failed(write, error)
+            if self.is_locked and isinstance(error, OutcomeUnknown):
+                write.note_doubt()
+            if event_stream.listeners:
+                reports.write_failed(write, error)
             raise
-        write.done(data)
-        return data
-
-    def _failed(self, write: Write, error: Conflict | OutcomeUnknown) -> None:
-        if self.is_locked and isinstance(error, OutcomeUnknown):
-            write.note_doubt()
-        if event_stream.listeners:
-            reports.write_failed(write, error)
+        return self._done(write, data)
 
     def _send(self, write: Write) -> dict[str, Any]:
         return outside.send(write)
+
+    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+        write.done(data)
+        return data
 
     def action(self, write: Write, number: int | None = None) -> dict[str, Any]:  # noqa: ARG002 - of a lock in the item
         """Return a write as an action of a transaction, with the lock's part, under that number or the next."""
@@ -219,18 +219,17 @@ class BesideWriter(PlainWriter):
         return data
 
     @override
-    def _write(self, write: Write) -> dict[str, Any]:
-        """Send the write, then read the item if needed: a transaction returns no attributes."""
+    def _send(self, write: Write) -> dict[str, Any]:
         if write.operation is DELETE:
             write.kind = EntryEffect.KEEP
-        try:
-            beside.beside(self.owns, write, action_of(write))
-        except (Conflict, OutcomeUnknown) as error:
-            self._failed(write, error)
-            raise
+        beside.beside(self.owns, write, action_of(write))
+        return {}
+
+    @override
+    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+        """Read the item if needed: a transaction returns no attributes."""
         if write.operation is not UPDATE and not write.actions:
-            write.done({})
-            return {}
+            return super()._done(write, data)
         try:
             retries.patiently(self._read_back)
         except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
