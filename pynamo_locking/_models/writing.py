@@ -203,7 +203,7 @@ class GuardedMixin(ReadingMixin):
         writer = self._writer()
         if isinstance(writer, BesideWriter):
             raise ConfigurationError(
-                f"{writer.own.row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
+                f"{writer.owns[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
                 f"that row. Use pynamo_locking.TransactWrite."
             )
         return writer

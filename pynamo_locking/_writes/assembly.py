@@ -51,7 +51,7 @@ class Assembly:
         elif isinstance(writer, BesideWriter):
             self.rows += self.unguarded(writer)
             if write.operation in (SAVE, DELETE):
-                self._written_items[writer.own] = write.operation is DELETE
+                self._written_items[writer.owns[0]] = write.operation is DELETE
 
     def unguarded(self, writer: BesideWriter) -> list[HeldEntry]:
         """Return the entries of a writer whose rows the transaction does not check yet."""

@@ -203,19 +203,19 @@ class BesideWriter(PlainWriter):
     def __init__(self, item: Model, *owns: HeldEntry) -> None:
         super().__init__(item)
         self.owns = owns
-        self.own: HeldEntry = owns[0]
+        self.own = owns[0]
 
     @override
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         data = super().save(condition, checks_version=checks_version, kind=kind)
-        self.own.is_item_deleted = False
+        self.owns[0].is_item_deleted = False
         return data
 
     @override
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; its lock stays."""
         data = super().delete(condition, checks_version=checks_version)
-        self.own.is_item_deleted = True
+        self.owns[0].is_item_deleted = True
         return data
 
     @override
@@ -245,7 +245,7 @@ class BesideWriter(PlainWriter):
         try:
             Model.refresh(self.item, consistent_read=True)
         except PynamoDBException as error:
-            if self.own.remaining and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
+            if self.owns[0].remaining and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
                 raise Unavailable(error.cause) from error
             raise
 
