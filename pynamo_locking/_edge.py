@@ -1,6 +1,6 @@
 """The one door through which the command line, the frameworks and telemetry reach behind the public names."""
 
-from pynamo_locking._core.error_codes import NO_TABLE, TABLE_EXISTS
+from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.naming import plain
 from pynamo_locking._items import key_text
@@ -11,7 +11,6 @@ from pynamo_locking._transactions import recovery
 __all__ = [
     "LONGEST_LEASE_S",
     "NO_TABLE",
-    "TABLE_EXISTS",
     "administration",
     "believed",
     "entity_tags",

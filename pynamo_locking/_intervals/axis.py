@@ -11,7 +11,7 @@ from pynamo_locking._core.claims import order
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Edge, Span
 from pynamo_locking._io.stored import Stored
-from pynamo_locking._items import keys
+from pynamo_locking._items import key_text, keys
 
 if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
@@ -142,7 +142,7 @@ def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any
             f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "
             f"strings, bytes or times: they are {type(begin).__name__} and {type(end).__name__}."
         )
-    if keys.sorts_otherwise(begin) or keys.sorts_otherwise(end):
+    if key_text.is_base_64(begin) or key_text.is_base_64(end):
         raise ConfigurationError(
             f"{names[0]!r} and {names[1]!r} of {model.__name__} are stored in a form that sorts unlike their values: "
             f"use BinaryAttribute(legacy_encoding=False)."

@@ -51,7 +51,7 @@ class Assembly:
         elif isinstance(writer, BesideWriter):
             self.rows += self.unguarded(writer)
             if write.operation in (SAVE, DELETE):
-                self._written_items[writer.own] = write.operation is DELETE
+                self._written_items[writer.owns[0]] = write.operation is DELETE
 
     def unguarded(self, writer: BesideWriter) -> list[HeldEntry]:
         """Return the entries of a writer whose rows the transaction does not check yet."""
@@ -68,7 +68,8 @@ class Assembly:
         named = {*self.rows, *(action.own for action in embedded.values() if action.own is not None)}
         with contextlib.ExitStack() as held:
             numbers = {own: held.enter_context(own.writing()) for own in held_entry.in_order(named)}
-            self.guards = [_row_guard(own, numbers[own]) for own in self.rows]
+            row_guards = [(own, beside.row_guard(own, numbers[own], EntryEffect.KEEP)) for own in self.rows]
+            self.guards = [TransactAction(guard, None, own.row, own, numbers[own]) for own, guard in row_guards]
             for key, before in embedded.items():
                 assert before.write is not None  # noqa: S101 - only writes name an entry
                 self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))
@@ -122,10 +123,6 @@ def _action(writer: PlainWriter, write: Write, numbers: Mapping[HeldEntry, int])
     own = writer.own  # `last_under_locks` gives the final number
     number = 0 if own is None else numbers.get(own, own.last_write + 1)
     return TransactAction(writer.action(write, number), write, writer.row, writer.own, number)
-
-
-def _row_guard(own: HeldEntry, number: int) -> TransactAction:
-    return TransactAction(beside.row_guard(own, number, EntryEffect.KEEP), None, own.row, own, number)
 
 
 def _with_key_of(before: TransactAction, action: TransactAction) -> TransactAction:

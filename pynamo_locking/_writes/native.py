@@ -134,7 +134,7 @@ class Commit:
 
         Raises:
             LockLost, ItemLocked, StaleVersion, Conflict, TransactionConflict: it was refused.
-            OutcomeUnknown: nothing tells whether it was applied.
+            OutcomeUnknown: no response tells whether it was applied.
             TransactWriteError: DynamoDB refused it for another reason.
         """
         for action in self.all:  # once: copies with the same token must be equal

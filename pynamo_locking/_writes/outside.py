@@ -35,7 +35,7 @@ def send(write: Write, row: LockRow | None = None) -> dict[str, Any]:
 
     Raises:
         ItemLocked: another owner holds the lock.
-        OutcomeUnknown: nothing tells whether the item was written.
+        OutcomeUnknown: no response tells whether the item was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
     return _Sending(write, row).send()

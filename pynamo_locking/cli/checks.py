@@ -68,14 +68,6 @@ def exists(model: type[Model]) -> bool:
     return True
 
 
-def is_being_made(model: type[Model]) -> bool:
-    """Tell whether a model's table is not ready yet. 1 DescribeTable."""
-    try:
-        return bool(administration.describe(model)["TableStatus"] == "CREATING")
-    except EXPECTED:
-        return False  # the findings say what it is
-
-
 def has_other_keys(model: type[Model], description: Mapping[str, Any] | None = None) -> bool:
     """Tell whether a table, described already or not, has other keys than its model, or may have."""
     try:

@@ -88,7 +88,7 @@ def health(_request: Any) -> Any:
 
     Cost: half a read unit for each model.
     """
-    errors = {model: administration.answers(model, _PATIENCE) for model in conf.models()}
+    errors = {model: administration.probe(model, _PATIENCE) for model in conf.models()}
     bad = {model.__name__: error for model, error in errors.items() if error is not None}
     for name, error in bad.items():
         _http.logger.error("%s does not answer: %s", name, error)

@@ -25,6 +25,7 @@ from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock, OutcomeUnknown
+from pynamo_locking._io import runtime
 from pynamo_locking.cli import app, guardian, main, output, settings, tables, watching
 from pynamo_locking.cli import locks as commands
 from pynamo_locking.cli.child import Child, Signals
@@ -588,7 +589,7 @@ def test_somebody_else_creates_the_table(memory, shell, monkeypatch):
         raise TableError("exists", refused("ResourceInUseException"))
 
     monkeypatch.setattr(Thing, "create_table", late)
-    monkeypatch.setattr(tables, "_sleep", slept.append)
+    monkeypatch.setattr(runtime.current, "sleep", slept.append)
     document = shell.answer("tables", "create", f"{HERE}:Thing")
 
     assert (document["ok"], document["tables"][0]["created"], len(slept)) == (True, False, 2)
