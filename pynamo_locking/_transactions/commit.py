@@ -10,7 +10,7 @@ from pynamo_locking._core import commit_paths, limits
 from pynamo_locking._core.commit_paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import event_stream, header_requests
-from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
 from pynamo_locking._transactions.long_commit import LongCommit, assemble, key_size
@@ -22,7 +22,7 @@ from pynamo_locking._writes.assembly import Assembly
 from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import BesideWriter
-from pynamo_locking.exceptions import Conflict, OutcomeUnknown, TransactionConflict, also
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,11 +127,11 @@ class Committing:
             self._assembly.note_commit()
 
     def _validate(self) -> None:
-        resolver = Resolver(deadline=self._options.deadline, priority=self._options.priority)
-        try:
-            validate(self._members, resolver, is_snapshot=True)
-        except (StillPending, Unavailable) as reason:
-            raise also(TransactionConflict, TransactWriteError)(f"{reason}. A retry is safe.") from reason
+        with conflicts(TransactWriteError):
+            validate(self._members, self._resolver(), is_snapshot=True)
+
+    def _resolver(self) -> Resolver:
+        return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_one(self) -> None:
         [member] = self._members
@@ -152,7 +152,7 @@ class Committing:
                     self._options.id,
                     may_change_token=True,
                     options={},
-                    resolver=Resolver(deadline=self._options.deadline, priority=self._options.priority),
+                    resolver=self._resolver(),
                 ).send()
         except BaseException as error:
             assembly.note_refusal(error)

@@ -17,7 +17,7 @@ from pynamo_locking._core.queue import Mark
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import answers, evictions, lock_document, retries, runtime
 from pynamo_locking._io.denials import has_foreign
-from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import Refused, Unavailable, is_sent_again
 from pynamo_locking._io.stored import Stored
 from pynamo_locking._items import clauses, expiry, images
@@ -189,6 +189,7 @@ class Marker:
         Raises:
             Conflict: in one of its kinds, if that is not possible.
             CannotBeStaged: the item must not carry a mark.
+            StillPending, Unavailable: another transaction has marked the item, and that mark stays in the way.
         """
         resolver, sending = self.resolver(), Sending(Policy(_REPEATS, first_pause=1))
         while not self._is_over():
@@ -220,10 +221,7 @@ class Marker:
             one.underway -= 1  # the copy whose response was lost was applied
             return True
         if state.mark is not None:
-            try:
-                resolver.resolve(one.row, state.mark)
-            except StillPending as pending:
-                raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
+            resolver.resolve(one.row, state.mark)
         elif one.mark.is_ghost and expiry.is_expired(member.model, image):
             self._clear_expired(one, image or {})
         elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):
