@@ -92,7 +92,7 @@ class Committing:
     def _extra_actions(self) -> int:
         writers = [member.writer for member in self._members]
         guarded = [writer for writer in writers if isinstance(writer, BesideWriter)]
-        locked_rows = {own.row.identity for writer in guarded for own in writer.owns}
+        locked_rows = {held.row.identity for writer in guarded for held in writer.owns}
         return len(locked_rows) + (self._options.idempotency_key is not None)
 
     def run(self) -> bool:

@@ -270,14 +270,14 @@ class LongCommit:
         for one in self._marked:
             if one.is_staged:
                 note_applied(one.member.final())
-            if one.member.is_deleted and one.own is not None:
-                holding.left(one.own, None)
+            if one.member.is_deleted and one.held is not None:
+                holding.left(one.held, None)
 
     def _expect_deletes(self, *, expected: bool) -> None:
         """Note that DynamoDB may delete locks held here together with the items that carry them."""
         for one in self._marked:
-            if one.member.is_deleted and one.own is not None:
-                one.own.expect_delete(expected=expected)
+            if one.member.is_deleted and one.held is not None:
+                one.held.expect_delete(expected=expected)
 
 
 def assemble(assembly: Assembly, i: int, member: Member) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pynamo_locking._core import intervals
-from pynamo_locking._intervals import disjoint, disjoint_mixin, unsure
+from pynamo_locking._intervals import disjoint, interval_mixin, unsure
 from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.members import Members
@@ -96,7 +96,7 @@ class _Never(Exception):  # noqa: N818 - a stand-in
 @plants(Plan("intervals under locks", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 1}), "Truth")
 def done_under_a_lost_lock() -> Patches:
     """That the lock is lost is told as a refusal, though the items are stored: the guards decide, and not the lock."""
-    return [(disjoint_mixin, "LockLost", _Never)]
+    return [(interval_mixin, "LockLost", _Never)]
 
 
 # Queries
