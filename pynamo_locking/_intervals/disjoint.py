@@ -24,9 +24,8 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._intervals.guard_row import Touched, guards_in, note_touched, touched_in
-from pynamo_locking._intervals.placing import Placing, by_guard
+from pynamo_locking._intervals.placing import Memory, Placing, by_guard, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._intervals.search import overlapping
-from pynamo_locking._intervals.unsure import Memory, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import knowledge, versions

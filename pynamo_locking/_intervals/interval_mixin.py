@@ -16,9 +16,8 @@ from pynamo_locking._core.intervals import begin_of, gaps
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.axis import Axis, axis_of
 from pynamo_locking._intervals.disjoint import Disjoint, overlap
-from pynamo_locking._intervals.placing import Placing, by_guard, check_together, moving, saving, updating
+from pynamo_locking._intervals.placing import Placing, by_guard, check_together, moving, saving, unsure_of, updating
 from pynamo_locking._intervals.search import overlapping
-from pynamo_locking._intervals.unsure import unsure_of
 from pynamo_locking._io import runtime
 from pynamo_locking._items import clauses, keys, knowledge
 from pynamo_locking._locks.several import locked_all
@@ -44,7 +43,8 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.intervals import Edge
+    from pynamo_locking._core.intervals import Edge, Span
+    from pynamo_locking._io.stored import Image
     from pynamo_locking._writes.writers import PlainWriter
 
 #: How long to retry, in seconds.
@@ -187,11 +187,14 @@ class IntervalMixin(VersionedMixin):
 
         Cost: 1 consistent query, which reads at most one row that it does not return, besides expired ones.
         """
-        axis = cls._interval()
-        span, reader = axis.span(begin, end), Reader("read_committed")
-        keys.hash_key_of(cls, hash_key)
-        found = sorted(overlapping(axis, hash_key, span, reader), key=lambda each: begin_of(each[1]))
+        found = cls._overlapping(hash_key, cls._interval().span(begin, end))
         return [as_model(cls, image) for image, _ in found]
+
+    @classmethod
+    def _overlapping(cls, hash_key: Any, span: Span) -> list[tuple[Image, Span]]:
+        keys.hash_key_of(cls, hash_key)
+        found = overlapping(cls._interval(), hash_key, span, Reader("read_committed"))
+        return sorted(found, key=lambda each: begin_of(each[1]))
 
     @classmethod
     def free(cls, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:
@@ -207,11 +210,9 @@ class IntervalMixin(VersionedMixin):
 
         Cost: that of `overlapping`. Another writer may take a gap at any moment: `insert_disjoint` checks again.
         """
-        axis = cls._interval()
-        window, reader = axis.span(begin, end), Reader("read_committed")
-        keys.hash_key_of(cls, hash_key)
-        taken = sorted((span for _, span in overlapping(axis, hash_key, window, reader)), key=begin_of)
-        return [(_value(gap.lower), _value(gap.upper)) for gap in gaps(taken, window)]
+        window = cls._interval().span(begin, end)
+        free = gaps((span for _, span in cls._overlapping(hash_key, window)), window)
+        return [(_value(gap.lower), _value(gap.upper)) for gap in free]
 
     @classmethod
     def _new(cls, new_rows: object) -> list[Self]:
@@ -303,7 +304,7 @@ class IntervalMixin(VersionedMixin):
     def _same_interval(self) -> Condition:
         """Return the condition that the stored row has the end of this instance; the key ensures the begin."""
         axis = self._interval()
-        return axis.has_end(getattr(self, axis.names[1 if axis.is_by_begin else 0]))
+        return axis.has_end(getattr(self, axis.other))
 
     @override
     def _kept(self, condition: Condition | None, actions: Sequence[Action] | None = None) -> Condition | None:
@@ -424,7 +425,7 @@ def _literal(axis: Axis, actions: list[Action]) -> Any:
             f"{action!r} would change {path[0]!r} to a value that only DynamoDB knows, so overlaps could not be "
             f"checked: set it to a value, or use move()."
         )
-    attribute: Any = axis.model.get_attributes()[axis.names[1 if axis.is_by_begin else 0]]
+    attribute: Any = axis.model.get_attributes()[axis.other]
     return attribute.deserialize(attribute.get_value(value.values[0]))
 
 

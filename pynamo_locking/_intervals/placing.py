@@ -1,16 +1,15 @@
-"""New places of rows, and how a transaction writes each row."""
+"""New places of rows, how a transaction writes each row, and what an instance remembers of unknown outcomes."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import colliding
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._intervals.unsure import MOVE, SAVE, UPDATE, Unsure
 from pynamo_locking._items import expiry, keys, knowledge, versions
 
 if TYPE_CHECKING:
@@ -25,6 +24,65 @@ if TYPE_CHECKING:
     from pynamo_locking._models.writing import GuardedMixin
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.transaction import Transaction
+
+#: Where an instance notes its writes with an unknown outcome.
+_NAME: Final = "_pynamo_locking_unsure"
+
+#: The kinds of writes. A save stores all values of the instance. A move does too, with another interval, which the
+#: instance shows only afterwards. An update applies actions, whose result the instance does not show before.
+SAVE: Final = "save"
+MOVE: Final = "move"
+UPDATE: Final = "update"
+
+#: The kinds of unknown writes that each kind may follow with other values. A save after an unknown update would undo
+#: it, since the instance does not show the update: if the update was applied, the instance is stale.
+_FOLLOWS: Final = {SAVE: (SAVE,), MOVE: (SAVE, MOVE), UPDATE: (SAVE, MOVE, UPDATE)}
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """A write with an unknown outcome; `asked` is a digest of its request."""
+
+    write_id: str
+    kind: str
+    asked: str
+
+    def may_be_followed_by(self, kind: str) -> bool:
+        """Tell whether a write of that kind, with other values, undoes nothing that its caller has not seen."""
+        return self.kind in _FOLLOWS[kind]
+
+
+def unsure_of(item: GuardedMixin) -> tuple[Unsure, ...]:
+    """Return the writes of an instance with an unknown outcome."""
+    known: tuple[Unsure, ...] = vars(item).get(_NAME, ())
+    return known
+
+
+def note_unsure(item: GuardedMixin, unsure: Unsure) -> None:
+    """Remember a write with an unknown outcome."""
+    vars(item)[_NAME] = (*unsure_of(item), unsure)
+
+
+def forget_unsure(item: GuardedMixin) -> None:
+    """Forget the writes, whose outcome is known now."""
+    vars(item).pop(_NAME, None)
+
+
+class Memory:
+    """The state of an instance before it became part of a transaction."""
+
+    def __init__(self, item: GuardedMixin) -> None:
+        self._item = item
+        self._state, self._values = dict(vars(item)), dict(item.attribute_values)
+
+    def restore(self) -> None:
+        """Restore the state, except for the remembered writes."""
+        state, unsure = vars(self._item), unsure_of(self._item)
+        state.clear()
+        state.update(self._state)
+        self._item.attribute_values = dict(self._values)
+        if unsure:
+            state[_NAME] = unsure
 
 
 @dataclass

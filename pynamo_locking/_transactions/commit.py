@@ -58,8 +58,9 @@ class Committing:
         try:
             extra = self._extra_actions()
             is_long = len(self._members) + extra > limits.MOST_ACTIONS
-            table = None if self._options.header_table is None else self._options.header_table.table
-            plan = choose([_facts(member, table, is_long=is_long) for member in self._members], extra=extra)
+            plan = choose(self._facts(is_long=is_long), extra=extra)
+            if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
+                plan = choose(self._facts(is_long=True), extra=extra)
         except CannotBeStaged as error:
             raise _too_large(error) from error
         self._check_places()
@@ -88,6 +89,10 @@ class Committing:
                 f"the items of a transaction and its TransactionTable must be in one Region and on one host: they are "
                 f"in {named}."
             )
+
+    def _facts(self, *, is_long: bool) -> list[MemberFacts]:
+        table = None if self._options.header_table is None else self._options.header_table.table
+        return [_facts(member, table, is_long=is_long) for member in self._members]
 
     def _extra_actions(self) -> int:
         writers = [member.writer for member in self._members]
@@ -220,7 +225,7 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
         size=size if write is not None else item_size(member),
         before_size=images.size_of(member.stored),
         intent_size=_intent_size(member, after) if is_long and write is not None else 0,
-        key_size=0 if row is None else key_size(row),
+        key_size=key_size(row) if is_long and row is not None else 0,
     )
 
 
