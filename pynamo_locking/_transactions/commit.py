@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -211,21 +212,25 @@ def _row_of_key(key: str) -> str:
 
 def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
     check_key(member.item, member.key)
-    row, write = member.row, member.write
+    write = member.write
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
     is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
-    size = images.size_of(after)
-    return MemberFacts(
+    facts = MemberFacts(
         is_write=write is not None,
         is_absent=member.is_absent,
-        can_be_marked=can_be_marked(member, table),
-        wants_direct=size > commit_paths.LARGE_BYTES,
         needs_token=write is not None and write.is_sent_once and not is_counted,
-        size=size if write is not None else item_size(member),
+        size=images.size_of(after) if write is not None else item_size(member),
         before_size=images.size_of(member.stored),
-        intent_size=_intent_size(member, after) if is_long and write is not None else 0,
-        key_size=key_size(row) if is_long and row is not None else 0,
+    )
+    if not is_long or write is None:  # only writes are marked
+        return facts
+    return replace(
+        facts,
+        can_be_marked=can_be_marked(member, table),
+        wants_direct=facts.size > commit_paths.LARGE_BYTES,
+        intent_size=_intent_size(member, after),
+        key_size=0 if member.row is None else key_size(member.row),
     )
 
 
