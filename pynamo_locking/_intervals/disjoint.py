@@ -115,14 +115,7 @@ class Disjoint:
             )
 
     def run(self) -> None:
-        """Store the rows.
-
-        Raises:
-            OverlapError: stored rows overlap them.
-            Conflict: a row is not the one that was read, or is locked.
-            TransactionConflict: other writers changed rows of the hash key until the deadline.
-            OutcomeUnknown: nothing tells whether the rows were stored.
-        """
+        """Store the rows, or raise as `IntervalMixin.insert_disjoint`."""
         before = [Memory(placing.row) for placing in self._placings]
         begun, refused, attempt = Transaction(wait=self._left()), None, 0
         while True:

@@ -216,21 +216,19 @@ def _has_document(member: Member) -> bool:
     return lock.__get__(member.item, member.model).raw is not None
 
 
+@dataclass(frozen=True)
 class Marker:
     """Writes the marks of one transaction; used by several threads.
 
-    Args:
-        header: of the transaction.
-        deadline: when to stop waiting for other transactions and holders, by the monotonic clock.
-        pulse: renews the lease of the header if a renewal is due; raises if the transaction is no longer pending.
-        is_over: tells whether another mark has failed.
+    It waits for other transactions and holders until `_deadline`, by the monotonic clock. `_pulse` renews the lease of
+    the header if a renewal is due, and raises if the transaction is no longer pending. `_is_over` tells whether another
+    mark has failed.
     """
 
-    def __init__(self, header: Header, deadline: float, pulse: Callable[[], None], is_over: Callable[[], bool]) -> None:
-        self._header = header
-        self._deadline = deadline
-        self._pulse = pulse
-        self._is_over = is_over
+    _header: Header
+    _deadline: float
+    _pulse: Callable[[], None]
+    _is_over: Callable[[], bool]
 
     def resolver(self) -> Resolver:
         """Return what resolves marks of other transactions."""

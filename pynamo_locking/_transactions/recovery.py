@@ -96,11 +96,7 @@ def sweep(
 
     def of_segment(segment: int) -> None:
         for header_id, found in header_requests.open_headers(header_table, segment, segments):
-            verdict = (
-                _failed(header_id, found)
-                if isinstance(found, LockingError)
-                else _sweep_one(header_table, found, lambda: pool.is_over, dry_run=dry_run)
-            )
+            verdict = _sweep_one(header_table, header_id, found, lambda: pool.is_over, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
             if not verdict:
@@ -124,10 +120,19 @@ def sweep(
     return report
 
 
-def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], bool], *, dry_run: bool) -> str:
+def _sweep_one(
+    header_table: HeaderTable,
+    header_id: str,
+    found: Header | LockingError,
+    is_over: Callable[[], bool],
+    *,
+    dry_run: bool,
+) -> str:
     """Complete one transaction if it is decided or dead; return its state, or "" if it was complete."""
-    was_aborted = header.state is State.ABORTED
     try:
+        if isinstance(found, LockingError):
+            raise found  # noqa: TRY301 - a broken row
+        header, was_aborted = found, found.state is State.ABORTED
         if header.state is State.PENDING and not _is_dead(header_table, header, is_over):
             return "pending"
         if dry_run:
@@ -142,13 +147,9 @@ def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], 
         if event_stream.listeners:
             reports.recovered(header_table, header, header.id, outcome=completed, by="sweep")
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
-        return _failed(header.id, error)
+        logger.warning("transaction %r could not be completed: %s", header_id, error)
+        return f"failed: {error}"
     return completed
-
-
-def _failed(header_id: str, error: object) -> str:
-    logger.warning("transaction %r could not be completed: %s", header_id, error)
-    return f"failed: {error}"
 
 
 def _count(report: SweepReport, header_id: str, verdict: str) -> None:

@@ -155,7 +155,7 @@ class Transaction:
         relies_on_reads = isolation in ("serializable", "snapshot")
         level = "snapshot" if relies_on_reads and self._read_only else isolation
         reader = Reader(level, deadline=deadline, priority=priority)
-        self._members = Members(self.id, table, reader, deadline, relies_on_reads=relies_on_reads)
+        self._members = Members(self.id, table, reader, deadline, relies_on_reads)
 
     def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
         """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
