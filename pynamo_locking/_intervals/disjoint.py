@@ -17,8 +17,6 @@ import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.exceptions import TransactWriteError
-
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Span, begin_of, joined
@@ -77,9 +75,9 @@ class Disjoint:
         table: type[Any],
         placings: Sequence[Placing],
         deadline: float,
-        error: type[Exception] = TransactWriteError,
+        error: type[Exception],
         *,
-        is_locked: bool = False,
+        is_locked: bool,
     ) -> None:
         self._axis = axis
         self._guards = guards_in(table)
@@ -92,9 +90,6 @@ class Disjoint:
         self._has_cleared = False
         self._groups = by_guard(placings)
         self._check_size(is_locked=is_locked)
-
-    def _hash_key(self, placing: Placing) -> Image:
-        return {name: value for name, value in placing.key.items() if name != self._axis.key_name}
 
     def _check_size(self, *, is_locked: bool) -> None:
         """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
@@ -187,7 +182,7 @@ class Disjoint:
     def _prepare(self, begun: Transaction, guard: Member, group: list[Placing]) -> bool:
         """Add the rows of one hash key, and its guard, to a transaction; False if all rows are stored already."""
         item: Any = guard.item
-        hash_key, self._expired = self._hash_key(group[0]), []
+        hash_key, self._expired = group[0].stored_hash_key, []
         touched, placings = self._look(begun, touched_in(item, hash_key), group)
         for placing in placings:
             placing.member = placing.write(begun)

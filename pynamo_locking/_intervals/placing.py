@@ -91,29 +91,43 @@ class Placing:
 
     Attributes:
         row: the instance.
-        hash_key: its hash key, as the model has it.
-        guard: the name of the guard of its hash key, equal for equal hash keys however they are written.
-        key: its new key, in DynamoDB's form.
         span: its new interval, with both ends.
         write: adds the write to a transaction, and returns the member.
-        kind: of the write: one of those of `unsure`.
+        kind: of the write: `SAVE`, `MOVE` or `UPDATE`.
         asked: returns a digest of the request, equal for equal requests.
+        hash_key: its hash key, as the model has it.
+        key: its new key, in DynamoDB's form.
+        guard: the name of the guard of its hash key, equal for equal hash keys however they are written.
         stored_at: its stored key, in DynamoDB's form; None if it is not stored, as far as the caller knows.
         is_adopted: whether an earlier call with an unknown outcome has stored it at its new key.
         member: what `write` has returned.
     """
 
+    axis: Axis
     row: GuardedMixin
-    hash_key: Any
-    guard: str
-    key: Image
     span: Span
     write: Callable[[Transaction], Member]
     kind: str
     asked: Callable[[], str]
-    stored_at: Image | None = None
+    hash_key: Any = field(init=False)
+    key: Image = field(init=False)
+    guard: str = field(init=False)
+    stored_at: Image | None = field(default=None, init=False)
     is_adopted: bool = field(default=False, init=False)
     member: Member | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.hash_key = self.row._key_values()[0]
+        edge = self.span.lower if self.axis.is_by_begin else self.span.upper
+        assert edge is not None  # noqa: S101 - it has both
+        self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
+        [stored] = self.stored_hash_key.values()
+        self.guard = guard_name(self.axis.model.Meta.table_name, next(iter(stored.items())))
+
+    @property
+    def stored_hash_key(self) -> Image:
+        """Its hash key, in DynamoDB's form."""
+        return {name: value for name, value in self.key.items() if name != self.axis.key_name}
 
     @property
     def leaves(self) -> Image | None:
@@ -134,23 +148,6 @@ def whole(axis: Axis, begin: Any, end: Any) -> Span:
     for value, name in zip((begin, end), axis.names, strict=True):
         axis.value(value, name)
     return axis.span(begin, end)
-
-
-def _placing(
-    axis: Axis,
-    row: GuardedMixin,
-    span: Span,
-    write: Callable[[Transaction], Member],
-    kind: str,
-    asked: Callable[[], str],
-) -> Placing:
-    hash_key = row._key_values()[0]
-    edge = span.lower if axis.is_by_begin else span.upper
-    assert edge is not None  # noqa: S101 - it has both
-    key = keys.key_of(type(row), hash_key, edge.value)
-    [stored] = (value for name, value in key.items() if name != axis.key_name)
-    guard = guard_name(axis.model.Meta.table_name, next(iter(stored.items())))
-    return Placing(row, hash_key, guard, key, span, write, kind, asked)
 
 
 def _values(axis: Axis, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
@@ -176,7 +173,7 @@ def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *,
         return member
 
     span = whole(axis, *(getattr(row, name) for name in axis.names))
-    placing = _placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
+    placing = Placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
     if not checks or knowledge.known(row).version is not None:
         placing.stored_at = placing.key
     return placing
@@ -198,7 +195,7 @@ def updating(
 
     fixed = getattr(row, axis.names[0 if axis.is_by_begin else 1])
     ends = (fixed, end) if axis.is_by_begin else (end, fixed)
-    placing = _placing(axis, row, whole(axis, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
+    placing = Placing(axis, row, whole(axis, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
     placing.stored_at = placing.key
     return placing
 
@@ -216,7 +213,7 @@ def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
         return member
 
     span = whole(axis, begin, end)
-    placing = _placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
+    placing = Placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
     placing.stored_at = keys.key_of(type(row), *row._key_values())
     return placing
 
