@@ -60,13 +60,8 @@ _MOST_TOLD: Final = 20
 class Disjoint:
     """Stores rows where no other row is, all or none.
 
-    Args:
-        axis: of their model.
-        table: of locks, with the guards.
-        placings: the rows.
-        deadline: when to stop retrying, by the monotonic clock.
-        error: PynamoDB's error class that an `OverlapError` must also have.
-        is_locked: whether the rows are written under range locks, one for each hash key.
+    It retries until the deadline, by the monotonic clock. The guards are in the `table` of locks. An `OverlapError` is
+    also an `error` of PynamoDB. `is_locked` rows are written under range locks, one for each hash key.
     """
 
     def __init__(

@@ -80,10 +80,7 @@ class Committing:
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
-        connections = [member.item._get_connection().connection for member in self._members]
-        if self._options.header_table is not None:
-            connections.append(self._options.header_table.connection)
-        places = {(connection.region, connection.host) for connection in connections}
+        places = {(connection.region, connection.host) for connection in self._connections()}
         if len(places) > 1:
             named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
             raise ConfigurationError(
@@ -152,7 +149,7 @@ class Committing:
         try:
             with assembly.last_under_locks():
                 Commit(
-                    self._connection(),
+                    self._connections()[0],
                     list(assembly.actions.values()),
                     [*assembly.guards, *self._key_action()],
                     self._options.id,
@@ -165,12 +162,11 @@ class Committing:
             raise
         assembly.note_commit()
 
-    def _connection(self) -> Connection:
-        if not self._members:  # only the idempotency key is written
-            assert self._options.header_table is not None  # noqa: S101 - `plan` checks it
-            return self._options.header_table.connection
-        connection: Connection = self._members[0].item._get_connection().connection
-        return connection
+    def _connections(self) -> list[Connection]:
+        """Return the connections of the items, then that of the headers: it alone if only the key is written."""
+        connections = [member.item._get_connection().connection for member in self._members]
+        header_table = self._options.header_table
+        return connections if header_table is None else [*connections, header_table.connection]
 
     def _write_long(self, plan: Plan) -> None:
         self._long = LongCommit(self._members, plan, self._options, extra=self._key_action())

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _REPEATS: Final = 7
 
 #: With more changed attributes in a mark, the expression that finishes it could exceed DynamoDB's 4 KB.
-MOST_CHANGES: Final = 240
+_MOST_CHANGES: Final = 240
 
 #: How long a transaction waits for the lock of an item while its holder renews it.
 LOCK_GRACE_S: Final = 2.0
@@ -102,12 +102,8 @@ class Marked:
 def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: str, *, is_staged: bool) -> Marked:
     """Work out what the mark of an item says, without writing anything.
 
-    Args:
-        member: what the transaction does to the item.
-        header_id: of the transaction.
-        header_table: where its header is.
-        name: of the row for the changes that do not fit into the mark.
-        is_staged: False for a mark that only reserves the item until the decision writes it.
+    `name` is that of the row for the changes that do not fit into the mark. A mark of an item that is not staged only
+    reserves it until the decision writes it.
 
     Raises:
         CannotBeStaged: the item must not carry a mark.
@@ -153,7 +149,7 @@ def _intent_of(member: Member) -> tuple[str, Image, list[str]]:
     set_, removed = images.difference(base, after, keys=member.key)
     if not is_known:
         removed = [clauses.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
-    _check(member, write, after, len(set_) + len(removed))
+    _check_storable(member, write, after, len(set_) + len(removed))
     return "save", set_, removed
 
 
@@ -166,11 +162,11 @@ def _least_base(member: Member) -> Image | None:
     return {**member.key, attribute.attr_name: {"N": str(member.before.version)}}
 
 
-def _check(member: Member, write: Write, after: Image, changes: int) -> None:
+def _check_storable(member: Member, write: Write, after: Image, changes: int) -> None:
     """Refuse an item that DynamoDB would refuse only after the decision."""
     found = problems(after, images.key_rules(member.model))
-    if changes > MOST_CHANGES:
-        found = [*found, f"it changes {changes} attributes, and {MOST_CHANGES} fit into a mark"]
+    if changes > _MOST_CHANGES:
+        found = [*found, f"it changes {changes} attributes, and {_MOST_CHANGES} fit into a mark"]
     if found:
         raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")
 
