@@ -78,7 +78,7 @@ MISTAKES: Final = (
     Mistake("intervals include their end", "_core/intervals.py", "None or lower < upper", "None or lower <= upper"),
     Mistake(
         "the mark of an aborted transaction stays",
-        "_transactions/completion.py",
+        "_transactions/recovery.py",
         "mark_requests.drop(row, mark)",
         "pass",
     ),

@@ -45,9 +45,9 @@ class Axis:
         return self.stored[0 if self.is_by_begin else 1]
 
     @property
-    def other_name(self) -> str:
-        """The stored name of the end that is not the range key."""
-        return self.stored[1 if self.is_by_begin else 0]
+    def other(self) -> str:
+        """The Python name of the end that is not the range key."""
+        return self.names[1 if self.is_by_begin else 0]
 
     def value(self, value: Any, name: str) -> dict[str, Any]:
         """Return a begin or an end as it is stored; `ConfigurationError` if it does not fit the attribute."""
@@ -85,8 +85,8 @@ class Axis:
 
     def has_end(self, value: Any) -> Condition:
         """Return the condition that the stored row has this end; its begin, if the end is the range key."""
-        name = self.names[1 if self.is_by_begin else 0]
-        same: Condition = Path([self.other_name]) == Stored(self.value(value, name))
+        stored = self.stored[1 if self.is_by_begin else 0]
+        same: Condition = Path([stored]) == Stored(self.value(value, self.other))
         return same
 
     def key_in(self, image: Image) -> Image:
