@@ -18,9 +18,9 @@ ALONE := tests/integration/contrib/test_processes.py \
 	tests/integration/whole/test_preload.py \
 	tests/integration/whole/test_random_kills.py \
 	tests/integration/whole/test_soak.py
-BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) tests/simulation)
 # Hundreds of signals to one process: CPython 3.11 may lose count of its recursion then, so no other test is in it.
 SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
+BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) tests/simulation)
 # The same tests on engines that take long enough without being measured, which takes as long again.
 SLOW := moto or dynamodb-local
 # What `make check` runs of the tests that need an engine: those that notice a mistake in a rule, on the fast engines.
