@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pynamo_locking._expressions.paths import Literal, Path
 from pynamo_locking._expressions.reserved import RESERVED
-from pynamo_locking._expressions.rules import AllowedTypes, Distinct
+from pynamo_locking._expressions.rules import allowed_types, distinct
 from pynamo_locking._expressions.tokens import END, Tokens
 
 if TYPE_CHECKING:
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 Root = TypeVar("Root")
 
 _MOST_OPERATORS: Final = 300
+#: How many operands the functions of conditions take, and those of updates.
+_OF_CONDITIONS: Final = {
+    "attribute_exists": 1,
+    "attribute_not_exists": 1,
+    "attribute_type": 2,
+    "begins_with": 2,
+    "contains": 2,
+    "size": 1,
+}
+_OF_UPDATES: Final = {"if_not_exists": 2, "list_append": 2}
 
 
 @dataclass(frozen=True)
@@ -74,14 +84,14 @@ class Parser:
     def demand_type(self, operand: Operand, types: frozenset[str], function: str) -> None:
         """Note that a literal operand has to be of one of these types."""
         if isinstance(operand, Literal):
-            self.demand(AllowedTypes(operand.name, types, function))
+            self.demand(allowed_types(operand.name, types, function))
 
     def demand_distinct(self, first: Operand, others: tuple[Operand, ...], function: str) -> None:
         """Note that the other operands have to be other paths than the first."""
         if isinstance(first, Path):
             for other in others:
                 if isinstance(other, Path):
-                    self.demand(Distinct(first, other, function))
+                    self.demand(distinct(first, other, function))
 
     def count_operator(self) -> None:
         """Note one operator more.
@@ -91,9 +101,48 @@ class Parser:
         """
         self._operators += 1
         if self._operators > _MOST_OPERATORS:
+            raise self.tokens.error(f"The expression contains too many operators; operator count: {self._operators}")
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a function is next."""
+        return self.tokens.after_next == "(" and self.tokens.next[:1].isalpha()
+
+    def function(self, *, of_update: bool) -> tuple[str, tuple[Operand, ...]]:
+        """Take a function; return its name and its operands."""
+        name = self.tokens.take()
+        functions, others, what = _OF_CONDITIONS, _OF_UPDATES, "a condition"
+        if of_update:
+            functions, others, what = _OF_UPDATES, _OF_CONDITIONS, "an update"
+        if name in others:
+            raise self.tokens.error(f"The function is not allowed in {what} expression; function: {name}")
+        if name not in functions:
+            raise self.tokens.error(f"Invalid function name; function: {name}")
+        operands = self.operands()
+        if len(operands) != functions[name]:
             raise self.tokens.error(
-                f"The expression contains too many operators; operator count: {self._operators}",
+                f"Incorrect number of operands for operator or function; "
+                f"operator or function: {name}, number of operands: {len(operands)}"
             )
+        return name, operands
+
+    def operands(self) -> tuple[Operand, ...]:
+        """Take operands in parentheses."""
+        self.tokens.expect("(")
+        found = [self.operand()]
+        while self.tokens.accept(","):
+            found.append(self.operand())
+        self.tokens.expect(")")
+        return tuple(found)
+
+    def operand(self) -> Operand:
+        """Take an operand: what may be one depends on the kind of expression."""
+        raise NotImplementedError
+
+    def must_be_path(self, operand: Operand, function: str) -> None:
+        """Refuse any other operand of a function."""
+        if not isinstance(operand, Path):
+            raise self.tokens.error(f"Operator or function requires a document path; operator or function: {function}")
 
     def path_or_literal(self) -> Path | Literal:
         """Take a document path, or a placeholder of a value."""

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._expressions.condition_parser import parse_condition
-from pynamo_locking._expressions.paths import Scope, clash, project, tree_of
+from pynamo_locking._expressions.paths import Scope, clash, place, project, tree_of
 from pynamo_locking._expressions.refusals import INVALID, Refusal, invalid
 from pynamo_locking._expressions.update_parser import parse_projection, parse_update
 from pynamo_locking._expressions.updates import apply
@@ -51,12 +51,13 @@ class BoundUpdate:
     """An update with its names and values.
 
     Attributes:
-        paths: what it changes.
+        paths: what it changes, sorted by `place`.
     """
 
     def __init__(self, actions: tuple[Action, ...], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
-        self.paths: list[Parts] = [action.path.resolve(names) for action in actions]
-        self._actions = actions
+        targets = [(action.path.resolve(names), action) for action in actions]
+        self._targets = sorted(targets, key=lambda target: place(target[0])) if len(targets) > 1 else targets
+        self.paths = [path for path, _ in self._targets]
         self._names = names
         self._values = values
 
@@ -66,7 +67,7 @@ class BoundUpdate:
         Raises:
             Refusal: the item does not allow it.
         """
-        return apply(self._actions, Scope(item, self._names, self._values))
+        return apply(self._targets, Scope(item, self._names, self._values))
 
     def updated(self, item: Item) -> Item:
         """Return the part of an item that the update is about."""
@@ -112,7 +113,7 @@ class Expressions:
             self._unused_names.update(self._names)
         if _VALUES in request:
             self._check_placeholders(_VALUES)
-            self._values = {key: _bound_value(key, value) for key, value in request[_VALUES].items()}
+            self._values = _bound_values(request[_VALUES])
             self._unused_values.update(self._values)
 
     def condition(self, kind: str = "ConditionExpression") -> BoundCondition | None:
@@ -151,7 +152,7 @@ class Expressions:
             return None
         paths = self._bind(parse_projection(self._request[kind]))
         resolved = [path.resolve(self._names) for path in paths]
-        _check_paths(kind, resolved)
+        _check_paths(kind, sorted(resolved, key=place))
         return BoundProjection(resolved)
 
     def check_all_used(self) -> None:
@@ -174,40 +175,42 @@ class Expressions:
         if not self._request[parameter]:
             raise invalid(f"{parameter} must not be empty")
         is_placeholder = _IS_NAME if parameter == _NAMES else _IS_VALUE
-        for key in self._request[parameter]:
+        for key, given in self._request[parameter].items():
             if not is_placeholder(key):
                 raise invalid(f'{parameter} contains invalid key: Syntax error; key: "{key}"')
-            if parameter == _NAMES and not self._names[key]:
+            if parameter == _NAMES and not given:
                 raise invalid(f"{_NAMES} contains invalid value: Empty attribute name for key {key}")
 
     def _bind(self, parsed: Parsed[_Root]) -> _Root:
-        if not self._names.keys() >= parsed.names:
-            [missing, *_] = sorted(parsed.names - self._names.keys())
-            what = "An expression attribute name used in the document path is not defined; attribute name"
-            raise invalid(f"Invalid {parsed.kind}: {what}: {missing}")
-        if not self._values.keys() >= parsed.values:
-            [missing, *_] = sorted(parsed.values - self._values.keys())
-            what = "An expression attribute value used in expression is not defined; attribute value"
-            raise invalid(f"Invalid {parsed.kind}: {what}: {missing}")
+        for given, used, what in (
+            (self._names, parsed.names, "name used in the document path is not defined; attribute name"),
+            (self._values, parsed.values, "value used in expression is not defined; attribute value"),
+        ):
+            if not given.keys() >= used:
+                missing = min(used - given.keys())
+                raise invalid(f"Invalid {parsed.kind}: An expression attribute {what}: {missing}")
         self._unused_names -= parsed.names
         self._unused_values -= parsed.values
         for rule in parsed.rules:
-            message = rule.broken(self._names, self._values)
+            message = rule(self._names, self._values)
             if message is not None:
                 raise invalid(f"Invalid {parsed.kind}: {message}")
         return parsed.root
 
 
-def _bound_value(key: str, value: Mapping[str, Any]) -> Value:
+def _bound_values(given: Mapping[str, Mapping[str, Any]]) -> dict[str, Value]:
+    values, key = dict[str, "Value"](), ""
     try:
-        return canonical(value)
+        for key, value in given.items():  # noqa: B007 - the refusal names it
+            values[key] = canonical(value)
     except Refusal as error:
         if error.code != INVALID:
             raise
         raise invalid(f"{_VALUES} contains invalid value: {error.message} for key {key}") from None
+    return values
 
 
-def _check_paths(kind: str, paths: list[Parts]) -> None:
-    message = clash(paths) if len(paths) > 1 else None
+def _check_paths(kind: str, in_order: list[Parts]) -> None:
+    message = clash(in_order)
     if message is not None:
         raise invalid(f"Invalid {kind}: {message}")
