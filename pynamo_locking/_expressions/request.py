@@ -13,7 +13,7 @@ from pynamo_locking._expressions.updates import apply
 from pynamo_locking._expressions.values import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamo_locking._expressions.conditions import Condition
     from pynamo_locking._expressions.parsing import Parsed
@@ -106,15 +106,12 @@ class Expressions:
         self._kinds = kinds
         self._names: Mapping[str, str] = request.get(_NAMES, {})
         self._values: Mapping[str, Value] = {}
-        self._unused_names: set[str] = set()
-        self._unused_values: set[str] = set()
+        self._used: frozenset[str] = frozenset()
         if _NAMES in request:
-            self._check_placeholders(_NAMES)
-            self._unused_names.update(self._names)
+            self._check_placeholders(_NAMES, _IS_NAME)
         if _VALUES in request:
-            self._check_placeholders(_VALUES)
+            self._check_placeholders(_VALUES, _IS_VALUE)
             self._values = _bound_values(request[_VALUES])
-            self._unused_values.update(self._values)
 
     def condition(self, kind: str = "ConditionExpression") -> BoundCondition | None:
         """Return a condition of the request, or None if it has none.
@@ -161,24 +158,24 @@ class Expressions:
         Raises:
             Refusal: one does not.
         """
-        for parameter, unused in ((_NAMES, self._unused_names), (_VALUES, self._unused_values)):
-            if unused:
-                keys = ", ".join(sorted(unused))
+        for parameter, given in ((_NAMES, self._names), (_VALUES, self._values)):
+            if not given.keys() <= self._used:
+                keys = ", ".join(sorted(given.keys() - self._used))
                 raise invalid(f"Value provided in {parameter} unused in expressions: keys: {{{keys}}}")
 
-    def _check_placeholders(self, parameter: str) -> None:
+    def _check_placeholders(self, parameter: str, is_placeholder: Callable[[str], object]) -> None:
         if not any(self._request.get(kind) for kind in self._kinds):
             message = f"{parameter} can only be specified when using expressions"
             if parameter == _VALUES:
                 message += f": {' and '.join(self._kinds)} {'is' if len(self._kinds) == 1 else 'are'} null"
             raise invalid(message)
-        if not self._request[parameter]:
+        given = self._request[parameter]
+        if not given:
             raise invalid(f"{parameter} must not be empty")
-        is_placeholder = _IS_NAME if parameter == _NAMES else _IS_VALUE
-        for key, given in self._request[parameter].items():
+        for key in given:
             if not is_placeholder(key):
                 raise invalid(f'{parameter} contains invalid key: Syntax error; key: "{key}"')
-            if parameter == _NAMES and not given:
+            if not given[key] and parameter == _NAMES:
                 raise invalid(f"{_NAMES} contains invalid value: Empty attribute name for key {key}")
 
     def _bind(self, parsed: Parsed[_Root]) -> _Root:
@@ -189,8 +186,7 @@ class Expressions:
             if not given.keys() >= used:
                 missing = min(used - given.keys())
                 raise invalid(f"Invalid {parsed.kind}: An expression attribute {what}: {missing}")
-        self._unused_names -= parsed.names
-        self._unused_values -= parsed.values
+        self._used |= parsed.names | parsed.values
         for rule in parsed.rules:
             message = rule(self._names, self._values)
             if message is not None:
@@ -201,7 +197,7 @@ class Expressions:
 def _bound_values(given: Mapping[str, Mapping[str, Any]]) -> dict[str, Value]:
     values, key = dict[str, "Value"](), ""
     try:
-        for key, value in given.items():  # noqa: B007 - the refusal names it
+        for key, value in given.items():
             values[key] = canonical(value)
     except Refusal as error:
         if error.code != INVALID:

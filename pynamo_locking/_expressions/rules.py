@@ -6,7 +6,7 @@ Each function returns a rule. The rule returns DynamoDB's message if it is broke
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._expressions.paths import described
 from pynamo_locking._expressions.values import TYPES, Value, comparable, type_of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Names = Mapping[str, str]
 Values = Mapping[str, Value]
-Rule = Callable[[Names, Values], Optional[str]]
+Rule = Callable[[Names, Values], "str | None"]
 
 #: As two of DynamoDB's messages name the types.
 _LONG_NAMES: Final = {

@@ -100,7 +100,7 @@ def _name(content: Any) -> str:
 
 
 def _number(content: Any, _depth: int = 0) -> str:
-    return canonical_number(_text(content))
+    return canonical_number(content if type(content) is str else _text(content))
 
 
 def _binary(content: Any, _depth: int = 0) -> bytes:
@@ -257,7 +257,12 @@ def item_size(item: Item) -> int:
     for name, value in item.items():
         size += len(name) if name.isascii() else _text_size(name)
         for kind, content in value.items():  # the one
-            size += len(content) if kind == "S" and content.isascii() else _SIZES[kind](content)
+            if kind == "N":
+                size += _number_size(content)
+            elif kind == "M":
+                size += 3 + len(content) + item_size(content)
+            else:
+                size += _SIZES[kind](content)
     return size
 
 
