@@ -27,9 +27,6 @@ def parse_condition(kind: str, text: str) -> Parsed[Condition]:
     Args:
         kind: ConditionExpression, FilterExpression or KeyConditionExpression.
         text: the expression.
-
-    Raises:
-        Refusal: it is no condition.
     """
     parser = _ConditionParser(kind, text)
     return parser.finish(parser.condition())
@@ -123,7 +120,7 @@ class _ConditionParser(Parser):
     def _primary(self) -> Condition | Operand:
         if self.tokens.next == "(":
             return self._group()
-        return self._function() if self.is_function else self.path_or_literal()
+        return self._function() if self.tokens.is_function else self.path_or_literal()
 
     def _group(self) -> Condition | Operand:
         opened = self.tokens.place

@@ -1,21 +1,27 @@
-"""What the parsers of all expressions share: paths, placeholders, and what they demand."""
+"""What the parsers of all expressions share: tokens, paths, placeholders, and what they demand."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pynamo_locking._expressions.paths import Literal, Path
+from pynamo_locking._expressions.refusals import invalid
 from pynamo_locking._expressions.reserved import RESERVED
 from pynamo_locking._expressions.rules import allowed_types, distinct
-from pynamo_locking._expressions.tokens import END, Tokens
 
 if TYPE_CHECKING:
     from pynamo_locking._expressions.paths import Operand
+    from pynamo_locking._expressions.refusals import Refusal
     from pynamo_locking._expressions.rules import Rule
 
 Root = TypeVar("Root")
 
+_TOKEN: Final = re.compile(r"[#:][A-Za-z0-9_]+|[A-Za-z][A-Za-z0-9_]*|[0-9]+|<>|<=|>=|\S")
+_LONGEST: Final = 4096
+#: In the place of a token after the last one.
+END: Final = ""
 _MOST_OPERATORS: Final = 300
 #: How many operands the functions of conditions take, and those of updates.
 _OF_CONDITIONS: Final = {
@@ -27,6 +33,68 @@ _OF_CONDITIONS: Final = {
     "size": 1,
 }
 _OF_UPDATES: Final = {"if_not_exists": 2, "list_append": 2}
+
+
+class Tokens:
+    """The tokens of an expression, taken from left to right.
+
+    Args:
+        kind: what the expression is, as ``ConditionExpression``.
+        text: the expression.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        self.place = 0
+        self._text = text
+        if not text:
+            raise self.error("The expression can not be empty;")
+        size = len(text.encode())
+        if size > _LONGEST:
+            raise self.error(f"Expression size has exceeded the maximum allowed size; expression size: {size}")
+        matches = list(_TOKEN.finditer(text))
+        self._tokens = [match.group() for match in matches] + [END, END]
+        self._spans = [match.span() for match in matches]
+
+    @property
+    def next(self) -> str:
+        """The next token, or `END`."""
+        return self._tokens[self.place]
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a name and a parenthesis are next."""
+        return self.next[:1].isalpha() and self._tokens[self.place + 1] == "("
+
+    def take(self) -> str:
+        """Return the next token, and go on."""
+        token = self._tokens[self.place]
+        if token:
+            self.place += 1
+        return token
+
+    def accept(self, word: str) -> bool:
+        """Go on if the next token is this sign or keyword; tell whether it was."""
+        if self._tokens[self.place].upper() != word:
+            return False
+        self.place += 1
+        return True
+
+    def expect(self, word: str) -> None:
+        """Go on if the next token is this sign or keyword."""
+        if not self.accept(word):
+            raise self.syntax_error()
+
+    def error(self, message: str) -> Refusal:
+        """Return the refusal of this expression."""
+        return invalid(f"Invalid {self.kind}: {message}")
+
+    def syntax_error(self) -> Refusal:
+        """Return the refusal of the next token."""
+        first, last = max(self.place - 1, 0), self.place + 1
+        spans = (self._spans[first : last + 1] if self.next else self._spans[-1:]) or [(0, len(self._text))]
+        near = self._text[spans[0][0] : spans[-1][1]]
+        return self.error(f'Syntax error; token: "{self.next or "<EOF>"}", near: "{near}"')
 
 
 @dataclass(frozen=True)
@@ -67,11 +135,7 @@ class Parser:
         self._operators = 0
 
     def finish(self, root: Root) -> Parsed[Root]:
-        """Return what was parsed, once the whole text was.
-
-        Raises:
-            Refusal: something is left of it.
-        """
+        """Return what was parsed, once the whole text was."""
         if self.tokens.next != END:
             raise self.tokens.syntax_error()
         names, values = frozenset(self._names), frozenset(self._values)
@@ -94,19 +158,10 @@ class Parser:
                     self.demand(distinct(first, other, function))
 
     def count_operator(self) -> None:
-        """Note one operator more.
-
-        Raises:
-            Refusal: there are more than DynamoDB takes.
-        """
+        """Note one operator more."""
         self._operators += 1
         if self._operators > _MOST_OPERATORS:
             raise self.tokens.error(f"The expression contains too many operators; operator count: {self._operators}")
-
-    @property
-    def is_function(self) -> bool:
-        """Whether a function is next."""
-        return self.tokens.after_next == "(" and self.tokens.next[:1].isalpha()
 
     def function(self, *, of_update: bool) -> tuple[str, tuple[Operand, ...]]:
         """Take a function; return its name and its operands."""

@@ -62,11 +62,7 @@ class BoundUpdate:
         self._values = values
 
     def apply(self, item: Item) -> Item:
-        """Return the item after the update.
-
-        Raises:
-            Refusal: the item does not allow it.
-        """
+        """Return the item after the update."""
         return apply(self._targets, Scope(item, self._names, self._values))
 
     def updated(self, item: Item) -> Item:
@@ -96,9 +92,6 @@ class Expressions:
     Args:
         request: the arguments of the request, or of one action of a transaction.
         kinds: the arguments that are expressions, as ``ConditionExpression``.
-
-    Raises:
-        Refusal: names or values are not as they have to be.
     """
 
     def __init__(self, request: Mapping[str, Any], *kinds: str) -> None:
@@ -114,11 +107,7 @@ class Expressions:
             self._values = _bound_values(request[_VALUES])
 
     def condition(self, kind: str = "ConditionExpression") -> BoundCondition | None:
-        """Return a condition of the request, or None if it has none.
-
-        Raises:
-            Refusal: it is no condition, or its names and values do not fit.
-        """
+        """Return a condition of the request, or None if it has none."""
         if kind not in self._request:
             return None
         parsed = parse_condition(kind, self._request[kind])
@@ -126,11 +115,7 @@ class Expressions:
         return BoundCondition(parsed, self._names, self._values)
 
     def update(self) -> BoundUpdate | None:
-        """Return the update of the request, or None if it has none.
-
-        Raises:
-            Refusal: it is no update, or its names and values do not fit, or two paths overlap.
-        """
+        """Return the update of the request, or None if it has none."""
         text = self._request.get("UpdateExpression")
         if not text:  # an empty one is taken for none
             return None
@@ -139,11 +124,7 @@ class Expressions:
         return update
 
     def projection(self) -> BoundProjection | None:
-        """Return the projection of the request, or None if it has none.
-
-        Raises:
-            Refusal: it is no projection, or its names do not fit, or two paths overlap.
-        """
+        """Return the projection of the request, or None if it has none."""
         kind = "ProjectionExpression"
         if kind not in self._request:
             return None
@@ -153,11 +134,7 @@ class Expressions:
         return BoundProjection(resolved)
 
     def check_all_used(self) -> None:
-        """Refuse the request if a name or value occurs in no expression.
-
-        Raises:
-            Refusal: one does not.
-        """
+        """Refuse the request if a name or value occurs in no expression."""
         for parameter, given in ((_NAMES, self._names), (_VALUES, self._values)):
             if not given.keys() <= self._used:
                 keys = ", ".join(sorted(given.keys() - self._used))

@@ -21,22 +21,14 @@ _VERBS: Final = frozenset({"SET", "REMOVE", "ADD", "DELETE"})
 
 @lru_cache(maxsize=4096)
 def parse_update(text: str) -> Parsed[tuple[Action, ...]]:
-    """Return the changes of an update.
-
-    Raises:
-        Refusal: it is no update.
-    """
+    """Return the changes of an update."""
     parser = _UpdateParser("UpdateExpression", text)
     return parser.finish(parser.actions())
 
 
 @lru_cache(maxsize=4096)
 def parse_projection(text: str) -> Parsed[tuple[Path, ...]]:
-    """Return the paths of a projection.
-
-    Raises:
-        Refusal: it is no projection.
-    """
+    """Return the paths of a projection."""
     parser = Parser("ProjectionExpression", text)
     paths = [parser.path()]
     while parser.tokens.accept(","):
@@ -87,7 +79,7 @@ class _UpdateParser(Parser):
     def operand(self) -> Operand:
         if self.tokens.next == "(":
             return self._group(self.operand)
-        return self._function() if self.is_function else self.path_or_literal()
+        return self._function() if self.tokens.is_function else self.path_or_literal()
 
     def _group(self, inner: Callable[[], Operand]) -> Operand:
         self.tokens.expect("(")

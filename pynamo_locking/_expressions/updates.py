@@ -104,11 +104,7 @@ def _without(stored: Value | None, removed: Value) -> Value | None:
 
 
 def apply(targets: list[tuple[Parts, Action]], scope: Scope) -> Item:
-    """Return the item after the changes of the targets, sorted by `place`. Every operand is as it was before.
-
-    Raises:
-        Refusal: an operand is missing or of the wrong type, a path leads nowhere, or the result is too deep.
-    """
+    """Return the item after the changes of the targets, sorted by `place`. Every operand is as it was before."""
     results = [(target, action.result(scope, target)) for target, action in targets]
     item = scope.item.copy()
     # In the order of their places, since those beyond the end of a list are appended.

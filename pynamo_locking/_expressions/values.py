@@ -33,9 +33,9 @@ _SET_NAMES: Final = {"SS": "string", "NS": "number", "BS": "binary"}
 _LEVELS: Final = 31
 #: In bytes.
 _LONGEST_NAME: Final = 65_535
-_DIGITS: Final = 38
-_LARGEST_EXPONENT: Final = 125
-_SMALLEST_EXPONENT: Final = -130
+MOST_DIGITS: Final = 38
+LARGEST_EXPONENT: Final = 125
+SMALLEST_EXPONENT: Final = -130
 _SAFE_DIGITS: Final = 18
 #: Exact for every sum that can be stored, and large enough to see that one cannot.
 _EXACT: Final = Context(prec=300, rounding=ROUND_HALF_EVEN)
@@ -50,11 +50,7 @@ def copy_of(value: _T) -> _T:
 
 
 def canonical_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
-    """Return an item of a request as it is stored.
-
-    Raises:
-        Refusal: it has a value that DynamoDB does not store.
-    """
+    """Return an item of a request as it is stored."""
     return {_name(name): canonical(value) for name, value in item.items()}
 
 
@@ -64,9 +60,6 @@ def canonical(value: Mapping[str, Any], depth: int = 0) -> Value:
     Args:
         value: the value.
         depth: the number of lists and maps around it.
-
-    Raises:
-        Refusal: DynamoDB does not store such a value.
     """
     if len(value) != 1:
         what = "has more than one datatypes set" if value else "is empty"
@@ -142,9 +135,6 @@ def check_levels(value: Value, depth: int) -> None:
     Args:
         value: the value.
         depth: the number of lists and maps around it.
-
-    Raises:
-        Refusal: it would be more than 31 lists and maps within each other.
     """
     [(kind, content)] = value.items()
     if kind in {"L", "M"}:
@@ -196,11 +186,7 @@ def decimal(text: str) -> Decimal:
 
 @lru_cache(maxsize=1 << 15)
 def canonical_number(text: str) -> str:
-    """Return the one spelling under which a number is stored.
-
-    Raises:
-        Refusal: it is no number, or has too many digits, or is too large or too small.
-    """
+    """Return the one spelling under which a number is stored."""
     if len(text) <= _SAFE_DIGITS and text.isascii() and text.isdigit() and text[0] != "0":
         return text
     try:
@@ -214,25 +200,21 @@ def canonical_number(text: str) -> str:
 
 def stored_number(number: Decimal) -> str:
     """Return how a finite number is stored."""
-    number = number.normalize(_EXACT)
     if not number:
         return "0"
     range_error = "Number {}. Attempting to store a number with magnitude {} than supported range"
-    if number.adjusted() > _LARGEST_EXPONENT:
+    if number.adjusted() > LARGEST_EXPONENT:
         raise invalid(range_error.format("overflow", "larger"))
-    if number.adjusted() < _SMALLEST_EXPONENT:
+    if number.adjusted() < SMALLEST_EXPONENT:
         raise invalid(range_error.format("underflow", "smaller"))
-    if len(number.as_tuple().digits) > _DIGITS:
+    number = number.normalize(_EXACT)
+    if len(number.as_tuple().digits) > MOST_DIGITS:
         raise invalid("Attempting to store more than 38 significant digits in a Number")
     return format(number, "f")
 
 
 def add_numbers(left: str, right: str, sign: int = 1) -> str:
-    """Return the stored form of a sum or difference of stored numbers.
-
-    Raises:
-        Refusal: it cannot be stored exactly.
-    """
+    """Return the stored form of a sum or difference of stored numbers."""
     calculate = _EXACT.add if sign > 0 else _EXACT.subtract
     return stored_number(calculate(decimal(left), decimal(right)))
 
