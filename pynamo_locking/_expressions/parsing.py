@@ -106,6 +106,7 @@ class Parsed(Generic[Root]):
         kind: what the expression is, as ``ConditionExpression``.
         names: the placeholders of names in it.
         values: the placeholders of values in it.
+        placeholders: of both.
         rules: what has to be true of them.
         paths: the document paths in it.
     """
@@ -114,6 +115,7 @@ class Parsed(Generic[Root]):
     kind: str
     names: frozenset[str]
     values: frozenset[str]
+    placeholders: frozenset[str]
     rules: tuple[Rule, ...]
     paths: tuple[Path, ...]
 
@@ -139,7 +141,7 @@ class Parser:
         if self.tokens.next != END:
             raise self.tokens.syntax_error()
         names, values = frozenset(self._names), frozenset(self._values)
-        return Parsed(root, self.tokens.kind, names, values, tuple(self._rules), tuple(self._paths))
+        return Parsed(root, self.tokens.kind, names, values, names | values, tuple(self._rules), tuple(self._paths))
 
     def demand(self, rule: Rule) -> None:
         """Note what has to be true of the request."""

@@ -163,7 +163,7 @@ class Expressions:
             if not given.keys() >= used:
                 missing = min(used - given.keys())
                 raise invalid(f"Invalid {parsed.kind}: An expression attribute {what}: {missing}")
-        self._used |= parsed.names | parsed.values
+        self._used |= parsed.placeholders
         for rule in parsed.rules:
             message = rule(self._names, self._values)
             if message is not None:

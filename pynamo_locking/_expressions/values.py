@@ -215,6 +215,8 @@ def stored_number(number: Decimal) -> str:
 
 def add_numbers(left: str, right: str, sign: int = 1) -> str:
     """Return the stored form of a sum or difference of stored numbers."""
+    if sign > 0 and len(left) <= _SAFE_DIGITS >= len(right) and left.isdigit() and right.isdigit():
+        return str(int(left) + int(right))
     calculate = _EXACT.add if sign > 0 else _EXACT.subtract
     return stored_number(calculate(decimal(left), decimal(right)))
 
