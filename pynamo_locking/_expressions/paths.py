@@ -137,10 +137,7 @@ def tree_of(paths: Iterable[Parts]) -> Tree:
     for parts in paths:
         branch = tree
         for part in parts[:-1]:
-            inner = branch.get(part)
-            if inner is None:
-                inner = branch[part] = {}
-            branch = inner
+            branch = branch.setdefault(part, {})  # type: ignore[assignment] # no path ends here
         branch[parts[-1]] = None
     return tree
 

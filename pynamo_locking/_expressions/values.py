@@ -61,14 +61,12 @@ def canonical(value: Mapping[str, Any], depth: int = 0) -> Value:
         value: the value.
         depth: the number of lists and maps around it.
     """
-    if len(value) != 1:
-        what = "has more than one datatypes set" if value else "is empty"
-        raise invalid(f"Supplied AttributeValue {what}, must contain exactly one of the supported datatypes")
-    [(kind, content)] = value.items()
+    kind = next(iter(value), "")
     read = _READ.get(kind)
-    if read is None:
-        raise invalid("Supplied AttributeValue is empty, must contain exactly one of the supported datatypes")
-    return {kind: read(content, depth)}
+    if read is None or len(value) != 1:
+        what = "has more than one datatypes set" if len(value) > 1 else "is empty"
+        raise invalid(f"Supplied AttributeValue {what}, must contain exactly one of the supported datatypes")
+    return {kind: read(value[kind], depth)}
 
 
 def _wrong_python_type(expected: str, content: object) -> Refusal:
@@ -102,10 +100,6 @@ def _binary(content: Any, _depth: int = 0) -> bytes:
     if isinstance(content, (bytes, bytearray, memoryview)):
         return bytes(content)
     raise _wrong_python_type("Binary", content)
-
-
-def _boolean(content: Any, _depth: int = 0) -> bool:
-    return bool(content)
 
 
 def _null(content: Any, _depth: int = 0) -> bool:
@@ -163,7 +157,7 @@ _READ: Final[dict[str, Callable[[Any, int], Any]]] = {
     "S": _text,
     "N": _number,
     "B": _binary,
-    "BOOL": _boolean,
+    "BOOL": lambda content, _depth: bool(content),
     "NULL": _null,
     "L": _list,
     "M": _map,
@@ -266,26 +260,14 @@ def _number_size(text: str) -> int:
     return (digits + 1) // 2 + 1 + (text[0] == "-")
 
 
-def _list_size(content: list[Value]) -> int:
-    return 3 + len(content) + sum([size_of(value) for value in content])
-
-
-def _map_size(content: Item) -> int:
-    return 3 + len(content) + item_size(content)
-
-
-def _flag_size(_content: bool) -> int:  # noqa: FBT001 - a value
-    return 1
-
-
 _SIZES: Final[dict[str, Callable[[Any], int]]] = {
     "S": _text_size,
     "N": _number_size,
     "B": len,
-    "BOOL": _flag_size,
-    "NULL": _flag_size,
-    "L": _list_size,
-    "M": _map_size,
+    "BOOL": lambda _content: 1,
+    "NULL": lambda _content: 1,
+    "L": lambda content: 3 + len(content) + sum([size_of(value) for value in content]),
+    "M": lambda content: 3 + len(content) + item_size(content),
     "SS": lambda content: sum(map(_text_size, content)),
     "NS": lambda content: sum(map(_number_size, content)),
     "BS": lambda content: sum(map(len, content)),
