@@ -137,7 +137,10 @@ def tree_of(paths: Iterable[Parts]) -> Tree:
     for parts in paths:
         branch = tree
         for part in parts[:-1]:
-            branch = branch.setdefault(part, {})  # type: ignore[assignment] # no path ends here
+            inner = branch.get(part)
+            if inner is None:
+                inner = branch[part] = {}
+            branch = inner
         branch[parts[-1]] = None
     return tree
 
