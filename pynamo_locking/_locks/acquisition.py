@@ -47,6 +47,7 @@ class Acquisition:
         self._deadline = runtime.current.monotonic() + options.wait
         self._seen: dict[str, Sighting] = {}
         self._state = FREE
+        self._read: tuple[Image | None, LockState] = None, FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
         self._mailbox = mailboxes.Mailbox(options.claim, lambda image: lock_document.state_in(image, row.attribute))
@@ -114,7 +115,7 @@ class Acquisition:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
         for _ in range(_ATTEMPTS_AT_ONCE):
             image = self._attempt(lambda: lock_requests.enter(self._row, self._new, self._options.capacity))
-            state = self._row.state(image)
+            state = self._state_in(image)
             if state.find(self._new.id) is not None:
                 return image
             if state.exists:
@@ -215,7 +216,7 @@ class Acquisition:
         for consistent in (False, True):
             if consistent:
                 image = yield from self._for_certain(lambda: lock_requests.look(self._row, consistent=True))
-            self._state = self._row.state(image)
+            self._state = self._state_in(image)
             # A late copy of our enter request may have revived the id under another ticket.
             found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
             if found is not None:
@@ -224,6 +225,12 @@ class Acquisition:
         if image is None and not self._row.may_create:
             self._no_such_item()
         return None
+
+    def _state_in(self, image: Image | None) -> LockState:
+        """Return the lock document of an image, read once from each."""
+        if image is None or self._read[0] is not image:
+            self._read = image, self._row.state(image)
+        return self._read[1]
 
     def _for_certain(self, request: Callable[[], Image | None]) -> Steps[Image | None]:
         attempt = 0
