@@ -63,9 +63,7 @@ class HeldEntry:
         image: the image that first showed us in front.
     """
 
-    # What acquiring it took, and since when we hold it: known if there is a subscriber to events.
-    taking: event_stream.Scope | None = None
-    held_since_s: float | None = None
+    held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
 
     def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image) -> None:

@@ -14,8 +14,6 @@ from pynamo_locking._locks.context import OWN_ENTRY
 from pynamo_locking.exceptions import ItemNotFound, OutcomeUnknown, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pynamo_locking._core.claims import Claim
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
@@ -26,22 +24,6 @@ def left(own: HeldEntry, image: Image | None) -> None:
     """Note that a write removed our entry, and wake waiters in this process."""
     own.end()
     mailboxes.tell_waiters(own.row, image)
-
-
-def keep(own: HeldEntry, begin_heartbeat: Callable[[HeldEntry], None]) -> None:
-    """Make sure of an entry that was acquired again: its lease may have ended, and perhaps nothing renews it.
-
-    Raises:
-        LockLost: it is gone. This acquisition does not count.
-        OutcomeUnknown: no answer. This acquisition does not count.
-    """
-    try:
-        if not own.remaining:
-            renew(own)
-        begin_heartbeat(own)
-    except BaseException:
-        own.give_back()
-        raise
 
 
 def renew(own: HeldEntry) -> None:
@@ -56,6 +38,22 @@ def renew(own: HeldEntry) -> None:
     except Unavailable as error:
         certain = f"{own.remaining:.1f} s of the lease are certain. Try again."
         raise _unanswered(own, "renewal", error, certain) from error
+
+
+def ensure(own: HeldEntry, wanted: float) -> None:
+    """Renew the lease unless so many seconds are left.
+
+    Raises:
+        LockLost, OutcomeUnknown, ConfigurationError: as `Lock.ensure`.
+    """
+    if wanted >= own.entry.lease:
+        raise ConfigurationError(
+            f"ensure({wanted:g} s) can never hold: the lease is {own.entry.lease:g} s. Take a longer lease."
+        )
+    if own.possession.reason:
+        raise own.loss()
+    if own.remaining < wanted:
+        renew(own)
 
 
 def _unanswered(own: HeldEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:

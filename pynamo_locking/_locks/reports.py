@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, runtime
@@ -12,7 +12,7 @@ from pynamo_locking._io.reports import about_lock, harmless
 from pynamo_locking.exceptions import LockTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pynamo_locking._core.possession import Possession
     from pynamo_locking._core.queue import LockState, QueueEntry
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.options import LockOptions
 
-_E = TypeVar("_E", bound="Held")
-
 
 class Held(Protocol):
-    """What events need of a held entry. `taking` and `held_since_s` are set only while there are listeners."""
+    """What events need of a held entry. `held_since_s` is set only while there are listeners."""
 
     row: LockRow
     entry: QueueEntry
     image: Image | None
-    taking: event_stream.Scope | None
     held_since_s: float | None
     deadline: float
     lost: Event
@@ -53,23 +50,15 @@ def ms_since(began_s: float) -> float:
 
 
 @contextlib.contextmanager
-def attempt(row: LockRow, options: LockOptions) -> Iterator[event_stream.Scope | None]:
+def attempt(row: LockRow, options: LockOptions) -> Iterator[None]:
     """Count the requests of an attempt to acquire a lock, and report if it times out."""
     with event_stream.scope(keeps=False) as scope:
         try:
-            yield scope
+            yield
         except LockTimeout as error:
             if scope is not None:
                 _timed_out(row, options, scope, error)
             raise
-
-
-def taking(row: LockRow, options: LockOptions, take: Callable[[], _E]) -> _E:
-    """Acquire a lock, and note for `acquired` what it took."""
-    with attempt(row, options) as scope:
-        own = take()
-    own.taking = scope
-    return own
 
 
 def releasing(own: Held) -> None:
@@ -121,10 +110,10 @@ def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, er
 @harmless
 def acquired(own: Held) -> None:
     own.held_since_s = runtime.current.monotonic()
-    own.taking = own.taking or event_stream.current_scope()  # a task is still in it
-    if own.taking is None:  # no listener when we began
+    attempt = event_stream.current_scope()
+    if attempt is None:  # no listener when we began
         return
-    facts = _attempt(own.taking, own.row.state(own.image))
+    facts = _attempt(attempt, own.row.state(own.image))
     emit(events.Acquired(**_about_own(own), **facts, lease_ms=own.entry.lease_ms, mode=own.entry.claim.mode))
 
 

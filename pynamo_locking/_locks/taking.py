@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Generic
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._locks import heartbeat, held_entry, holding, reports
+from pynamo_locking._io import event_stream, loops, runtime
+from pynamo_locking._locks import heartbeat, held_entry, holding, reports, tasks
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.context import taken_here
 from pynamo_locking._locks.target import M
@@ -32,7 +34,8 @@ logger = logging.getLogger("pynamo_locking")
 class Taker(Generic[M]):
     """The private part of `Lock`."""
 
-    _blocks = 0  # `with` statements that we are in
+    _blocks = 0  # `with` and `async with` statements that we are in
+    _is_awaited = False  # acquired with `async with` or `aacquire`
 
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._target = target
@@ -47,18 +50,40 @@ class Taker(Generic[M]):
     # Acquiring
 
     def _acquire(self, wait: Duration | None) -> None:
-        options = self._options_for(wait)
-        before = None
+        options, before = self._options_for(wait), None
         try:
             self._begin()
             try:
-                before = self._before()
+                before = self._before(is_awaited=False)
                 own = self._take_again(before)
                 if own is None:
                     own = self._take(options)
-                else:
-                    holding.keep(own, self._begin_heartbeat)
-                self._note_take(own)
+                elif not own.remaining:
+                    holding.renew(own)
+                self._note_take(own, is_awaited=False)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:  # an interrupt that came after all that
+            self._undo(before)
+            raise
+
+    async def _aacquire(self, wait: Duration | None) -> None:
+        """As `_acquire`, but make requests in threads."""
+        options, before = self._options_for(wait), None
+        try:
+            self._begin()
+            try:
+                before = self._before(is_awaited=True)
+                own = self._take_again(before)
+                if own is None:
+                    own = await self._atake(options)
+                elif not own.remaining:
+                    await loops.to_the_end(partial(holding.renew, own))
+                self._note_take(own, is_awaited=True)
             except BaseException:
                 self._undo(before)
                 before = None
@@ -76,8 +101,13 @@ class Taker(Generic[M]):
         if not self._acquiring.acquire(blocking=False):
             raise self._in_use()
 
-    def _before(self) -> Before:
+    def _before(self, *, is_awaited: bool) -> Before:
         """Return the state to restore if the acquisition fails."""
+        if self._takes and self._is_awaited is not is_awaited:
+            raise ConfigurationError(
+                f"this Lock object holds {self._target.row.label}, which was acquired {self._way}. Acquire it so "
+                f"again, or make another Lock object."
+            )
         own = taken_here(self._target.row, self._options.claim, self._own)
         if self._takes and (own is None or own is not self._own):
             raise self._in_use()
@@ -99,8 +129,20 @@ class Taker(Generic[M]):
 
     def _take(self, options: LockOptions) -> HeldEntry:
         attempt = self._attempt = Acquisition(self._target.row, options)
-        own = reports.taking(self._target.row, options, attempt.run) if event_stream.listeners else attempt.run()
-        return self._hold(own)
+        with self._reported(options):
+            return self._hold(attempt.run())
+
+    async def _atake(self, options: LockOptions) -> HeldEntry:
+        party = runtime.current.party()
+        attempt = self._attempt = Acquisition(self._target.row, options)
+        with self._reported(options):
+            own = await tasks.take(attempt.steps(), self._hold)
+        own.party = party  # not the thread of the last request
+        held_entry.remember(own)
+        return own
+
+    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
+        return reports.attempt(self._target.row, options) if event_stream.listeners else contextlib.nullcontext()
 
     def _hold(self, own: HeldEntry) -> HeldEntry:
         try:
@@ -121,10 +163,11 @@ class Taker(Generic[M]):
             heartbeat.heart.add(own)
             own.has_heartbeat = True
 
-    def _note_take(self, own: HeldEntry) -> None:
+    def _note_take(self, own: HeldEntry, *, is_awaited: bool) -> None:
+        self._begin_heartbeat(own)
         if not self._takes:
             self._given = None
-        self._own = own
+        self._own, self._is_awaited = own, is_awaited
         self._takes += 1
 
     def _undo(self, before: Before | None) -> None:
@@ -146,6 +189,15 @@ class Taker(Generic[M]):
         )
 
     # Releasing
+
+    def _release(self, error: BaseException | None = None) -> None:
+        """Release the lock; `error` is what ended the block."""
+        takes = self._takes - 1
+        try:
+            self._give_back_after(error)
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
 
     def _give_back(self) -> None:
         own = self._must_have_taken()
@@ -182,14 +234,44 @@ class Taker(Generic[M]):
 
     def _leave(self, error: BaseException | None) -> None:
         """Release the lock at the end of a block, which ended with that error."""
-        takes = self._takes - 1
         try:
-            self._give_back_after(error)
-        except BaseException as failure:
-            self._leave_above(takes, failure)
-            raise
+            self._release(error)
         finally:
             self._blocks -= 1
+
+    async def _aenter(self, wait: Duration | None = None) -> None:
+        self._blocks += 1
+        try:
+            await self._aacquire(wait)
+        except BaseException:
+            self._blocks -= 1
+            raise
+
+    async def _aleave(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
+        """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
+        own, is_last, left = self._own, False, [leave]
+
+        def leave_once() -> None:
+            while left:
+                left.pop()()
+
+        try:
+            own = self._must_have_taken()
+            is_last = self._is_last_take
+            if isinstance(error, GeneratorExit) and not tasks.can_wait(own):
+                if not own.possession.is_over:
+                    tasks.leave_behind(leave, own)
+            else:
+                await loops.to_the_end(leave_once)
+        except (Exception, loops.cancelled()):
+            raise
+        except BaseException:  # an interrupt, perhaps before a thread has begun
+            if left:
+                tasks.leave_behind(leave_once, own)
+            raise
+        finally:
+            if own is not None and is_last:
+                held_entry.forget(own)
 
     def _leave_above(self, takes: int, error: BaseException) -> None:
         """Release what an interrupt has kept from being released: more than so many acquisitions."""
@@ -221,6 +303,27 @@ class Taker(Generic[M]):
                 f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."
             )
         return self._own
+
+    def _taken_for(self, method: str) -> HeldEntry:
+        """Return our entry for a method that blocks.
+
+        Raises:
+            ConfigurationError: it would block the event loop of the task that has acquired the lock.
+        """
+        own = self._must_have_taken()
+        if self._is_awaited and tasks.current() is not None:
+            raise self._must_await(method)
+        return own
+
+    def _must_await(self, method: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the lock {self._target.row.label} was acquired {self._way}, and `lock.{method}` would block the event "
+            f"loop: use `await lock.a{method}()`."
+        )
+
+    @property
+    def _way(self) -> str:
+        return "with `async with` or aacquire()" if self._is_awaited else "with `with` or acquire()"
 
     @property
     def _is_last_take(self) -> bool:

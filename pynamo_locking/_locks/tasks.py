@@ -6,10 +6,10 @@ import contextlib
 import logging
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._io import runtime
-from pynamo_locking._io.loops import Cancelled, call, spend, start, to_the_end
+from pynamo_locking._io.loops import call, cancelled, spend, start, to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,15 +89,20 @@ def leave_behind(work: Callable[[], object], own: HeldEntry | None) -> None:
             own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
 
 
+def current() -> Any:
+    """Return the task that calls this, or None."""
+    place = runtime.current.party()[-1]
+    return place() if isinstance(place, weakref.ref) else None
+
+
 def can_wait(own: HeldEntry) -> bool:
     """Tell whether the task that is being closed can wait while it releases a lock.
 
     An async generator can, if it is closed by the task that acquired the lock, or by a task that the loop starts only
     for that. If the garbage collector closes it, it cannot: its loop is closed, and a task that runs is another one.
     """
-    party = runtime.current.party()
-    task = party[-1]() if isinstance(party[-1], weakref.ref) else None
-    return task is not None and (own.party == party or type(task.get_coro()).__name__ == _CLOSING)
+    task = current()
+    return task is not None and (own.party == runtime.current.party() or type(task.get_coro()).__name__ == _CLOSING)
 
 
 async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
@@ -111,7 +116,7 @@ async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) 
             if isinstance(error, GeneratorExit):
                 taking.leave_behind()
             elif not taking.is_over:
-                with contextlib.suppress(Cancelled):  # cancelled once more
+                with contextlib.suppress(cancelled()):  # cancelled once more
                     await to_the_end(taking.abandon)
         except BaseException:  # another interrupt, perhaps before a thread has begun
             taking.leave_behind()

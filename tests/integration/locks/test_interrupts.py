@@ -18,7 +18,7 @@ import pytest
 from typing_extensions import Self
 
 import pynamo_locking
-from pynamo_locking import TransactionAborted, alocked_all, locked_all, sweep, transaction
+from pynamo_locking import TransactionAborted, locked_all, sweep, transaction
 from pynamo_locking._io import dispatch
 from pynamo_locking._locks import mailboxes, removal
 from pynamo_locking.testing import VirtualClock
@@ -155,7 +155,7 @@ def by_acquire_and_release_inside() -> None:
 
 
 async def in_two_locks_of_a_task() -> None:
-    async with alocked_all(Locks.alocked("a"), workers.Plain.alocked("a")):
+    async with locked_all(Locks.locked("a"), workers.Plain.locked("a")):
         pass
 
 

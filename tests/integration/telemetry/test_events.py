@@ -864,13 +864,13 @@ def test_tasks_are_told_of_as_well(tables: None, heard: Heard) -> None:
     """The same events, with the requests that were made for them in threads; and when a task runs out of time."""
 
     async def work() -> None:
-        async with Account.alocked("a", owner="first") as lock:
+        async with Account.locked("a", owner="first") as lock:
             with suppress(LockTimeout):
                 await asyncio.create_task(late())
             await lock.arenew()
 
     async def late() -> None:
-        async with Account.alocked("a", owner="late", wait=0.05):
+        async with Account.locked("a", owner="late", wait=0.05):
             raise AssertionError("it is held")
 
     asyncio.run(work())
