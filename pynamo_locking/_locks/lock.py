@@ -104,7 +104,7 @@ class Lock(Taker[M]):
         """
         if self._takes and self._is_awaited:
             raise self._must_await("release")
-        self._release()
+        self._leave(blocks=0)
 
     async def arelease(self) -> None:
         """Release the lock, which was acquired with `aacquire`, as `release` does.
@@ -118,7 +118,7 @@ class Lock(Taker[M]):
             raise ConfigurationError(
                 f"the lock {self._target.row.label} was acquired {self._way}: release it with `lock.release()`."
             )
-        await self._aleave(self._release)
+        await self._aleave(partial(self._leave, blocks=0))
 
     def __enter__(self) -> Self:
         self._enter()

@@ -13,7 +13,7 @@ from pynamo_locking._locks.context import taken_here
 from pynamo_locking._locks.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from types import TracebackType
 
@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 
 class Block(Generic[T]):
-    """A context manager for ``with`` and for ``async with``, made of one for each."""
+    """A context manager for ``with`` and for ``async with``, made of one for each.
+
+    No coroutines of its own: an interrupt in one would leave the generator that it awaits running for ever.
+    """
 
     def __init__(
         self, block: Callable[[], AbstractContextManager[T]], ablock: Callable[[], AbstractAsyncContextManager[T]]
@@ -40,14 +43,14 @@ class Block(Generic[T]):
     ) -> None:
         self._entered.__exit__(kind, error, traceback)
 
-    async def __aenter__(self) -> T:
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
         self._aentered = self._ablock()
-        return await self._aentered.__aenter__()
+        return self._aentered.__aenter__()
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._aentered.__aexit__(kind, error, traceback)
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._aentered.__aexit__(kind, error, traceback)
 
 
 @overload

@@ -190,15 +190,6 @@ class Taker(Generic[M]):
 
     # Releasing
 
-    def _release(self, error: BaseException | None = None) -> None:
-        """Release the lock; `error` is what ended the block."""
-        takes = self._takes - 1
-        try:
-            self._give_back_after(error)
-        except BaseException as failure:
-            self._leave_above(takes, failure)
-            raise
-
     def _give_back(self) -> None:
         own = self._must_have_taken()
         takes, depth, is_last = self._takes - 1, own.depth - 1, False
@@ -232,12 +223,16 @@ class Taker(Generic[M]):
             self._leave_above(takes, error)
             raise
 
-    def _leave(self, error: BaseException | None) -> None:
-        """Release the lock at the end of a block, which ended with that error."""
+    def _leave(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
+        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
+        takes = self._takes - 1
         try:
-            self._release(error)
+            self._give_back_after(error)
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
         finally:
-            self._blocks -= 1
+            self._blocks -= blocks
 
     async def _aenter(self, wait: Duration | None = None) -> None:
         self._blocks += 1
