@@ -193,18 +193,18 @@ class Lock(Taker[M]):
 
     @property
     def _must_read(self) -> bool:
-        own = self._last()
-        is_known = self._given is not None or own.entry.claim.is_ranged
-        return not is_known and holding.must_read(own, self._target)
+        held = self._last()
+        is_known = self._given is not None or held.entry.claim.is_ranged
+        return not is_known and holding.must_read(held, self._target)
 
     def _item(self) -> M:
-        own = self._last()
+        held = self._last()
         if self._options.claim.is_ranged:
             raise ConfigurationError(
                 f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
             )
         if self._given is None:
-            self._given = holding.item_of(own, self._target)
+            self._given = holding.item_of(held, self._target)
         return self._given
 
     @property
@@ -215,7 +215,7 @@ class Lock(Taker[M]):
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed; 0 if it is not held."""
-        return self._own.remaining if self._own is not None and self._takes else 0.0
+        return self._held.remaining if self._held is not None and self._takes else 0.0
 
     @property
     def lost(self) -> Event:
@@ -304,13 +304,13 @@ class Lock(Taker[M]):
     # Inside
 
     def _last(self) -> HeldEntry:
-        if self._own is None:
+        if self._held is None:
             raise ConfigurationError(
                 f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."
             )
-        return self._own
+        return self._held
 
     def __repr__(self) -> str:
-        if self._own is None or not self._takes:
+        if self._held is None or not self._takes:
             return f"<Lock {self._target.row.label} not held>"
         return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"

@@ -123,8 +123,8 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
 
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
-    own = taken_here(lock._target.row, lock._options.claim, lock._own)
-    return own is not None and not own.possession.reason
+    held = taken_here(lock._target.row, lock._options.claim, lock._held)
+    return held is not None and not held.possession.reason
 
 
 def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Block[Lock[M] | None]:

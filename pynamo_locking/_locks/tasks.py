@@ -40,7 +40,7 @@ class Taking:
         self._hold = hold
         self._stepping = runtime.current.exclusive()
         self._forks = runtime.forks
-        self.own: HeldEntry | None = None
+        self.held: HeldEntry | None = None
         self.is_over = False
         _underway.add(self)
 
@@ -53,7 +53,7 @@ class Taking:
                 return self._steps.send(told)
             except StopIteration as done:
                 _underway.discard(self)
-                self.own = self._hold(done.value)
+                self.held = self._hold(done.value)
                 return None
             except BaseException:
                 _underway.discard(self)
@@ -66,27 +66,27 @@ class Taking:
             self.is_over = True
             self._steps.close()
             _underway.discard(self)
-            own, self.own = self.own, None
-            if own is None:
+            held, self.held = self.held, None
+            if held is None:
                 return
             try:
-                own.release_and_count()
+                held.release_and_count()
             except Exception as error:  # noqa: BLE001 - the cancellation is the error to raise
                 logger.warning("%s (after its task was cancelled)", error)
 
     def leave_behind(self) -> None:
         """Abandon it in a thread, because no task can wait for it; in a forked child it is the parent's."""
         if self._forks == runtime.forks:
-            leave_behind(self.abandon, self.own)
+            leave_behind(self.abandon, self.held)
 
 
-def leave_behind(work: Callable[[], object], own: HeldEntry | None) -> None:
+def leave_behind(work: Callable[[], object], held: HeldEntry | None) -> None:
     """Release a lock in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
     try:
         start(work)
     except RuntimeError:
-        if own is not None:
-            own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
+        if held is not None:
+            held.end(is_confirmed=False)  # or the heartbeat would renew it for ever
 
 
 def current() -> Any:
@@ -95,14 +95,14 @@ def current() -> Any:
     return place() if isinstance(place, weakref.ref) else None
 
 
-def can_wait(own: HeldEntry) -> bool:
+def can_wait(held: HeldEntry) -> bool:
     """Tell whether the task that is being closed can wait while it releases a lock.
 
     An async generator can, if it is closed by the task that acquired the lock, or by a task that the loop starts only
     for that. If the garbage collector closes it, it cannot: its loop is closed, and a task that runs is another one.
     """
     task = current()
-    return task is not None and (own.party == runtime.current.party() or type(task.get_coro()).__name__ == _CLOSING)
+    return task is not None and (held.party == runtime.current.party() or type(task.get_coro()).__name__ == _CLOSING)
 
 
 async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
@@ -122,5 +122,5 @@ async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) 
             taking.leave_behind()
             raise
         raise
-    assert taking.own is not None  # noqa: S101 - `advance` has returned None
-    return taking.own
+    assert taking.held is not None  # noqa: S101 - `advance` has returned None
+    return taking.held

@@ -782,7 +782,7 @@ def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
     free: dict[str, bool] = {}
 
     def try_all(event: Event) -> None:
-        own = lock._own
+        own = lock._held
         if own is not None:
             mutexes = (own._mutex, own._renewing, own._writing)
             free[type(event).__name__] = in_thread(lambda: all(map(taken_and_given_back, mutexes)))
