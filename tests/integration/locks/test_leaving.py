@@ -83,4 +83,4 @@ def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
         patch.setattr(module, name, _interrupted(getattr(module, name)))
         lock.release()
     assert lock._held.possession.is_over
-    assert held_entry.all_held_in_context(lock._target.row) is None
+    assert held_entry.held_in_context(lock._target.row) is None

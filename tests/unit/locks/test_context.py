@@ -130,13 +130,13 @@ def test_a_context_holds_what_it_took():
     assert held_entry.holds_nothing()
     held_entry.remember(own)
 
-    assert held_entry.all_held_in_context(row()) is own
-    assert held_entry.all_held_in_context(row("a-2")) is None
+    assert held_entry.held_in_context(row()) is own
+    assert held_entry.held_in_context(row("a-2")) is None
     assert not held_entry.holds_nothing()
 
     held_entry.forget(own)
 
-    assert held_entry.all_held_in_context(row()) is None
+    assert held_entry.held_in_context(row()) is None
     assert held_entry.holds_nothing()
 
 
@@ -144,7 +144,7 @@ def test_another_thread_does_not_hold():
     """Threads begin with an empty context."""
     held_entry.remember(own_entry())
 
-    assert in_a_thread(lambda: held_entry.all_held_in_context(row())) is None
+    assert in_a_thread(lambda: held_entry.held_in_context(row())) is None
     assert in_a_thread(held_entry.holds_nothing)
 
 
@@ -154,8 +154,8 @@ def test_a_copied_context_holds():
     held_entry.remember(own)
     context = contextvars.copy_context()
 
-    assert context.run(held_entry.all_held_in_context, row()) is own
-    assert in_a_thread(lambda: context.run(held_entry.all_held_in_context, row())) is own
+    assert context.run(held_entry.held_in_context, row()) is own
+    assert in_a_thread(lambda: context.run(held_entry.held_in_context, row())) is own
 
 
 def test_a_copied_context_does_not_give_back():
@@ -166,8 +166,8 @@ def test_a_copied_context_does_not_give_back():
     context.run(held_entry.forget, own)
     context.run(held_entry.remember, other)
 
-    assert held_entry.all_held_in_context(row()) is own
-    assert held_entry.all_held_in_context(row("a-2")) is None
+    assert held_entry.held_in_context(row()) is own
+    assert held_entry.held_in_context(row("a-2")) is None
 
 
 def test_what_ended_is_held_nowhere():
@@ -178,7 +178,7 @@ def test_what_ended_is_held_nowhere():
     held_entry.forget(own)
     own.end()
 
-    assert context.run(held_entry.all_held_in_context, row()) is None
+    assert context.run(held_entry.held_in_context, row()) is None
 
 
 def test_what_is_lost_is_still_known():
@@ -187,7 +187,7 @@ def test_what_is_lost_is_still_known():
     held_entry.remember(own)
     own.lose("evicted")
 
-    assert held_entry.all_held_in_context(row()) is own
+    assert held_entry.held_in_context(row()) is own
 
 
 def test_forgetting_an_older_lock_keeps_the_newer():
@@ -197,7 +197,7 @@ def test_forgetting_an_older_lock_keeps_the_newer():
     held_entry.remember(new)
     held_entry.forget(old)
 
-    assert held_entry.all_held_in_context(row()) is new
+    assert held_entry.held_in_context(row()) is new
 
 
 def test_a_context_does_not_collect_what_ended_elsewhere():
