@@ -206,16 +206,16 @@ class HeldEntry:
         with self.writing() as number:
             return number
 
-    def release_and_count(self) -> None:
-        """As `release`, and report what it consumed to subscribers."""
-        reports.releasing(self) if event_stream.listeners else self.release()
-
     def release(self) -> None:
         """Leave the queue.
 
         Raises:
             LockLost: we were no longer in it.
         """
+        with event_stream.scope(keeps=False):
+            self._release()
+
+    def _release(self) -> None:
         if self.possession.reason:
             self.end()
             raise self.loss()

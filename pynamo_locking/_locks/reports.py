@@ -38,7 +38,6 @@ class Held(Protocol):
 
     @property
     def remaining(self) -> float: ...
-    def release(self) -> None: ...
 
 
 def _about(held: Held) -> dict[str, Any]:
@@ -59,12 +58,6 @@ def attempt(row: LockRow, options: LockOptions) -> Iterator[None]:
             if scope is not None:
                 _timed_out(row, options, scope, error)
             raise
-
-
-def releasing(held: Held) -> None:
-    """Release a lock, and count for `released` what that consumes."""
-    with event_stream.scope(keeps=False):
-        held.release()
 
 
 @harmless

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import replace
 from functools import partial
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.options import LockOptions
     from pynamo_locking._locks.target import LockTarget
 
-if TYPE_CHECKING:
-    Before = tuple[int, "HeldEntry | None", int]
-
+    Before = tuple[int, HeldEntry | None, int]
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -129,20 +126,17 @@ class Taker(Generic[M]):
 
     def _take(self, options: LockOptions) -> HeldEntry:
         attempt = self._attempt = Acquisition(self._target.row, options)
-        with self._reported(options):
+        with reports.attempt(self._target.row, options):
             return self._hold(attempt.run())
 
     async def _atake(self, options: LockOptions) -> HeldEntry:
         party = runtime.current.party()
         attempt = self._attempt = Acquisition(self._target.row, options)
-        with self._reported(options):
+        with reports.attempt(self._target.row, options):
             held = await tasks.take(attempt.steps(), self._hold)
         held.party = party  # not the thread of the last request
         held_entry.remember(held)
         return held
-
-    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
-        return reports.attempt(self._target.row, options) if event_stream.listeners else contextlib.nullcontext()
 
     def _hold(self, held: HeldEntry) -> HeldEntry:
         try:
@@ -154,7 +148,7 @@ class Taker(Generic[M]):
             self._begin_heartbeat(held)
             held_entry.remember(held)
         except BaseException:
-            held.release_and_count()
+            held.release()
             raise
         return held
 
@@ -199,7 +193,7 @@ class Taker(Generic[M]):
             if is_last:
                 held_entry.forget(held)
                 if not held.possession.is_over:
-                    held.release_and_count()
+                    held.release()
         except LockingError:
             raise
         except BaseException:  # an interrupt, which may have come before anything was done

@@ -70,7 +70,7 @@ class Taking:
             if held is None:
                 return
             try:
-                held.release_and_count()
+                held.release()
             except Exception as error:  # noqa: BLE001 - the cancellation is the error to raise
                 logger.warning("%s (after its task was cancelled)", error)
 
