@@ -75,10 +75,8 @@ class HeldEntry:
         self.party = runtime.current.party()
         self.pid = runtime.pid()
         self.depth = 1
-        # A downgrade was sent, and had no answer.
-        self.may_be_alone = False
-        # The item, which is not the row of the lock, was deleted under the lock.
-        self.is_item_deleted = False
+        self.may_be_alone = False  # a downgrade was sent, and had no answer
+        self.is_item_deleted = False  # under the lock, which is in another row
         self.lost = runtime.current.event()
         self.on_lost: list[Callable[[str], object]] = []
         self.outage = Outage()

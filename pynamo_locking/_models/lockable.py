@@ -179,15 +179,14 @@ class LockableMixin(VersionedMixin):
     ) -> Block[Lock[Self] | None]:
         """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
 
-        Also with ``async with``.
-
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
             **options: those of `locked`; `wait` is 0 unless given.
 
         Returns:
-            A context manager that yields the held lock, or None if it was not acquired in time.
+            A context manager, also for ``async with``, that yields the held lock, or None if it was not acquired in
+            time.
 
         Raises:
             ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`. With
@@ -213,7 +212,7 @@ class LockableMixin(VersionedMixin):
             **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
 
         Returns:
-            A context manager that yields the held lock, or None if none was free.
+            A context manager, also for ``async with``, that yields the held lock, or None if none was free.
 
         Raises:
             ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
