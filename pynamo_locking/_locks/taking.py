@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 from functools import partial
@@ -126,17 +127,20 @@ class Taker(Generic[M]):
 
     def _take(self, options: LockOptions) -> HeldEntry:
         attempt = self._attempt = Acquisition(self._target.row, options)
-        with reports.attempt(self._target.row, options):
+        with self._reported(options):
             return self._hold(attempt.run())
 
     async def _atake(self, options: LockOptions) -> HeldEntry:
         party = runtime.current.party()
         attempt = self._attempt = Acquisition(self._target.row, options)
-        with reports.attempt(self._target.row, options):
+        with self._reported(options):
             held = await tasks.take(attempt.steps(), self._hold)
         held.party = party  # not the thread of the last request
         held_entry.remember(held)
         return held
+
+    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
+        return reports.attempt(self._target.row, options) if event_stream.listeners else contextlib.nullcontext()
 
     def _hold(self, held: HeldEntry) -> HeldEntry:
         try:
