@@ -56,7 +56,7 @@ class Acquisition:
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._pace: Pace | None = None
-        self.own: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
+        self.held: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
     def run(self) -> HeldEntry:
         """Acquire the lock, or leave nothing behind.
@@ -74,11 +74,11 @@ class Acquisition:
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
                 image = yield from self._enter()
-                own = yield from self._wait_for_turn(image)
-                if own is not None:
+                held = yield from self._wait_for_turn(image)
+                if held is not None:
                     mailboxes.close_mailbox(self._row, self._mailbox)
-                    self.own = own
-                    return own
+                    self.held = held
+                    return held
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
                 if self._options.wait and runtime.current.monotonic() >= self._deadline:

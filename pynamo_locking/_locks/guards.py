@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_entry import HeldEntry
 
 
-def in_queue(own: HeldEntry) -> Condition:
+def in_queue(held: HeldEntry) -> Condition:
     """Our entry is in the queue.
 
     The condition names the ticket: a late copy of the request to enter could bring the id back after we left, under
     another ticket, and a late copy of a write must not find it.
     """
-    path = Path([own.row.attribute, lock_document.TICKETS, own.entry.id])
-    return path == Stored({"N": str(own.entry.ticket)})
+    path = Path([held.row.attribute, lock_document.TICKETS, held.entry.id])
+    return path == Stored({"N": str(held.entry.ticket)})
 
 
-def standing(own: HeldEntry, number: int) -> Condition:
+def standing(held: HeldEntry, number: int) -> Condition:
     """Our entry is in the queue, no later write of ours was applied, and no transaction has the item."""
-    standing: Condition = in_queue(own) & (_writes(own) < Stored({"N": str(number)})) & unmarked(own.row.attribute)
+    standing: Condition = in_queue(held) & (_writes(held) < Stored({"N": str(number)})) & unmarked(held.row.attribute)
     return standing
 
 
-def counting(own: HeldEntry, number: int) -> Action:
+def counting(held: HeldEntry, number: int) -> Action:
     """Store the number of the write in our entry."""
-    return _writes(own).set(Stored({"N": str(number)}))
+    return _writes(held).set(Stored({"N": str(number)}))
 
 
-def leaving(own: HeldEntry) -> list[Action]:
-    lock = Path([own.row.attribute])
-    return [lock[part][own.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
+def leaving(held: HeldEntry) -> list[Action]:
+    lock = Path([held.row.attribute])
+    return [lock[part][held.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
 
 
 def unlocked(row: LockRow) -> Condition:
@@ -80,5 +80,5 @@ def unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Condition:
     return path.does_not_exist() if raw is None else path == Stored({"M": raw})
 
 
-def _writes(own: HeldEntry) -> Path:
-    return Path([own.row.attribute, lock_document.QUEUE, own.entry.id, lock_document.WRITES])
+def _writes(held: HeldEntry) -> Path:
+    return Path([held.row.attribute, lock_document.QUEUE, held.entry.id, lock_document.WRITES])
