@@ -385,5 +385,5 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
         table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"purse_id": {"S": KEY}}})
         with pytest.raises(LockLost):
             lock.renew()
-        assert lock._own is not None
-        assert lock._own.lost.is_set()
+        assert lock._held is not None
+        assert lock._held.lost.is_set()
