@@ -35,8 +35,8 @@ MISTAKES: Final = (
     Mistake(
         "a number of a write is used twice",
         "_locks/guards.py",
-        "(_writes(own) < Stored(",
-        "(_writes(own) <= Stored(",
+        "(_writes(held) < Stored(",
+        "(_writes(held) <= Stored(",
     ),
     Mistake("a write from outside does not ask for marks", "_locks/guards.py", " & unmarked(row.attribute)", ""),
     Mistake(
