@@ -9,7 +9,7 @@ from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import expiry
-from pynamo_locking._locks import mailboxes
+from pynamo_locking._locks import cohorts, mailboxes
 from pynamo_locking._locks.context import OWN_ENTRY
 from pynamo_locking.exceptions import ItemNotFound, OutcomeUnknown, also
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def left(own: HeldEntry, image: Image | None) -> None:
     """Note that a write removed our entry, and wake waiters in this process."""
+    cohorts.pass_on(own.caller, image)
     own.end()
     mailboxes.tell_waiters(own.row, image)
 
