@@ -18,11 +18,16 @@ ALONE := tests/integration/contrib/test_processes.py \
 	tests/integration/whole/test_preload.py \
 	tests/integration/whole/test_random_kills.py \
 	tests/integration/whole/test_soak.py
-BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) tests/simulation)
 # Hundreds of signals to one process: CPython 3.11 may lose count of its recursion then, so no other test is in it.
 SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
-# The same tests on engines that take long enough without being measured, which takes as long again.
+# `make simulate` has them longer.
+LONGER := tests/integration/locks/test_processes.py \
+	tests/integration/transactions/test_kills.py \
+	tests/integration/whole/test_preload.py
+BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) tests/simulation)
 SLOW := moto or dynamodb-local
+# The same tests on another engine are not measured: they cover what the first has covered, and take as long again.
+REPEATED := $(SLOW) or other_engine
 # What `make check` runs of the tests that need an engine: those that notice a mistake in a rule, on the fast engines.
 CHECKED := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_failures.py \
 	tests/integration/items/test_expiry.py \
@@ -67,12 +72,12 @@ check-tests: $(VENV)/.test engines
 
 test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dynoxide and DynamoDB Local
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(SLOW))"
-	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(SLOW)"
+	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(REPEATED))"
+	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(REPEATED)"
 	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(WAITING)
 	$(BIN)/python -m pytest $(COVERED) $(ALONE)
-	$(BIN)/python -m pytest $(COVERED) $(SIGNALS)
+	$(BIN)/python -m pytest --no-cov $(SIGNALS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(BIN)/coverage report
 
@@ -80,9 +85,10 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of a lock, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
+	THOROUGH=1 KILLS_S=60 $(BIN)/python -m pytest --no-cov -q $(LONGER)
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
@@ -114,7 +120,7 @@ pictures: $(VENV)/.pictures engines ## draw the pictures of terminals again: the
 look: docs $(VENV)/.pictures ## look at the documentation in a headless browser, as wide as a desktop and as a phone; needs Chromium
 	$(BIN)/python -m docs.pictures.look
 
-bench: $(VENV)/.bench engines ## a quarter of an hour: everything beside its alternatives, written into docs/benchmarks
+bench: $(VENV)/.bench engines ## over an hour: everything beside its alternatives, written into docs/benchmarks
 	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
 

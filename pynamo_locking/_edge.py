@@ -1,29 +1,21 @@
 """The one door through which the command line, the frameworks and telemetry reach behind the public names."""
 
-from pynamo_locking._core.error_codes import NO_TABLE, TABLE_EXISTS
+from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.naming import plain
 from pynamo_locking._items import key_text
 from pynamo_locking._locks import inspection
-from pynamo_locking._locks.inspection import text_of_ms
 from pynamo_locking._models import administration, entity_tags
-from pynamo_locking._models.administration import describe, keys_in, keys_of, ttl_of
 from pynamo_locking._transactions import recovery
 
 __all__ = [
     "LONGEST_LEASE_S",
     "NO_TABLE",
-    "TABLE_EXISTS",
     "administration",
     "believed",
-    "describe",
     "entity_tags",
     "inspection",
     "key_text",
-    "keys_in",
-    "keys_of",
     "plain",
     "recovery",
-    "text_of_ms",
-    "ttl_of",
 ]

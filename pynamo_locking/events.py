@@ -1,6 +1,6 @@
-"""The stream of events of locks, writes and transactions, for those who want to hear of them.
+"""The stream of events of locks, writes and transactions.
 
-`pynamo_locking.telemetry` makes logs, signals, traces and metrics of it.
+`pynamo_locking.telemetry` turns it into logs, signals, traces and metrics.
 """
 
 from pynamo_locking._core.events import (

@@ -61,7 +61,7 @@ _Stored: TypeAlias = tuple[type[Any], dict[str, Any]]  # a model's class, and a 
 class Conflict(LockingError):
     """The write was refused and nothing changed; read again and retry if you still want to.
 
-    Raised itself, not a subclass, if a condition of the caller was not met.
+    If a condition of the caller was not met, the error is a `Conflict` itself and none of its subclasses.
 
     Attributes:
         stored: the model's class, and the stored item as DynamoDB returned it with the refusal; None if
@@ -84,7 +84,7 @@ class Conflict(LockingError):
 
 
 class StaleVersion(Conflict):
-    """The stored item is not in the version that was read: another writer changed or deleted it meanwhile.
+    """The stored item is not in the version that was read: another writer has changed or deleted it.
 
     Start again from `current`, which is the stored item.
 
@@ -103,7 +103,7 @@ class StaleVersion(Conflict):
         *,
         expected: int | None = None,
         actual: int | None = None,
-        stored: tuple[type[Any], dict[str, Any]] | None = None,
+        stored: _Stored | None = None,
         cause: Exception | None = None,
     ) -> None:
         super().__init__(message, stored=stored, cause=cause)
@@ -128,7 +128,7 @@ class ItemLocked(Conflict):
         *,
         holder: str | None = None,
         ticket: int | None = None,
-        stored: tuple[type[Any], dict[str, Any]] | None = None,
+        stored: _Stored | None = None,
         cause: Exception | None = None,
     ) -> None:
         super().__init__(message, stored=stored, cause=cause)
@@ -139,8 +139,8 @@ class ItemLocked(Conflict):
 class TransactionConflict(Conflict):
     """Other transactions, or writes of another Region, kept the items busy; nothing changed.
 
-    The latter is DynamoDB's ``ReplicatedWriteConflictException``, of global tables with strong consistency.
-    The write was sent nine times, with pauses of full jitter, at most 9.1 s in total.
+    The write was sent nine times, with pauses of full jitter, at most 9.1 s in total. A write of another Region is
+    DynamoDB's ``ReplicatedWriteConflictException``, of global tables with strong consistency.
 
     Attributes:
         reasons: DynamoDB's code for each action, in the order in which the caller added them; None for an action
@@ -184,10 +184,10 @@ class BatchError(LockingError):
 
 
 class LockTimeout(LockingError, TimeoutError):
-    """The lock was not acquired in time. Nothing is held and no entry of ours is left in the queue.
+    """The lock was not acquired in time. Nothing is held, and the caller's entry has left the queue.
 
     Attributes:
-        queue: the queue as last seen, or None if no answer came from DynamoDB at all.
+        queue: the queue as last seen, or None if DynamoDB sent no response at all.
     """
 
     queue: LockState | None
@@ -219,7 +219,7 @@ class LockLost(LockingError):
 
 
 class OutcomeUnknown(LockingError):
-    """No response tells whether the write was applied, and it cannot be found out otherwise.
+    """No response tells whether the write was applied, and there is no other way to find out.
 
     Attributes:
         write_id: names the write in the logs and in the stored entry.
@@ -237,7 +237,7 @@ class OverlapError(LockingError):
 
     Attributes:
         found: the model's class and the stored item of each of the `rows`.
-        asked: the same of `requested`.
+        asked: the model's class and the image of `requested`.
     """
 
     found: tuple[_Stored, ...]
@@ -259,13 +259,13 @@ class OverlapError(LockingError):
     def rows(self) -> list[Any]:
         """The overlapping rows, in order, as model instances: at most twenty of them.
 
-        They are stored, unless two rows of one call overlap: then this is the second of the two.
+        They are stored rows. If two rows of one call overlap, it is the second of the two, which is not stored.
         """
         return [as_model(model, image) for model, image in self.found]
 
     @property
     def requested(self) -> Any:
-        """The row that was asked for, as it would have been stored."""
+        """The row that was refused, as it would have been stored."""
         return None if self.asked is None else as_model(*self.asked)
 
 
@@ -281,7 +281,7 @@ class CorruptRow(LockingError):
     Attributes:
         table: name of the table.
         key: of the row, in DynamoDB's form.
-        field: the broken field, as a path in the lock document or the row: ``"queue.4fGx.owner"``.
+        field: the broken field, as a path in the lock document or the row, such as ``"queue.4fGx.owner"``.
         found: the stored value; ``"missing"`` if there is none.
     """
 

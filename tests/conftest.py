@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 ON_AWS = bool(os.environ.get(AWS_PREFIX_VARIABLE))
 REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
 ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
+
+
+def first_and_others(engines: list[str]) -> list[Any]:
+    """Parameters of a fixture: what runs on its first engine is measured by `make test`, what repeats it is not."""
+    first, *others = engines
+    return [first, *(pytest.param(engine, marks=pytest.mark.other_engine) for engine in others)]
 
 
 def pytest_configure() -> None:
@@ -64,21 +70,21 @@ def servers() -> Iterator[Servers]:
         servers.close()
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=first_and_others(ALL))
 def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine in turn."""
     with running(request.param, servers) as engine:
         yield engine
 
 
-@pytest.fixture(params=REAL if ON_AWS else ["memory", *REAL])
+@pytest.fixture(params=first_and_others(REAL if ON_AWS else ["memory", *REAL]))
 def concurrent_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that handles concurrent requests of this process as DynamoDB does."""
     with running(request.param, servers) as engine:
         yield engine
 
 
-@pytest.fixture(params=REAL)
+@pytest.fixture(params=first_and_others(REAL))
 def real_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that handles concurrent requests as DynamoDB does, from any process."""
     with running(request.param, servers) as engine:

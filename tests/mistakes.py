@@ -35,8 +35,8 @@ MISTAKES: Final = (
     Mistake(
         "a number of a write is used twice",
         "_locks/guards.py",
-        "(_writes(own) < number) &",
-        "(_writes(own) <= number) &",
+        "(_writes(own) < Stored(",
+        "(_writes(own) <= Stored(",
     ),
     Mistake("a write from outside does not ask for marks", "_locks/guards.py", " & unmarked(row.attribute)", ""),
     Mistake(
@@ -66,11 +66,11 @@ MISTAKES: Final = (
     Mistake(
         "a waiter waits too long",
         "_locks/acquisition.py",
-        "monotonic() + wish.wait",
-        "monotonic() + 2 * wish.wait",
+        "monotonic() + options.wait",
+        "monotonic() + 2 * options.wait",
     ),
     Mistake(
-        "locked ranges include their end",
+        "locked ranges include their upper end",
         "_core/claims.py",
         "order(bound) < order(other)",
         "order(bound) <= order(other)",
@@ -78,7 +78,7 @@ MISTAKES: Final = (
     Mistake("intervals include their end", "_core/intervals.py", "None or lower < upper", "None or lower <= upper"),
     Mistake(
         "the mark of an aborted transaction stays",
-        "_transactions/completion.py",
+        "_transactions/recovery.py",
         "mark_requests.drop(row, mark)",
         "pass",
     ),

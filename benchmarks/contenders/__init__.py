@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.contenders.aws_lock_client import AwsLockClient
-from benchmarks.contenders.base import Contender, Place
+from benchmarks.contenders.base import Contender, Place, Turn
 from benchmarks.contenders.optimistic import RetryLoop
 from benchmarks.contenders.ours import Edit, LockedInItem, LockedInRow, Modify, Named
 from benchmarks.contenders.postgres import PostgreSQL
@@ -18,7 +18,7 @@ from benchmarks.contenders.seed_lease import SeedLease
 from benchmarks.contenders.ticket_seed import TicketScheme
 from benchmarks.contenders.unprotected import Unprotected
 
-__all__ = ["CONTENDERS", "Contender", "Place"]
+__all__ = ["CONTENDERS", "Contender", "Place", "Turn"]
 
 _IN_ORDER: Final[tuple[type[Contender], ...]] = (
     Unprotected,

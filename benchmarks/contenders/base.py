@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,18 @@ class Place:
     host: str
     prefix: str
     rtt_ms: float = 0.0
+
+
+class Turn(NamedTuple):
+    """One change that was made under a ticket.
+
+    Attributes:
+        total: what the counter showed after it: the order in which the changes were made.
+        ticket: of the lock that it was made under.
+    """
+
+    total: int
+    ticket: int
 
 
 class Contender(abc.ABC):
@@ -65,8 +77,12 @@ class Contender(abc.ABC):
         """Make the tables, and a counter of about 500 bytes for each key. Once, by the main thread of one process."""
 
     @abc.abstractmethod
-    def add(self, key: str) -> None:
-        """Make one whole cycle: take the lock, read the counter, add 1, write it, release."""
+    def add(self, key: str) -> Turn | None:
+        """Make one whole cycle: take the lock, read the counter, add 1, write it, release.
+
+        Returns:
+            Under which ticket, for those who have tickets to show.
+        """
 
     @abc.abstractmethod
     def total(self, key: str) -> int:

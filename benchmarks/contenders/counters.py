@@ -14,7 +14,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 from typing_extensions import override
 
-from benchmarks.contenders.base import Contender, Place
+from benchmarks.contenders.base import Contender, Place, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,15 +109,17 @@ class PlainCounter(Contender):
         create_counters(self.counters, keys)
 
     @override
-    def add(self, key: str) -> None:
+    def add(self, key: str) -> Turn | None:
         with self.hold(key):
             self.raise_total(key)
+        return None
 
-    def raise_total(self, key: str) -> None:
-        """Read the counter, add 1, write it: one GetItem and one PutItem."""
+    def raise_total(self, key: str) -> int:
+        """Read the counter, add 1, write it, and return it: one GetItem and one PutItem."""
         counter = self.counters.get(key, consistent_read=True)
         counter.total += 1
         counter.save()
+        return int(counter.total)
 
     @override
     def total(self, key: str) -> int:

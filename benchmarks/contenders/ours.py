@@ -6,14 +6,23 @@ Requests of a cycle that nobody disturbs: docs/reference/costs.md.
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.models import Model
 from typing_extensions import override
 
-from benchmarks.contenders.base import Contender, Place
+from benchmarks.contenders.base import Contender, Place, Turn
 from benchmarks.contenders.counters import CounterFields, PlainCounter, connected, create_counters, meta
-from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, VersionAttribute, VersionedMixin
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockSettings,
+    NamedLock,
+    VersionAttribute,
+    VersionedMixin,
+    events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,10 +85,24 @@ class Edit(_InItem):
     source: ClassVar[str] = "pynamo_locking, LockableModel.edit"
     has_lock: ClassVar[bool] = False
 
+    def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
+        super().__init__(place, poll_s=poll_s, lease_s=lease_s)
+        self._mine: Any = threading.local()
+        self._subscription = events.subscribe(self._note, of=events.Acquired)
+
+    def _note(self, acquired: events.Acquired) -> None:
+        self._mine.ticket = acquired.ticket
+
     @override
-    def add(self, key: str) -> None:
+    def close(self) -> None:
+        self._subscription.cancel()
+        super().close()
+
+    @override
+    def add(self, key: str) -> Turn | None:
         with self.counters.edit(key) as counter:
             counter.total += 1
+        return Turn(int(counter.total), self._mine.ticket)
 
 
 class LockedInItem(_InItem):
@@ -90,11 +113,12 @@ class LockedInItem(_InItem):
     has_lock: ClassVar[bool] = True
 
     @override
-    def add(self, key: str) -> None:
+    def add(self, key: str) -> Turn | None:
         with self.counters.locked(key) as lock:
             counter = lock.item
             counter.total += 1
             counter.save()
+            return Turn(int(counter.total), lock.ticket)
 
     @override
     def hold(self, key: str) -> AbstractContextManager[Any]:
@@ -133,11 +157,12 @@ class LockedInRow(_Ours):
         self._locks.create_table()
 
     @override
-    def add(self, key: str) -> None:
+    def add(self, key: str) -> Turn | None:
         with self.counters.locked(key) as lock:
             counter = lock.item
             counter.total += 1
             counter.save()
+            return Turn(int(counter.total), lock.ticket)
 
     @override
     def hold(self, key: str) -> AbstractContextManager[Any]:
@@ -163,6 +188,11 @@ class Named(PlainCounter):
     def create(self, keys: Sequence[str]) -> None:
         super().create(keys)
         self._locks.create_table()
+
+    @override
+    def add(self, key: str) -> Turn | None:
+        with self._locks.locked(key) as lock:
+            return Turn(self.raise_total(key), lock.ticket)
 
     @override
     def hold(self, key: str) -> AbstractContextManager[Any]:

@@ -1,7 +1,9 @@
 """Everything about locks that can be measured on one machine.
 
     python -m benchmarks.locks cycles       # one uncontended cycle of everyone, at 0, 1, 5 and 20 ms
-    python -m benchmarks.locks contention   # 1 to 128 contenders for one lock
+    python -m benchmarks.locks contention   # 1 to 128 contenders for one lock: the rush, then the steady state
+    python -m benchmarks.locks throttled    # the same before an engine that throttles hot keys as a partition does
+    python -m benchmarks.locks caps         # what a partition allows, by the length of the queue
     python -m benchmarks.locks handoff      # from a release to the next grant
     python -m benchmarks.locks crash        # after a kill of the holder
     python -m benchmarks.locks many         # 1 to 10,000 locks in one process
@@ -31,12 +33,14 @@ from rich.progress import Progress
 from benchmarks.contenders.optimistic import RetryLoop
 from benchmarks.contenders.ours import Edit, LockedInItem, Modify
 from benchmarks.latency import slowed
-from benchmarks.locks import contention, crash, cycles, handoff, layer, many, plots, queue, sizes
+from benchmarks.locks import caps, contention, crash, cycles, handoff, layer, many, plots, queue, sizes
 from benchmarks.locks.tables import fill
-from benchmarks.locks.variants import missing
+from benchmarks.locks.variants import Variant, missing
 from benchmarks.parts import Parts, run, show
+from benchmarks.throttled import throttled
 from benchmarks.transaction_counts import Record, Transactions
 from tests.engines.engine import DUMMY_ENVIRONMENT, running
+from tests.support.partitions import WRITE_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
     from tests.engines.servers import Servers
 
 PUBLISHED: Final = Path(__file__).parents[2] / "docs" / "benchmarks"
+#: Of the tables that stand elsewhere than in `locks.md`.
+PAGES: Final = {"caps": PUBLISHED.parent / "explanation" / "costs.md"}
 #: Where a table shall stand on the page, by its name, in the course of one run.
 _tables: dict[str, str] = {}
 _drawn: list[Callable[[Path], None]] = []
@@ -82,18 +88,49 @@ def measure_cycles(servers: Servers, options: argparse.Namespace) -> list[dict[s
     return [each.as_dict() for each in done]
 
 
+def _crew(options: argparse.Namespace) -> list[Variant]:
+    """Return those contenders that were asked for."""
+    return [each for each in contention.all_variants() if any(part in each.name for part in options.only or [""])]
+
+
 def measure_contention(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All levels of everyone, in turns."""
-    crew, done = contention.all_variants(), list[contention.Race]()
-    levels = [level for level in contention.LEVELS if level <= options.contenders]
+    crew, done = _crew(options), list[contention.Race]()
+    course = contention.Course(options.seconds, options.rush, options.rounds)
+    levels = [level for level in contention.LEVELS if options.at_least <= level <= options.contenders]
     total = len(levels) * len(crew) * options.rounds
     with _bar("contention", total) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
         for level in levels:
-            done += contention.compare(url, options.ms, crew, level, options.seconds, options.rounds, tick)
+            done += contention.compare(url, options.ms, crew, level, course, tick)
     _table("contention", "Contenders for one lock", contention.as_markdown(done))
     _drawn.append(lambda folder: plots.draw_contention(done, folder / "locks-contention.svg"))
     names = [each.kind.name for each in crew if each.kind in (RetryLoop, Modify, Edit, LockedInItem)]
     _drawn.append(lambda folder: plots.draw_versions(done, names, folder / "locks-versions.svg"))
+    return [each.as_dict() for each in done]
+
+
+def measure_throttled(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Everyone once, at the highest levels, where a partition is what limits them."""
+    crew, done = _crew(options), list[contention.Race]()
+    levels = [level for level in contention.LEVELS[-2:] if level <= options.contenders] or [options.contenders]
+    with (
+        _bar("throttled", len(levels) * len(crew)) as tick,
+        throttled(servers["dynoxide"].url, options.partition_units, options.burst) as (before, refusals),
+        slowed(before, options.ms) as url,
+    ):
+        course = contention.Course(options.seconds, options.rush, 1, refusals)
+        for level in levels:
+            done += contention.compare(url, options.ms, crew, level, course, tick)
+    _table("throttled", f"At {options.partition_units:g} write units a second", contention.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
+def measure_caps(servers: Servers, _options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What a partition allows."""
+    with running("dynoxide", servers) as engine, _bar("caps", len(caps.KINDS) * len(caps.QUEUES)) as tick:
+        engine.bind(*caps.MODELS)
+        done = caps.measure(tick)
+    _table("caps", "What a partition allows", caps.as_markdown(done))
     return [each.as_dict() for each in done]
 
 
@@ -163,6 +200,8 @@ def measure_layer(servers: Servers, options: argparse.Namespace) -> list[dict[st
 PARTS: Final[Parts] = {
     "cycles": measure_cycles,
     "contention": measure_contention,
+    "throttled": measure_throttled,
+    "caps": measure_caps,
     "handoff": measure_handoff,
     "crash": measure_crash,
     "many": measure_many,
@@ -201,7 +240,7 @@ def publish(figures: dict[str, Any]) -> None:
     file.write_text(json.dumps(old | measured, indent=1) + "\n", encoding="utf-8")
     text = ", ".join(f"{name} {value}" for name, value in facts().items())
     for name, table in {"machine": text, **_tables}.items():
-        fill(PUBLISHED / "locks.md", name, table)
+        fill(PAGES.get(name, PUBLISHED / "locks.md"), name, table)
     for draw in _drawn:
         draw(PUBLISHED)
 
@@ -213,9 +252,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
-    parser.add_argument("--seconds", type=float, default=1.2, help="contention: of each contender, level and round")
-    parser.add_argument("--rounds", type=int, default=2, help="contention: how often the contenders take turns")
-    parser.add_argument("--contenders", type=int, default=128, help="contention: the most")
+    parser.add_argument("--seconds", type=float, default=20.0, help="contention, throttled: of each steady state")
+    parser.add_argument("--rush", type=float, default=15.0, help="contention, throttled: the longest, in s")
+    parser.add_argument("--only", action="append", help="contention, throttled: contenders with this in their name")
+    parser.add_argument("--partition-units", type=float, default=WRITE_UNITS, help="throttled: of one key, a second")
+    parser.add_argument("--burst", type=float, default=1.0, help="throttled: for how many s unused units are kept")
+    parser.add_argument("--rounds", type=int, default=1, help="contention: how often the contenders take turns")
+    parser.add_argument("--contenders", type=int, default=128, help="contention, throttled: the most")
+    parser.add_argument("--at-least", type=int, default=1, help="contention: the fewest contenders")
     parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")
     parser.add_argument("--locks", type=int, default=10_000, help="many: the most")
     return parser.parse_args()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.meter import Meter, metered
+from benchmarks.meter import Taken, metered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-    from benchmarks.contenders import Contender, Place
+    from benchmarks.contenders import Contender, Place, Turn
     from benchmarks.locks.variants import Variant
 
 PROCESSES: Final = 4
@@ -25,16 +26,14 @@ PROCESSES: Final = 4
 
 @dataclass
 class Shift:
-    """What some threads did until the time was over. Moments are of the clock that all processes share.
+    """What some threads did for some time. Moments are of the clock that all processes share.
 
     Attributes:
-        done: beginning and end of each cycle.
-        begun: beginnings of those that were not done yet.
+        done: beginning and end of each cycle that ended in that time.
+        begun: beginnings of those that were not done at its end.
         ended: when the time was over.
         failed: cycles that ended with an error, by its name.
-        requests: by operation.
-        read_units: as DynamoDB reports them.
-        write_units: as DynamoDB reports them.
+        taken: of DynamoDB.
         seconds: how long the time was.
     """
 
@@ -42,15 +41,13 @@ class Shift:
     begun: list[float] = field(default_factory=list)
     ended: float = 0.0
     failed: Counter[str] = field(default_factory=Counter)
-    requests: Counter[str] = field(default_factory=Counter)
-    read_units: float = 0.0
-    write_units: float = 0.0
+    taken: Taken = field(default_factory=Taken)
     seconds: float = 0.0
 
     @property
     def rate(self) -> float:
         """Cycles a second."""
-        return len(self.done) / self.seconds
+        return len(self.done) / self.seconds if self.seconds else 0.0
 
     @property
     def waits(self) -> list[float]:
@@ -63,9 +60,40 @@ class Shift:
         self.begun += other.begun
         self.ended = max(self.ended, other.ended)
         self.failed += other.failed
-        self.requests += other.requests
-        self.read_units += other.read_units
-        self.write_units += other.write_units
+        self.taken += other.taken
+
+
+@dataclass
+class Round:
+    """What some threads did, all of it.
+
+    Attributes:
+        rush: from the moment when all of them began until each had had its first turn, or until it took too long.
+        steady: from then on.
+        served: how many had had a turn when the rush was over.
+        turns: of all of it, for those who have tickets.
+        refused: requests that were refused in all of it since a partition had no units left.
+    """
+
+    rush: Shift = field(default_factory=Shift)
+    steady: Shift = field(default_factory=Shift)
+    served: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    refused: int = 0
+
+    @property
+    def out_of_order(self) -> int:
+        """How many changes were made under a smaller ticket than the change before."""
+        ordered = sorted(self.turns)
+        return sum(later.ticket <= earlier.ticket for earlier, later in itertools.pairwise(ordered))
+
+    def add(self, other: Round) -> None:
+        """Count what another process did as well."""
+        self.rush.add(other.rush)
+        self.steady.add(other.steady)
+        self.served += other.served
+        self.turns += other.turns
+        self.refused += other.refused
 
 
 @contextlib.contextmanager
@@ -87,78 +115,117 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["benchmarks.contenders"])
 
 
-def contend(variant: Variant, place: Place, keys: list[str], contenders: int, seconds: float) -> Shift:
-    """Let so many threads, in up to four processes, run cycles on the keys for a while, and return what they did.
+def contend(variant: Variant, place: Place, keys: list[str], contenders: int, rush_s: float, seconds: float) -> Round:
+    """Let so many threads, in up to four processes, run cycles on the keys, and return what they did.
 
     Each process warms up on a key of its own, ``warm-0`` to ``warm-3``.
+
+    Args:
+        variant: of whom.
+        place: where.
+        keys: of the counters.
+        contenders: how many threads.
+        rush_s: the longest to wait until each of them has had its first turn.
+        seconds: how long they go on after that.
     """
     shares = [contenders // PROCESSES + (i < contenders % PROCESSES) for i in range(PROCESSES)]
-    shift = Shift()
+    done = Round()
     with contextlib.ExitStack() as stack:
         crew = [
             stack.enter_context(process(_work, variant, place, keys, f"warm-{i}", share))
             for i, share in enumerate(shares)
             if share
         ]
+        _hear(crew)
+        begin = _tell(crew, rush_s)
+        _hear(crew)
+        first = _tell(crew, seconds)
         for pipe in crew:
-            pipe.recv()
-        begin = time.monotonic() + 0.05
-        for pipe in crew:
-            pipe.send((begin, begin + seconds))
-        for pipe in crew:
-            shift.add(pipe.recv())
-    return replace(shift, seconds=seconds)
+            done.add(pipe.recv())
+    done.rush.seconds, done.steady.seconds = first - begin, seconds
+    return done
+
+
+def _hear(crew: list[Connection]) -> None:
+    for pipe in crew:
+        pipe.recv()
+
+
+def _tell(crew: list[Connection], seconds: float) -> float:
+    """Tell all when to begin and to end what comes next, and return the beginning."""
+    begin = time.monotonic() + 0.05
+    for pipe in crew:
+        pipe.send((begin, begin + seconds))
+    return begin
 
 
 def _work(pipe: Connection, variant: Variant, place: Place, keys: list[str], warm: str, threads: int) -> None:
     contender = variant.build(place)
     contender.add(warm)
-    shift, mutex = Shift(), threading.Lock()
-    under_way: dict[int, float] = {}
-    may_begin = threading.Event()
-
-    def cycles(i: int) -> None:
-        may_begin.wait()
-        k = i
-        while True:
-            begin = under_way[i] = time.monotonic()
-            failed = _cycle(contender, keys[k % len(keys)])
-            with mutex:
-                shift.failed.update(failed)
-                if not failed:
-                    shift.done.append((begin, time.monotonic()))
-            k += 1
-
-    for i in range(threads):
-        threading.Thread(target=cycles, args=(i,), daemon=True).start()
+    hands = _Hands(contender, keys, threads)
     pipe.send("ready")
-    begin, end = pipe.recv()
+    begin, latest = pipe.recv()
     with metered() as meter:
-        time.sleep(max(0.0, begin - time.monotonic()))
-        may_begin.set()
-        time.sleep(max(0.0, end - time.monotonic()))
-        with mutex:
-            pipe.send(_close(shift, meter, under_way, end))
+        _sleep_until(begin)
+        hands.may_begin.set()
+        hands.all_served.wait(latest - time.monotonic())
+        pipe.send("all served, or it took too long")
+        first, last = pipe.recv()
+        _sleep_until(first)
+        rushed, served = meter.taken(), len(hands.served)
+        _sleep_until(last)
+        with hands.mutex:
+            rush = hands.shift(begin, first, rushed)
+            steady = hands.shift(first, last, meter.taken() - rushed)
+            steady.failed = hands.failed
+            pipe.send(Round(rush, steady, served, hands.turns, meter.throttled))
         os._exit(0)
 
 
-def _cycle(contender: Contender, key: str) -> list[str]:
-    try:
-        contender.add(key)
-    except Exception as error:  # noqa: BLE001 - whatever a contender's way to give up is
-        return [type(error).__name__]
-    return []
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
 
 
-def _close(shift: Shift, meter: Meter, under_way: dict[int, float], end: float) -> Shift:
-    """Return what was done by the end."""
-    last = {begin for begin, _ in shift.done}
-    return Shift(
-        [cycle for cycle in shift.done if cycle[1] <= end],
-        [begin for begin in tuple(under_way.values()) if begin not in last],
-        end,
-        shift.failed,
-        meter.by_operation,
-        meter.read_units,
-        meter.write_units,
-    )
+class _Hands:
+    """The threads of one process, and what they have done."""
+
+    def __init__(self, contender: Contender, keys: list[str], threads: int) -> None:
+        self.done: list[tuple[float, float]] = []
+        self.failed: Counter[str] = Counter()
+        self.turns: list[Turn] = []
+        self.served: set[int] = set()
+        self.may_begin, self.all_served = threading.Event(), threading.Event()
+        self.mutex = threading.Lock()
+        self._contender = contender
+        self._keys = keys
+        self._threads = threads
+        self._under_way: dict[int, float] = {}
+        for i in range(threads):
+            threading.Thread(target=self._cycles, args=(i,), daemon=True).start()
+
+    def shift(self, begin: float, end: float, taken: Taken) -> Shift:
+        """Return what was done in this time."""
+        done = [cycle for cycle in self.done if begin < cycle[1] <= end]
+        last = {begun for begun, ended in self.done if ended <= end}
+        open_then = {*self._under_way.values(), *(begun for begun, ended in self.done if ended > end)}
+        return Shift(done, [begun for begun in open_then - last if begun <= end], end, Counter(), taken)
+
+    def _cycles(self, i: int) -> None:
+        self.may_begin.wait()
+        for k in itertools.count(i):
+            begin = self._under_way[i] = time.monotonic()
+            try:
+                turn = self._contender.add(self._keys[k % len(self._keys)])
+            except Exception as error:  # noqa: BLE001 - whatever a contender's way to give up is
+                with self.mutex:
+                    self.failed[type(error).__name__] += 1
+                continue
+            self._note(i, begin, turn)
+
+    def _note(self, i: int, begin: float, turn: Turn | None) -> None:
+        with self.mutex:
+            self.done.append((begin, time.monotonic()))
+            self.turns += [turn] if turn is not None else []
+            self.served.add(i)
+            if len(self.served) == self._threads:
+                self.all_served.set()

@@ -11,7 +11,7 @@ from pynamo_locking._core.claims import order
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Edge, Span
 from pynamo_locking._io.stored import Stored
-from pynamo_locking._items import keys
+from pynamo_locking._items import key_text, keys
 
 if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
@@ -45,9 +45,9 @@ class Axis:
         return self.stored[0 if self.is_by_begin else 1]
 
     @property
-    def other_name(self) -> str:
-        """The stored name of the end that is not the range key."""
-        return self.stored[1 if self.is_by_begin else 0]
+    def other(self) -> str:
+        """The Python name of the end that is not the range key."""
+        return self.names[1 if self.is_by_begin else 0]
 
     def value(self, value: Any, name: str) -> dict[str, Any]:
         """Return a begin or an end as it is stored; `ConfigurationError` if it does not fit the attribute."""
@@ -85,8 +85,8 @@ class Axis:
 
     def has_end(self, value: Any) -> Condition:
         """Return the condition that the stored row has this end; its begin, if the end is the range key."""
-        name = self.names[1 if self.is_by_begin else 0]
-        same: Condition = Path([self.other_name]) == Stored(self.value(value, name))
+        stored = self.stored[1 if self.is_by_begin else 0]
+        same: Condition = Path([stored]) == Stored(self.value(value, self.other))
         return same
 
     def key_in(self, image: Image) -> Image:
@@ -142,7 +142,7 @@ def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any
             f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "
             f"strings, bytes or times: they are {type(begin).__name__} and {type(end).__name__}."
         )
-    if keys.sorts_otherwise(begin) or keys.sorts_otherwise(end):
+    if key_text.is_base_64(begin) or key_text.is_base_64(end):
         raise ConfigurationError(
             f"{names[0]!r} and {names[1]!r} of {model.__name__} are stored in a form that sorts unlike their values: "
             f"use BinaryAttribute(legacy_encoding=False)."

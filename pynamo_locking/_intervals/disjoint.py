@@ -17,16 +17,13 @@ import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.exceptions import TransactWriteError
-
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._intervals.guard_row import Touched, guards_in, note_touched, touched_in
-from pynamo_locking._intervals.placing import Placing, by_guard
+from pynamo_locking._intervals.placing import Memory, Placing, by_guard, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._intervals.search import overlapping
-from pynamo_locking._intervals.unsure import Memory, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import knowledge, versions
@@ -63,13 +60,8 @@ _MOST_TOLD: Final = 20
 class Disjoint:
     """Stores rows where no other row is, all or none.
 
-    Args:
-        axis: of their model.
-        table: of locks, with the guards.
-        placings: the rows.
-        deadline: when to stop retrying, by the monotonic clock.
-        error: PynamoDB's error class that an `OverlapError` must also have.
-        is_locked: whether the rows are written under range locks, one for each hash key.
+    It retries until the deadline, by the monotonic clock. The guards are in the `table` of locks. An `OverlapError` is
+    also an `error` of PynamoDB. `is_locked` rows are written under range locks, one for each hash key.
     """
 
     def __init__(
@@ -78,9 +70,9 @@ class Disjoint:
         table: type[Any],
         placings: Sequence[Placing],
         deadline: float,
-        error: type[Exception] = TransactWriteError,
+        error: type[Exception],
         *,
-        is_locked: bool = False,
+        is_locked: bool,
     ) -> None:
         self._axis = axis
         self._guards = guards_in(table)
@@ -93,9 +85,6 @@ class Disjoint:
         self._has_cleared = False
         self._groups = by_guard(placings)
         self._check_size(is_locked=is_locked)
-
-    def _hash_key(self, placing: Placing) -> Image:
-        return {name: value for name, value in placing.key.items() if name != self._axis.key_name}
 
     def _check_size(self, *, is_locked: bool) -> None:
         """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
@@ -116,14 +105,7 @@ class Disjoint:
             )
 
     def run(self) -> None:
-        """Store the rows.
-
-        Raises:
-            OverlapError: stored rows overlap them.
-            Conflict: a row is not the one that was read, or is locked.
-            TransactionConflict: other writers changed rows of the hash key until the deadline.
-            OutcomeUnknown: nothing tells whether the rows were stored.
-        """
+        """Store the rows, or raise as `IntervalMixin.insert_disjoint`."""
         before = [Memory(placing.row) for placing in self._placings]
         begun, refused, attempt = Transaction(wait=self._left()), None, 0
         while True:
@@ -195,7 +177,7 @@ class Disjoint:
     def _prepare(self, begun: Transaction, guard: Member, group: list[Placing]) -> bool:
         """Add the rows of one hash key, and its guard, to a transaction; False if all rows are stored already."""
         item: Any = guard.item
-        hash_key, self._expired = self._hash_key(group[0]), []
+        hash_key, self._expired = group[0].stored_hash_key, []
         touched, placings = self._look(begun, touched_in(item, hash_key), group)
         for placing in placings:
             placing.member = placing.write(begun)

@@ -1,16 +1,15 @@
-"""New places of rows, and how a transaction writes each row."""
+"""New places of rows, how a transaction writes each row, and what an instance remembers of unknown outcomes."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import colliding
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._intervals.unsure import MOVE, SAVE, UPDATE, Unsure
 from pynamo_locking._items import expiry, keys, knowledge, versions
 
 if TYPE_CHECKING:
@@ -26,6 +25,65 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.transaction import Transaction
 
+#: Where an instance notes its writes with an unknown outcome.
+_NAME: Final = "_pynamo_locking_unsure"
+
+#: The kinds of writes. A save stores all values of the instance. A move does too, with another interval, which the
+#: instance shows only afterwards. An update applies actions, whose result the instance does not show before.
+SAVE: Final = "save"
+MOVE: Final = "move"
+UPDATE: Final = "update"
+
+#: The kinds of unknown writes that each kind may follow with other values. A save after an unknown update would undo
+#: it, since the instance does not show the update: if the update was applied, the instance is stale.
+_FOLLOWS: Final = {SAVE: (SAVE,), MOVE: (SAVE, MOVE), UPDATE: (SAVE, MOVE, UPDATE)}
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """A write with an unknown outcome; `asked` is a digest of its request."""
+
+    write_id: str
+    kind: str
+    asked: str
+
+    def may_be_followed_by(self, kind: str) -> bool:
+        """Tell whether a write of that kind, with other values, undoes nothing that its caller has not seen."""
+        return self.kind in _FOLLOWS[kind]
+
+
+def unsure_of(item: GuardedMixin) -> tuple[Unsure, ...]:
+    """Return the writes of an instance with an unknown outcome."""
+    known: tuple[Unsure, ...] = vars(item).get(_NAME, ())
+    return known
+
+
+def note_unsure(item: GuardedMixin, unsure: Unsure) -> None:
+    """Remember a write with an unknown outcome."""
+    vars(item)[_NAME] = (*unsure_of(item), unsure)
+
+
+def forget_unsure(item: GuardedMixin) -> None:
+    """Forget the writes, whose outcome is known now."""
+    vars(item).pop(_NAME, None)
+
+
+class Memory:
+    """The state of an instance before it became part of a transaction."""
+
+    def __init__(self, item: GuardedMixin) -> None:
+        self._item = item
+        self._state, self._values = dict(vars(item)), dict(item.attribute_values)
+
+    def restore(self) -> None:
+        """Restore the state, except for the remembered writes."""
+        state, unsure = vars(self._item), unsure_of(self._item)
+        state.clear()
+        state.update(self._state)
+        self._item.attribute_values = dict(self._values)
+        if unsure:
+            state[_NAME] = unsure
+
 
 @dataclass
 class Placing:
@@ -33,29 +91,43 @@ class Placing:
 
     Attributes:
         row: the instance.
-        hash_key: its hash key, as the model has it.
-        guard: the name of the guard of its hash key, equal for equal hash keys however they are written.
-        key: its new key, in DynamoDB's form.
         span: its new interval, with both ends.
         write: adds the write to a transaction, and returns the member.
-        kind: of the write: one of those of `unsure`.
+        kind: of the write: `SAVE`, `MOVE` or `UPDATE`.
         asked: returns a digest of the request, equal for equal requests.
+        hash_key: its hash key, as the model has it.
+        key: its new key, in DynamoDB's form.
+        guard: the name of the guard of its hash key, equal for equal hash keys however they are written.
         stored_at: its stored key, in DynamoDB's form; None if it is not stored, as far as the caller knows.
         is_adopted: whether an earlier call with an unknown outcome has stored it at its new key.
         member: what `write` has returned.
     """
 
+    axis: Axis
     row: GuardedMixin
-    hash_key: Any
-    guard: str
-    key: Image
     span: Span
     write: Callable[[Transaction], Member]
     kind: str
     asked: Callable[[], str]
-    stored_at: Image | None = None
+    hash_key: Any = field(init=False)
+    key: Image = field(init=False)
+    guard: str = field(init=False)
+    stored_at: Image | None = field(default=None, init=False)
     is_adopted: bool = field(default=False, init=False)
     member: Member | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.hash_key = self.row._key_values()[0]
+        edge = self.span.lower if self.axis.is_by_begin else self.span.upper
+        assert edge is not None  # noqa: S101 - it has both
+        self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
+        [stored] = self.stored_hash_key.values()
+        self.guard = guard_name(self.axis.model.Meta.table_name, next(iter(stored.items())))
+
+    @property
+    def stored_hash_key(self) -> Image:
+        """Its hash key, in DynamoDB's form."""
+        return {name: value for name, value in self.key.items() if name != self.axis.key_name}
 
     @property
     def leaves(self) -> Image | None:
@@ -76,23 +148,6 @@ def whole(axis: Axis, begin: Any, end: Any) -> Span:
     for value, name in zip((begin, end), axis.names, strict=True):
         axis.value(value, name)
     return axis.span(begin, end)
-
-
-def _placing(
-    axis: Axis,
-    row: GuardedMixin,
-    span: Span,
-    write: Callable[[Transaction], Member],
-    kind: str,
-    asked: Callable[[], str],
-) -> Placing:
-    hash_key = row._key_values()[0]
-    edge = span.lower if axis.is_by_begin else span.upper
-    assert edge is not None  # noqa: S101 - it has both
-    key = keys.key_of(type(row), hash_key, edge.value)
-    [stored] = (value for name, value in key.items() if name != axis.key_name)
-    guard = guard_name(axis.model.Meta.table_name, next(iter(stored.items())))
-    return Placing(row, hash_key, guard, key, span, write, kind, asked)
 
 
 def _values(axis: Axis, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
@@ -118,7 +173,7 @@ def saving(axis: Axis, row: GuardedMixin, condition: Condition | None = None, *,
         return member
 
     span = whole(axis, *(getattr(row, name) for name in axis.names))
-    placing = _placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
+    placing = Placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
     if not checks or knowledge.known(row).version is not None:
         placing.stored_at = placing.key
     return placing
@@ -140,7 +195,7 @@ def updating(
 
     fixed = getattr(row, axis.names[0 if axis.is_by_begin else 1])
     ends = (fixed, end) if axis.is_by_begin else (end, fixed)
-    placing = _placing(axis, row, whole(axis, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
+    placing = Placing(axis, row, whole(axis, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
     placing.stored_at = placing.key
     return placing
 
@@ -158,7 +213,7 @@ def moving(axis: Axis, row: GuardedMixin, begin: Any, end: Any) -> Placing:
         return member
 
     span = whole(axis, begin, end)
-    placing = _placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
+    placing = Placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
     placing.stored_at = keys.key_of(type(row), *row._key_values())
     return placing
 

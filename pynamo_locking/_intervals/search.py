@@ -34,15 +34,8 @@ def overlapping(
 
     Stored rows do not overlap each other. So the query reads backwards from the end of the interval, and stops at the
     first row that ends before the interval begins; with the end as the range key it reads forwards. Expired and
-    uncommitted rows may lie anywhere and do not stop it.
-
-    Args:
-        axis: of their model.
-        hash_key: of the rows.
-        span: the interval.
-        reader: reads rows that transactions have marked.
-        page_size: the number of rows in a page.
-        expired: receives the expired rows that overlap the interval, as far as the query meets them.
+    uncommitted rows may lie anywhere and do not stop it. `expired` receives the expired rows that overlap the interval,
+    as far as the query meets them.
     """
     for image in _towards(axis, hash_key, span, page_size):
         current = reader.committed(axis.model, axis.key_in(image), image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +12,11 @@ from pynamo_locking._core.lease import LockSettings, backoff
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
 from pynamo_locking._io import event_stream, header_requests, mark_requests, reports, runtime, trust
-from pynamo_locking._io.retries import persistently
+from pynamo_locking._io.retries import Unavailable, persistently
+from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
@@ -38,6 +40,32 @@ class StillPending(Exception):  # noqa: N818 - an answer, not an error
             f"nothing was written"
         )
         self.header = header
+
+
+@contextlib.contextmanager
+def conflicts(
+    kind: type[Exception],
+    error: Exception | None = None,
+    unknown: Callable[[Exception], Exception] | None = None,
+    *,
+    told: str = "",
+) -> Iterator[None]:
+    """Turn a mark that stays in the way into the `TransactionConflict` for the caller.
+
+    Args:
+        kind: PynamoDB's error class that the conflict must also have.
+        error: the refusal by which the mark was met, if any.
+        unknown: given if the refused write may have been applied: returns the error to raise instead of any other.
+        told: what could not be done, before the reason.
+    """
+    try:
+        yield
+    except (StillPending, Unavailable, LockingError) as reason:
+        if unknown is not None and error is not None:
+            raise unknown(error) from reason
+        if isinstance(reason, LockingError):
+            raise
+        raise also(TransactionConflict, kind)(f"{told}{reason}. A retry is safe.", cause=error) from reason
 
 
 def reason_now(header: Header, meeting: Meeting, priority: str | None = None) -> str | None:

@@ -69,14 +69,38 @@ def present(item: _M) -> _M:
     return item
 
 
-def is_projected(name: str, index: Index[Any]) -> bool:
-    """Tell whether an index has an attribute."""
+def filter_of_query(model: type[Model], index_name: str | None, by_range: Condition | None) -> Condition | None:
+    """Return the filter that leaves expired items out of a query; None if the query needs none."""
+    name = attribute_name(model)
+    if name is None or index_name is None or not _is_key_of(name, model._indexes[index_name]):
+        return filter_of_scan(model, index_name)
+    if by_range is None:
+        raise ConfigurationError(
+            f"{name!r} is a key of the index {index_name!r}, and DynamoDB cannot filter by keys: pass a "
+            f"range_key_condition on it, or include_expired=True to {model.__name__}'s own method."
+        )
+    return None  # the caller has chosen the times
+
+
+def filter_of_scan(model: type[Model], index_name: str | None) -> Condition | None:
+    """Return the filter that leaves expired items out of a scan; None for models that do not hide them."""
+    name = attribute_name(model)
+    if name is None:
+        return None
+    if index_name is not None and not _is_projected(name, model._indexes[index_name]):
+        raise ConfigurationError(
+            f"the index {index_name!r} of {model.__name__} does not have {name!r}, so its expired items cannot be "
+            f"left out: add it to the projection, or pass include_expired=True to {model.__name__}'s own method."
+        )
+    return alive(name)
+
+
+def _is_projected(name: str, index: Index[Any]) -> bool:
     projection = index.Meta.projection
-    return projection.projection_type == ALL or name in (projection.non_key_attributes or ()) or is_key_of(name, index)
+    return projection.projection_type == ALL or name in (projection.non_key_attributes or ()) or _is_key_of(name, index)
 
 
-def is_key_of(name: str, index: Index[Any]) -> bool:
-    """Tell whether an attribute is a key of an index."""
+def _is_key_of(name: str, index: Index[Any]) -> bool:
     return any(
         each.attr_name == name and (each.is_hash_key or each.is_range_key) for each in index.Meta.attributes.values()
     )

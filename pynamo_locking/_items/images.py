@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.stored import Image
 
-__all__ = ["difference", "holds", "key_rules", "size_of", "updated"]
-
 
 def updated(image: Image | None, kwargs: Mapping[str, Any]) -> Image:
     """Return an item as it is after an UpdateItem; of no item, one with the request's key.

@@ -28,5 +28,5 @@ def text_of(value: Any) -> str:
 
 
 def is_base_64(attribute: Attribute[Any]) -> bool:
-    """Tell whether the stored bytes are base 64 already."""
+    """Tell whether the stored bytes are base 64 already, which sorts unlike the values."""
     return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding

@@ -6,11 +6,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
+from pynamodb.attributes import UTCDateTimeAttribute
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import LARGEST_KEYS
 from pynamo_locking._core.naming import canonical_number, row_name
+from pynamo_locking._items.key_text import is_base_64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +105,7 @@ def bound_of(model: type[Model], value: Any) -> Bound | None:
     if value is None or attribute is None:
         return None
     _refuse_naive(value)
-    if sorts_otherwise(attribute):
+    if is_base_64(attribute):
         raise ConfigurationError(
             f"the range key of {model.__name__} is stored in a form that sorts unlike its values, so it has no ranges: "
             f"use BinaryAttribute(legacy_encoding=False)."
@@ -118,11 +119,6 @@ def position_of(model: type[Model], value: Any) -> Bound:
     assert attribute is not None  # noqa: S101 - there are ranges of it
     bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
     return bound
-
-
-def sorts_otherwise(attribute: Attribute[Any]) -> bool:
-    """Tell whether the stored values of an attribute sort differently, as those in base 64 do."""
-    return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding
 
 
 def free_bound(value: Any) -> Bound | None:

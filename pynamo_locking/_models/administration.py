@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import PynamoDBException, TableError
 
+from pynamo_locking._core.error_codes import TABLE_EXISTS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import GUARD_PREFIX
-from pynamo_locking._io import answers as answers_module
-from pynamo_locking._io import connections, header_requests, lock_document, runtime
+from pynamo_locking._io import answers, connections, header_requests, lock_document, runtime
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._items import key_text, versions
 from pynamo_locking.exceptions import CorruptRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamodb.models import Model
 
@@ -31,6 +31,24 @@ def describe(model: type[Model]) -> dict[str, Any]:
     answer = connection.connection.dispatch("DescribeTable", {"TableName": connection.table_name})
     description: dict[str, Any] = answer["Table"]
     return description
+
+
+def describe_ready(model: type[Model]) -> dict[str, Any]:
+    """Wait while a table is being created, and return its description; botocore's error if there is none."""
+    while (description := describe(model))["TableStatus"] == "CREATING":
+        runtime.current.sleep(_LOOK_S)
+    return description
+
+
+def is_created(create_table: Callable[[], object]) -> bool:
+    """Call PynamoDB's `create_table`; return False if another process has just created the table."""
+    try:
+        create_table()
+    except TableError as error:
+        if answers.code_of(error.cause) != TABLE_EXISTS:
+            raise
+        return False
+    return True
 
 
 def keys_in(description: Mapping[str, Any]) -> str:
@@ -51,11 +69,8 @@ def check_keys(model: type[Model], *, wait: bool) -> None:
     With `wait`, wait until the table is ready if another process is creating it. `TableError` without a response.
     """
     try:
-        description = describe(model)
-        while wait and description["TableStatus"] == "CREATING":
-            runtime.current.sleep(_LOOK_S)
-            description = describe(model)
-    except answers_module.BOTOCORE_EXCEPTIONS as error:
+        description = describe_ready(model) if wait else describe(model)
+    except answers.BOTOCORE_EXCEPTIONS as error:
         raise TableError(f"Unable to describe table: {error}", error) from error
     found, wanted = keys_in(description), keys_of(model)
     if found != wanted:
@@ -83,7 +98,7 @@ def is_empty(model: type[Model]) -> bool:
     kwargs = {"TableName": connection.table_name, "Limit": 1, "ConsistentRead": True}
     try:
         return not connection.connection.dispatch("Scan", kwargs)["Items"]
-    except answers_module.BOTOCORE_EXCEPTIONS:
+    except answers.BOTOCORE_EXCEPTIONS:
         return False
 
 
@@ -92,12 +107,12 @@ def absent(kind: str) -> dict[str, Any]:
     return {kind: {"S": "pynamo-locking check", "N": "-1", "B": b"pynamo-locking check"}[kind]}
 
 
-def answers(model: type[Model], patience_s: float) -> PynamoDBException | None:
+def probe(model: type[Model], patience_s: float) -> PynamoDBException | None:
     """Read an absent item; return the error if no response comes in that time. Half a read unit."""
     connection = connections.lock_connection(model._get_connection().connection, patience_s)
     keys = [absent(key.attr_type)[key.attr_type] for key in key_text.key_attributes(model)]
     try:
-        with answers_module.readable_errors():
+        with answers.readable_errors():
             connection.get_item(model.Meta.table_name, *keys)
     except PynamoDBException as error:
         return error

@@ -87,7 +87,7 @@ class GuardedBatch(Generic[M]):
         Args:
             item: the model instance.
             condition: has to be true for this item.
-            add_version_condition: with False the item is overwritten whatever its version.
+            add_version_condition: with False the item is written whatever its version.
 
         Raises:
             ConfigurationError: the batch has a write of this item, or of this instance, already.
@@ -95,16 +95,7 @@ class GuardedBatch(Generic[M]):
         self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item)))
 
     def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
-        """Add a delete.
-
-        Args:
-            item: the model instance.
-            condition: has to be true for this item.
-            add_version_condition: with False the item is deleted whatever its version.
-
-        Raises:
-            ConfigurationError: the batch has a write of this item, or of this instance, already.
-        """
+        """Add a delete. Arguments and errors are those of `save`."""
         self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item)))
 
     def _check_open(self) -> None:
@@ -138,12 +129,11 @@ class GuardedBatch(Generic[M]):
             self._commit()
 
     def _commit(self) -> None:
-        jobs = self._jobs
-        groups = self._groups(jobs)
+        jobs, groups = self._jobs, self._groups()
         pool = Pool(
-            [lambda group=group: self._write(group, jobs) for group in groups],  # type: ignore[misc]
+            [lambda group=group: self._write(group) for group in groups],  # type: ignore[misc]
             self._workers,
-            lambda _: self._tell(len(jobs)),
+            lambda _: self._tell(),
         )
         try:
             pool.run()
@@ -162,13 +152,13 @@ class GuardedBatch(Generic[M]):
                 cause=failed[0].error,
             )
 
-    def _groups(self, jobs: list[_Job[M]]) -> list[list[int]]:
+    def _groups(self) -> list[list[int]]:
         """Return which writes are sent together."""
         if not self._transactions:
-            return [[number] for number in range(len(jobs))]
+            return [[number] for number in range(len(self._jobs))]
         groups: list[list[int]] = []
         room = bytes_left = 0
-        for number, job in enumerate(jobs):
+        for number, job in enumerate(self._jobs):
             actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job)
             if not groups or room < actions or bytes_left < size:
                 groups.append([])
@@ -177,15 +167,15 @@ class GuardedBatch(Generic[M]):
             room, bytes_left = room - actions, bytes_left - size
         return groups
 
-    def _write(self, group: list[int], jobs: list[_Job[M]]) -> None:
+    def _write(self, group: list[int]) -> None:
         """Write one item, or some in one transaction, and note the results."""
-        members = [jobs[number] for number in group]
+        members = [self._jobs[number] for number in group]
         errors = _transact(members) if self._transactions else [_failure_of(members[0].run)]
         self._errors.update(zip(group, errors, strict=True))
 
-    def _tell(self, total: int) -> None:
+    def _tell(self) -> None:
         if self._on_progress is not None:
-            self._on_progress(len(self._errors), total)
+            self._on_progress(len(self._errors), len(self._jobs))
 
 
 def _failure_of(act: Callable[[], object]) -> Exception | None:

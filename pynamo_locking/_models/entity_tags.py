@@ -54,7 +54,9 @@ def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -
     """
     model: Any = found if isinstance(found, type) else type(found)
     expected = [known for known in map(_meant_by, tags or ()) if known is not None]
-    if found is model and tags is not None and len(expected) == len(tags) == 1 and _says_all(expected[0], model):
+    has_ids = versions.shape_of(model).write_id_name is not None
+    is_one = tags is not None and len(expected) == len(tags) == 1
+    if found is model and is_one and (expected[0].write_id is not None or not has_ids):
         item = model(hash_key, range_key)  # no read is needed: the write itself compares
         knowledge.set_known(item, expected[0])
         return item
@@ -72,11 +74,6 @@ def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -
         )
     knowledge.set_known(current, meant[0])
     return current
-
-
-def _says_all(known: Known, model: Any) -> bool:
-    """Tell whether a tag has the write id too, if the model has write ids."""
-    return known.write_id is not None or versions.shape_of(model).write_id_name is None
 
 
 def _read(model: Any, hash_key: Any, range_key: Any) -> Any:

@@ -11,8 +11,8 @@ from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transaction import Fate, fate, shows_committed
 from pynamo_locking._io import answers, dispatch, header_requests, mark_requests, trust
-from pynamo_locking._io.resolver import Resolver, StillPending
-from pynamo_locking._io.retries import Unavailable, persistently
+from pynamo_locking._io.resolver import Resolver, conflicts
+from pynamo_locking._io.retries import persistently
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -58,14 +58,12 @@ class Reader:
             mark = None if row is None else row.state(image).mark
             if row is None or mark is None or image is None:
                 return image
-            try:
+            with conflicts(GetError):
                 if self._level == "read_uncommitted":
                     return _intended(row, image, mark)
                 if self._level != "serializable" and self._is_in_the_future(row, mark):
                     return None if mark.is_ghost else image
                 resolver.resolve(row, mark)
-            except (StillPending, Unavailable) as reason:
-                raise also(TransactionConflict, GetError)(f"{reason}. A retry is safe.") from reason
 
     def committed(self, model: type[Any], key: Image, image: Image) -> Image | None:
         """Return the committed state of an item that a query has found."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import TableError
 from typing_extensions import override
 
-from pynamo_locking._core.error_codes import TABLE_EXISTS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers
 from pynamo_locking._items.keys import check_place
@@ -66,15 +66,9 @@ class OwnTable(_Base):
         if billing_mode is None and not hasattr(cls.Meta, "billing_mode") and read_capacity_units is None:
             billing_mode = "PAY_PER_REQUEST"
         is_new = not cls.exists()
-        try:
-            if is_new:
-                super().create_table(
-                    wait, read_capacity_units, write_capacity_units, billing_mode, ignore_update_ttl_errors
-                )
-                return
-        except TableError as error:
-            if answers.code_of(error.cause) != TABLE_EXISTS:
-                raise  # else another process was faster, and the table is new
+        arguments = wait, read_capacity_units, write_capacity_units, billing_mode, ignore_update_ttl_errors
+        if is_new and administration.is_created(functools.partial(super().create_table, *arguments)):
+            return  # else the table is as new, but another process has created it
         administration.check_keys(cls, wait=wait)
         try:
             is_enabled = cls._has_ttl()

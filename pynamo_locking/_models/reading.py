@@ -1,15 +1,16 @@
-"""Reads that hide the placeholders of transactions, and can require committed values."""
+"""Reads that leave out items that count as absent, and can require committed values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pynamodb.exceptions import DoesNotExist
 from pynamodb.expressions.operand import Path
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers, lock_document
-from pynamo_locking._items import clauses, keys
+from pynamo_locking._items import clauses, expiry, keys, knowledge
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.placement import PlacedMixin
 
@@ -24,10 +25,11 @@ _LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
 class ReadingMixin(PlacedMixin):
-    """The reads of every mixin of this package.
+    """The reads of every mixin of this package, which leave out items that count as absent.
 
     A transaction of more than a hundred actions may store a placeholder for an item that it is going to create.
-    Readers that use this package do not see placeholders.
+    Readers that use this package do not see placeholders. Nor do they see expired items of an `ExpiringMixin`, unless
+    they pass `include_expired`; other models have no expired items.
     """
 
     @override
@@ -39,6 +41,7 @@ class ReadingMixin(PlacedMixin):
         consistent_read: bool = False,
         attributes_to_get: Any = None,
         *,
+        include_expired: bool = False,
         isolation: str | None = None,
     ) -> Self:
         """Get an item; consistently if this context holds its lock. See PynamoDB's `Model.get`.
@@ -48,30 +51,29 @@ class ReadingMixin(PlacedMixin):
             range_key: the item's range key, if the model has one.
             consistent_read: as in PynamoDB.
             attributes_to_get: as in PynamoDB.
+            include_expired: of an `ExpiringMixin`, return the item even if it has expired.
             isolation: ``"read_committed"``: the committed item, even if the transaction that wrote it has not been
                 finished yet. ``"read_uncommitted"``: what a transaction intends, decided or not. Both read
                 consistently, and whole items. Without it: the stored item, which is a committed state; for a moment
                 after a commit it may be the previous one.
 
         Raises:
-            DoesNotExist: there is no such item.
+            DoesNotExist: there is no such item, or it has expired.
             ConfigurationError: any other isolation; `Transaction.get` has those.
 
         Cost: 1 read; with `isolation` 1 more for the header if a transaction has marked the item, 1 write if it is
         decided.
         """
         if isolation is not None:
-            return cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
+            item = cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
+            return item if include_expired else expiry.present(item)
         target = cls._target_held_here(hash_key, range_key)
         if target is not None and target.is_elsewhere and attributes_to_get is None:
-            return target.read()
+            return _present(target.read(), include_expired=include_expired)
+        names = cls._with_needed(attributes_to_get)
         with answers.readable_errors():
-            item = super().get(
-                hash_key, range_key, consistent_read or target is not None, cls._with_lock(attributes_to_get)
-            )
-        if is_ghost(item):
-            raise cls.DoesNotExist("There is no such item.")
-        return item
+            item = super().get(hash_key, range_key, consistent_read or target is not None, names)
+        return _present(item, include_expired=include_expired)
 
     @classmethod
     def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
@@ -85,22 +87,33 @@ class ReadingMixin(PlacedMixin):
         return cls.from_raw_data(image)
 
     @classmethod
-    def _with_lock(cls, attributes_to_get: Any) -> Any:
-        """Return the attributes to read, with the lock attribute, which shows placeholders."""
-        lock = cls._lock_attribute()
-        if attributes_to_get is None or lock is None or getattr(cls.Meta, "transaction_table", None) is None:
+    def _with_needed(cls, attributes_to_get: Any) -> Any:
+        """Return the attributes to read, with those that show whether the item counts as absent."""
+        needed = [name for name in (expiry.attribute_name(cls), cls._marked_attribute()) if name is not None]
+        if attributes_to_get is None or not needed:
             return attributes_to_get
         given = [attributes_to_get] if isinstance(attributes_to_get, str) else [*attributes_to_get]
-        return given if lock.attr_name in given else [*given, lock.attr_name]
+        return [*given, *(name for name in needed if name not in given)]
+
+    @classmethod
+    def _marked_attribute(cls) -> str | None:
+        """Return the stored name of the attribute that shows placeholders; None if the model cannot have any."""
+        lock = cls._lock_attribute()
+        return None if lock is None or getattr(cls.Meta, "transaction_table", None) is None else lock.attr_name
 
     @override
     @classmethod
     def batch_get(
-        cls, items: Iterable[Any], consistent_read: bool | None = None, attributes_to_get: Any = None
+        cls,
+        items: Iterable[Any],
+        consistent_read: bool | None = None,
+        attributes_to_get: Any = None,
+        *,
+        include_expired: bool = False,
     ) -> Iterator[Self]:
         """Get the items of some keys. See PynamoDB's `Model.batch_get`."""
-        found = super().batch_get(items, consistent_read, cls._with_lock(attributes_to_get))
-        return (item for item in found if not is_ghost(item))
+        found = super().batch_get(items, consistent_read, cls._with_needed(attributes_to_get))
+        return (item for item in found if not is_ghost(item) and (include_expired or not expiry.has_expired(item)))
 
     @override
     @classmethod
@@ -117,13 +130,16 @@ class ReadingMixin(PlacedMixin):
         attributes_to_get: Iterable[str] | None = None,
         page_size: int | None = None,
         rate_limit: float | None = None,
+        *,
+        include_expired: bool = False,
         **options: Any,
     ) -> ResultIterator[_R]:
         """Query items. See PynamoDB's `Model.query`."""
+        unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
         return super().query(
             hash_key,
             range_key_condition,
-            cls._no_ghosts(filter_condition),
+            cls._only_visible(filter_condition, unexpired),
             consistent_read,
             index_name,
             scan_index_forward,
@@ -149,11 +165,14 @@ class ReadingMixin(PlacedMixin):
         index_name: str | None = None,
         rate_limit: float | None = None,
         attributes_to_get: Sequence[str] | None = None,
+        *,
+        include_expired: bool = False,
         **options: Any,
     ) -> ResultIterator[_R]:
         """Scan items. See PynamoDB's `Model.scan`."""
+        unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
         return super().scan(
-            cls._no_ghosts(filter_condition),
+            cls._only_visible(filter_condition, unexpired),
             segment,
             total_segments,
             limit,
@@ -177,13 +196,21 @@ class ReadingMixin(PlacedMixin):
         index_name: str | None = None,
         limit: int | None = None,
         rate_limit: float | None = None,
+        *,
+        include_expired: bool = False,
         **options: Any,
     ) -> int:
-        """Count items. See PynamoDB's `Model.count`."""
+        """Count items. See PynamoDB's `Model.count`.
+
+        Without a hash key it is DynamoDB's own estimate for the whole table, expired items included.
+        """
+        if hash_key is not None:
+            unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
+            filter_condition = cls._only_visible(filter_condition, unexpired)
         return super().count(
             hash_key,
             range_key_condition,
-            filter_condition if hash_key is None else cls._no_ghosts(filter_condition),
+            filter_condition,
             consistent_read,
             index_name,
             limit,
@@ -192,22 +219,44 @@ class ReadingMixin(PlacedMixin):
         )
 
     @classmethod
-    def _no_ghosts(cls, condition: Condition | None) -> Condition | None:
-        lock = cls._lock_attribute()
-        if lock is None or getattr(cls.Meta, "transaction_table", None) is None:
+    def _only_visible(cls, condition: Condition | None, unexpired: Condition | None) -> Condition | None:
+        """Return the caller's filter, with one that leaves out expired items, and one that leaves out placeholders."""
+        condition, name = clauses.both(condition, unexpired), cls._marked_attribute()
+        if name is None:
             return condition
-        path = Path([lock.attr_name, lock_document.TX, lock_document.INTENT, lock_document.GHOST])
+        path = Path([name, lock_document.TX, lock_document.INTENT, lock_document.GHOST])
         return clauses.both(condition, path.does_not_exist())
 
     @override
-    def refresh(self, consistent_read: bool = False) -> None:
-        """Load the item again. See PynamoDB's `Model.refresh`."""
+    def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
+        """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`."""
         before = dict(vars(self))
-        super().refresh(consistent_read)
-        if is_ghost(self):
+        self._load_stored(consistent_read)
+        try:
+            _present(self, include_expired=include_expired)
+        except DoesNotExist:
             vars(self).clear()
             vars(self).update(before)
-            raise self.DoesNotExist("There is no such item.")
+            raise
+
+    def _load_stored(self, consistent_read: bool) -> None:  # noqa: FBT001
+        target = self._target_held_here(*self._key_values())
+        if target is None or not target.is_elsewhere:
+            with answers.readable_errors():
+                super().refresh(consistent_read or target is not None)
+            return
+        fresh = target.read()
+        if type(fresh) is not type(self):
+            raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
+        self.attribute_values: dict[str, Any] = fresh.attribute_values
+        knowledge.copy_knowledge(fresh, self)
+
+
+def _present(item: _R, *, include_expired: bool) -> _R:
+    """Return an item that was read; `DoesNotExist` if it counts as absent."""
+    if is_ghost(item):
+        raise item.DoesNotExist("There is no such item.")
+    return item if include_expired else expiry.present(item)
 
 
 def is_ghost(item: PlacedMixin) -> bool:

@@ -25,12 +25,11 @@ from pynamo_locking._writes.writers import BesideWriter, PlainWriter
 from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
+    from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
@@ -85,16 +84,14 @@ class TransactWrite(PynamoTransactWrite):
         if condition is None:
             raise TypeError("`condition` cannot be None")
         lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
-        if lock is None or not issubclass(model_cls, GuardedMixin):
-            kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
-            self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}))
-            return
-        # A transaction of many items may be committed, and its values not stored yet.
-        condition &= guards.unmarked(lock.attr_name)
+        if lock is not None:  # a transaction of many items may be committed, and its values not stored yet
+            condition &= guards.unmarked(lock.attr_name)
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
-        kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-        row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
-        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"ConditionCheck": kwargs}, row=row))
+        row = None
+        if lock is not None and issubclass(model_cls, GuardedMixin):
+            kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+            row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
+        self._add({"ConditionCheck": kwargs}, row)
 
     def read(self, item: Model) -> None:
         """Check that an item is still the one that was read, without writing it.
@@ -147,7 +144,7 @@ class TransactWrite(PynamoTransactWrite):
             keys, arguments = model._get_save_args(condition, add_version_condition=False)
             arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
             kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
-        self._add(_key_of(model), TransactAction({"Put": kwargs}))
+        self._add({"Put": kwargs}, None, _key_of(model))
         self._models_for_version_attribute_update.append(model)
 
     @override
@@ -170,7 +167,7 @@ class TransactWrite(PynamoTransactWrite):
         kwargs = model.get_update_kwargs_from_instance(
             [*actions], condition, return_values, add_version_condition=add_version_condition
         )
-        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Update": kwargs}))
+        self._add({"Update": kwargs})
         self._models_for_version_attribute_update.append(model)
 
     @override
@@ -181,7 +178,7 @@ class TransactWrite(PynamoTransactWrite):
             self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
             return
         kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
-        self._add(ItemKey.of(kwargs["TableName"], kwargs["Key"]), TransactAction({"Delete": kwargs}))
+        self._add({"Delete": kwargs})
 
     def _writer_of(self, model: Model) -> PlainWriter | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
@@ -198,12 +195,14 @@ class TransactWrite(PynamoTransactWrite):
         self._make_room(key, write, needed=1 + len(unguarded))
         self._assembly.add_write(key, writer, write)
 
-    def _add(self, key: ItemKey, action: TransactAction) -> None:
+    def _add(self, request: dict[str, Any], row: LockRow | None = None, key: ItemKey | None = None) -> None:
+        (kwargs,) = request.values()
+        key = key or ItemKey.of(kwargs["TableName"], kwargs["Key"])
         for own in self._assembly.rows:
             if ItemKey.of(own.row.table, own.row.key) == key:
                 raise _checked_already(own)
-        self._make_room(key, action.write)
-        self._assembly.actions[key] = action
+        self._make_room(key, None)
+        self._assembly.actions[key] = TransactAction(request, row=row)
 
     def _make_room(self, key: ItemKey, write: Write | None, needed: int = 1) -> None:
         """Refuse an action that DynamoDB would refuse, before it is noted."""
@@ -239,7 +238,8 @@ class TransactWrite(PynamoTransactWrite):
             self._assembly.note_refusal(error)
             if event_stream.listeners:
                 actions = list(self._assembly.actions.values())
-                reports.commit_failed(str(self._client_request_token), _table_of(actions), error)
+                table = next(iter(actions[0].request.values()))["TableName"]
+                reports.commit_failed(str(self._client_request_token), table, error)
             raise
         for model in self._models_for_version_attribute_update:
             model.update_local_version_attribute()
@@ -288,12 +288,6 @@ def _check_same_copy(before: TransactAction, write: Write) -> None:
             TransactWriteError,
             "is in the transaction twice, as two copies that differ: one of them is old.",
         )
-
-
-def _table_of(actions: Sequence[TransactAction]) -> str:
-    """Return the table of the first action."""
-    table: str = next(iter(actions[0].request.values()))["TableName"]
-    return table
 
 
 def _key_of(item: Model) -> ItemKey:

@@ -9,7 +9,6 @@ from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import answers
 from pynamo_locking._items import knowledge, versions
 from pynamo_locking._locks import context
 from pynamo_locking._models.attributes import LockAttribute
@@ -51,8 +50,8 @@ class GuardedMixin(ReadingMixin):
         """Return the writer of this item, and note its held entry; None if PynamoDB writes the item."""
         writer = self._find_writer()
         vars(self).pop(_WRITES_UNDER, None)
-        if (own := getattr(writer, "own", None)) is not None:
-            vars(self)[_WRITES_UNDER] = own
+        if writer is not None and writer.own is not None:
+            vars(self)[_WRITES_UNDER] = writer.own
         return writer
 
     def _was_written(self) -> None:
@@ -163,26 +162,20 @@ class GuardedMixin(ReadingMixin):
         return written.delete(condition, checks_version=add_version_condition)
 
     @override
-    def refresh(self, consistent_read: bool = False) -> None:
+    def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
         """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
 
         Afterwards, an instance that was read under a lock since lost or released no longer belongs to that lock, and
         an instance that is stale after a write of another instance under the same lock can be saved again.
+
+        Raises:
+            DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
         """
         vars(self).pop(_WRITES_UNDER, None)  # left by a failed write
         own: HeldEntry | None = vars(self).get(context.OWN_ENTRY)
         if own is not None and not own.possession.is_held:
             del vars(self)[context.OWN_ENTRY]
-        target = self._target_held_here(*self._key_values())
-        if target is None or not target.is_elsewhere:
-            with answers.readable_errors():
-                super().refresh(consistent_read or target is not None)
-            return
-        fresh = target.read()
-        if type(fresh) is not type(self):
-            raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
-        self.attribute_values: dict[str, Any] = fresh.attribute_values
-        knowledge.copy_knowledge(fresh, self)
+        super().refresh(consistent_read, include_expired=include_expired)
 
     @override
     @classmethod
@@ -210,7 +203,7 @@ class GuardedMixin(ReadingMixin):
         writer = self._writer()
         if isinstance(writer, BesideWriter):
             raise ConfigurationError(
-                f"{writer.own.row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
+                f"{writer.owns[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
                 f"that row. Use pynamo_locking.TransactWrite."
             )
         return writer

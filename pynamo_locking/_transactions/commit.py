@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -10,7 +11,7 @@ from pynamo_locking._core import commit_paths, limits
 from pynamo_locking._core.commit_paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import event_stream, header_requests
-from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
 from pynamo_locking._transactions.long_commit import LongCommit, assemble, key_size
@@ -22,7 +23,7 @@ from pynamo_locking._writes.assembly import Assembly
 from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import BesideWriter
-from pynamo_locking.exceptions import Conflict, OutcomeUnknown, TransactionConflict, also
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +59,9 @@ class Committing:
         try:
             extra = self._extra_actions()
             is_long = len(self._members) + extra > limits.MOST_ACTIONS
-            table = None if self._options.header_table is None else self._options.header_table.table
-            plan = choose([_facts(member, table, is_long=is_long) for member in self._members], extra=extra)
+            plan = choose(self._facts(is_long=is_long), extra=extra)
+            if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
+                plan = choose(self._facts(is_long=True), extra=extra)
         except CannotBeStaged as error:
             raise _too_large(error) from error
         self._check_places()
@@ -78,10 +80,7 @@ class Committing:
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
-        connections = [member.item._get_connection().connection for member in self._members]
-        if self._options.header_table is not None:
-            connections.append(self._options.header_table.connection)
-        places = {(connection.region, connection.host) for connection in connections}
+        places = {(connection.region, connection.host) for connection in self._connections()}
         if len(places) > 1:
             named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
             raise ConfigurationError(
@@ -89,10 +88,14 @@ class Committing:
                 f"in {named}."
             )
 
+    def _facts(self, *, is_long: bool) -> list[MemberFacts]:
+        table = None if self._options.header_table is None else self._options.header_table.table
+        return [_facts(member, table, is_long=is_long) for member in self._members]
+
     def _extra_actions(self) -> int:
         writers = [member.writer for member in self._members]
         guarded = [writer for writer in writers if isinstance(writer, BesideWriter)]
-        locked_rows = {own.row.identity for writer in guarded for own in writer.owns}
+        locked_rows = {held.row.identity for writer in guarded for held in writer.owns}
         return len(locked_rows) + (self._options.idempotency_key is not None)
 
     def run(self) -> bool:
@@ -127,11 +130,11 @@ class Committing:
             self._assembly.note_commit()
 
     def _validate(self) -> None:
-        resolver = Resolver(deadline=self._options.deadline, priority=self._options.priority)
-        try:
-            validate(self._members, resolver, is_snapshot=True)
-        except (StillPending, Unavailable) as reason:
-            raise also(TransactionConflict, TransactWriteError)(f"{reason}. A retry is safe.") from reason
+        with conflicts(TransactWriteError):
+            validate(self._members, self._resolver(), is_snapshot=True)
+
+    def _resolver(self) -> Resolver:
+        return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_one(self) -> None:
         [member] = self._members
@@ -146,25 +149,24 @@ class Committing:
         try:
             with assembly.last_under_locks():
                 Commit(
-                    self._connection(),
+                    self._connections()[0],
                     list(assembly.actions.values()),
                     [*assembly.guards, *self._key_action()],
                     self._options.id,
                     may_change_token=True,
                     options={},
-                    resolver=Resolver(deadline=self._options.deadline, priority=self._options.priority),
+                    resolver=self._resolver(),
                 ).send()
         except BaseException as error:
             assembly.note_refusal(error)
             raise
         assembly.note_commit()
 
-    def _connection(self) -> Connection:
-        if not self._members:  # only the idempotency key is written
-            assert self._options.header_table is not None  # noqa: S101 - `plan` checks it
-            return self._options.header_table.connection
-        connection: Connection = self._members[0].item._get_connection().connection
-        return connection
+    def _connections(self) -> list[Connection]:
+        """Return the connections of the items, then that of the headers: it alone if only the key is written."""
+        connections = [member.item._get_connection().connection for member in self._members]
+        header_table = self._options.header_table
+        return connections if header_table is None else [*connections, header_table.connection]
 
     def _write_long(self, plan: Plan) -> None:
         self._long = LongCommit(self._members, plan, self._options, extra=self._key_action())
@@ -206,21 +208,25 @@ def _row_of_key(key: str) -> str:
 
 def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
     check_key(member.item, member.key)
-    row, write = member.row, member.write
+    write = member.write
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
     is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
-    size = images.size_of(after)
-    return MemberFacts(
+    facts = MemberFacts(
         is_write=write is not None,
         is_absent=member.is_absent,
-        can_be_marked=can_be_marked(member, table),
-        wants_direct=size > commit_paths.LARGE_BYTES,
         needs_token=write is not None and write.is_sent_once and not is_counted,
-        size=size if write is not None else item_size(member),
+        size=images.size_of(after) if write is not None else item_size(member),
         before_size=images.size_of(member.stored),
-        intent_size=_intent_size(member, after) if is_long and write is not None else 0,
-        key_size=0 if row is None else key_size(row),
+    )
+    if not is_long or write is None:  # only writes are marked
+        return facts
+    return replace(
+        facts,
+        can_be_marked=can_be_marked(member, table),
+        wants_direct=facts.size > commit_paths.LARGE_BYTES,
+        intent_size=_intent_size(member, after),
+        key_size=0 if member.row is None else key_size(member.row),
     )
 
 

@@ -27,7 +27,6 @@ from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.resolver import StillPending
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
-from pynamo_locking._locks import holding
 from pynamo_locking._models import isolation
 from pynamo_locking._transactions.marking import Marked, Marker, plan_mark
 from pynamo_locking._transactions.validation import validate
@@ -86,7 +85,7 @@ class LongCommit:
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
-                if isinstance(error, (Unavailable, StillPending)):
+                if isinstance(error, (Unavailable, StillPending, OutcomeUnknown)):
                     raise self._given_up(error) from error
                 raise
             interrupt = None if isinstance(error, Exception) else error
@@ -174,7 +173,6 @@ class LongCommit:
         to = State.COMMITTED if self._plan.staged else State.FINISHED
         flip = TransactAction(header_requests.decision(self._header_table, self._header.id, to))
         self._assembly.before_commit()
-        self._expect_deletes(expected=True)
         with self._assembly.last_under_locks():
             commit = Commit(
                 self._header_table.connection,
@@ -190,6 +188,8 @@ class LongCommit:
 
     def _assemble(self) -> None:
         marked = {id(one.member): one for one in self._marked}
+        deleted = [one.held for one in self._marked if one.member.is_deleted]
+        self._assembly.deleted_locks += [held for held in deleted if held is not None]
         for i in (*self._plan.direct, *self._plan.checked):
             one = marked.get(id(self._members[i]))
             if one is None:
@@ -208,13 +208,11 @@ class LongCommit:
             return False
         if stored.state.is_committed:
             return True
-        self._assembly.note_refusal(error)
-        self._expect_deletes(expected=False)
+        aborted = self._aborted(stored)
+        self._assembly.note_refusal(aborted)  # unlike `error`, it leaves no doubt
         self._drop_marks()
         if self._is_begun and stored.by not in ("itself", ""):
-            raise self._aborted(stored) from error
-        if isinstance(error, OutcomeUnknown):
-            raise self._given_up(error) from error
+            raise aborted from error
         return False
 
     def _given_up(self, error: Exception) -> TransactionConflict:
@@ -270,14 +268,6 @@ class LongCommit:
         for one in self._marked:
             if one.is_staged:
                 note_applied(one.member.final())
-            if one.member.is_deleted and one.own is not None:
-                holding.left(one.own, None)
-
-    def _expect_deletes(self, *, expected: bool) -> None:
-        """Note that DynamoDB may delete locks held here together with the items that carry them."""
-        for one in self._marked:
-            if one.member.is_deleted and one.own is not None:
-                one.own.expect_delete(expected=expected)
 
 
 def assemble(assembly: Assembly, i: int, member: Member) -> None:

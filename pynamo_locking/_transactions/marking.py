@@ -1,4 +1,7 @@
-"""Writes a transaction's marks: a mark says what an item will be, and leaves the item's values as they are."""
+"""Writes a transaction's marks: a mark says what an item will be, and leaves the item's values as they are.
+
+What an item will be is worked out before the transaction is decided: after that DynamoDB must not refuse it.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
+from pynamodb.expressions.update import RemoveAction
 
 from pynamo_locking._core.commit_paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
 from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
+from pynamo_locking._core.limits import problems
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._core.sending import Policy, Sending
+from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._io import answers, evictions, lock_document, retries, runtime
 from pynamo_locking._io.denials import has_foreign
-from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import Refused, Unavailable, is_sent_again
 from pynamo_locking._io.stored import Stored
-from pynamo_locking._items import clauses, expiry, images
+from pynamo_locking._items import clauses, expiry, images, versions
 from pynamo_locking._locks import guards
-from pynamo_locking._transactions.intents import intent_of
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes import outside, refusals
 from pynamo_locking._writes.native import TransactAction
-from pynamo_locking._writes.write import DELETE, Operation
+from pynamo_locking._writes.write import DELETE, SAVE, Operation
 from pynamo_locking._writes.writers import InsideWriter, action_of
 from pynamo_locking.exceptions import TransactionConflict, also
 
@@ -43,9 +48,13 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._transactions.member import Member
+    from pynamo_locking._writes.write import Write
 
 #: How often a mark without a response is sent again before the transaction gives up.
 _REPEATS: Final = 7
+
+#: With more changed attributes in a mark, the expression that finishes it could exceed DynamoDB's 4 KB.
+_MOST_CHANGES: Final = 240
 
 #: How long a transaction waits for the lock of an item while its holder renews it.
 LOCK_GRACE_S: Final = 2.0
@@ -77,7 +86,7 @@ class Marked:
         return self.mark.op != "keep"
 
     @property
-    def own(self) -> HeldEntry | None:
+    def held(self) -> HeldEntry | None:
         """The entry that this context holds in the item's lock, if any."""
         writer = self.member.writer
         return writer.own if isinstance(writer, InsideWriter) else None
@@ -93,22 +102,18 @@ class Marked:
 def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: str, *, is_staged: bool) -> Marked:
     """Work out what the mark of an item says, without writing anything.
 
-    Args:
-        member: what the transaction does to the item.
-        header_id: of the transaction.
-        header_table: where its header is.
-        name: of the row for the changes that do not fit into the mark.
-        is_staged: False for a mark that only reserves the item until the decision writes it.
+    `name` is that of the row for the changes that do not fit into the mark. A mark of an item that is not staged only
+    reserves it until the decision writes it.
 
     Raises:
         CannotBeStaged: the item must not carry a mark.
-        StaleVersion, TransactWriteError, ConfigurationError: as `intent_of`.
+        StaleVersion, TransactWriteError, ConfigurationError: as `_intent_of`.
     """
     if not member.is_checked:  # without a known version a late copy of the mark would fit any later item
         member.pin()
         if not can_be_marked(member, header_table.table):
             raise _no_place(member)
-    op, set_, removed = intent_of(member) if is_staged else ("keep", {}, [])
+    op, set_, removed = _intent_of(member) if is_staged else ("keep", {}, [])
     row = member.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
     mark = Mark(header_id, header_table.table, op, member.is_absent, set_, tuple(removed))
@@ -120,6 +125,50 @@ def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: s
                 f"99 items, or make it smaller. Nothing was written."
             )
     return Marked(member, row, mark, has_document=_has_document(member))
+
+
+def _intent_of(member: Member) -> tuple[str, Image, list[str]]:
+    """Return what a mark must say so that any process can finish the write: its operation, its sets, its removals.
+
+    Raises:
+        TransactWriteError, ConfigurationError: DynamoDB would refuse the write.
+        StaleVersion: the stored item had to be read, and is not in the known version.
+    """
+    assert member.write is not None  # noqa: S101 - only writes are marked
+    write = member.final()
+    if write.operation is DELETE:
+        return "delete", {}, []
+    if isinstance(member.base, Unread) and write.operation is not SAVE:
+        member.look()
+    is_known = not isinstance(member.base, Unread)
+    base = member.base if not isinstance(member.base, Unread) else _least_base(member)
+    try:
+        after = images.updated(base, write.kwargs())
+    except Refusal as refusal:
+        raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
+    set_, removed = images.difference(base, after, keys=member.key)
+    if not is_known:
+        removed = [clauses.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
+    _check_storable(member, write, after, len(set_) + len(removed))
+    return "save", set_, removed
+
+
+def _least_base(member: Member) -> Image | None:
+    """Return the part of the stored item that the expression of a save needs: its version."""
+    if member.before.version is None:
+        return None
+    attribute = versions.shape_of(member.model).attribute
+    assert attribute is not None  # noqa: S101 - it has a version
+    return {**member.key, attribute.attr_name: {"N": str(member.before.version)}}
+
+
+def _check_storable(member: Member, write: Write, after: Image, changes: int) -> None:
+    """Refuse an item that DynamoDB would refuse only after the decision."""
+    found = problems(after, images.key_rules(member.model))
+    if changes > _MOST_CHANGES:
+        found = [*found, f"it changes {changes} attributes, and {_MOST_CHANGES} fit into a mark"]
+    if found:
+        raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")
 
 
 def can_be_marked(member: Member, table: str | None) -> bool:
@@ -163,21 +212,19 @@ def _has_document(member: Member) -> bool:
     return lock.__get__(member.item, member.model).raw is not None
 
 
+@dataclass(frozen=True)
 class Marker:
     """Writes the marks of one transaction; used by several threads.
 
-    Args:
-        header: of the transaction.
-        deadline: when to stop waiting for other transactions and holders, by the monotonic clock.
-        pulse: renews the lease of the header if a renewal is due; raises if the transaction is no longer pending.
-        is_over: tells whether another mark has failed.
+    It waits for other transactions and holders until `_deadline`, by the monotonic clock. `_pulse` renews the lease of
+    the header if a renewal is due, and raises if the transaction is no longer pending. `_is_over` tells whether another
+    mark has failed.
     """
 
-    def __init__(self, header: Header, deadline: float, pulse: Callable[[], None], is_over: Callable[[], bool]) -> None:
-        self._header = header
-        self._deadline = deadline
-        self._pulse = pulse
-        self._is_over = is_over
+    _header: Header
+    _deadline: float
+    _pulse: Callable[[], None]
+    _is_over: Callable[[], bool]
 
     def resolver(self) -> Resolver:
         """Return what resolves marks of other transactions."""
@@ -189,6 +236,7 @@ class Marker:
         Raises:
             Conflict: in one of its kinds, if that is not possible.
             CannotBeStaged: the item must not carry a mark.
+            StillPending, Unavailable: another transaction has marked the item, and that mark stays in the way.
         """
         resolver, sending = self.resolver(), Sending(Policy(_REPEATS, first_pause=1))
         while not self._is_over():
@@ -220,10 +268,7 @@ class Marker:
             one.underway -= 1  # the copy whose response was lost was applied
             return True
         if state.mark is not None:
-            try:
-                resolver.resolve(one.row, state.mark)
-            except StillPending as pending:
-                raise also(TransactionConflict, TransactWriteError)(f"{pending}.") from pending
+            resolver.resolve(one.row, state.mark)
         elif one.mark.is_ghost and expiry.is_expired(member.model, image):
             self._clear_expired(one, image or {})
         elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):
@@ -233,11 +278,11 @@ class Marker:
             one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
         elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and member.holds(image):
             one.has_document = state.raw is not None
-        elif state.entries and one.own is None and member.holds(image):
+        elif state.entries and one.held is None and member.holds(image):
             self._wait_for_lock(one, state)
         else:
             cause = answers.condition_failed(TransactWriteError, "the item is not the one that was read", member.table)
-            raise TransactAction({}, member.final(), one.row, one.own, one.number).explain(image, cause)
+            raise TransactAction({}, member.final(), one.row, one.held, one.number).explain(image, cause)
         return False
 
     def _clear_expired(self, one: Marked, image: Image) -> None:
@@ -273,7 +318,7 @@ class Marker:
             raise TransactWriteError("Failed to mark an item", answers.readable(error)) from error
 
     def _kwargs(self, one: Marked) -> dict[str, Any]:
-        name, write, own = one.row.attribute, one.member.final(), one.own
+        name, write, held = one.row.attribute, one.member.final(), one.held
         path, value = [name, lock_document.TX], lock_document.stored_mark(one.mark)
         if not one.has_document:
             path, value = [name], {"M": {lock_document.TX: value}}
@@ -285,9 +330,9 @@ class Marker:
         else:
             has_document = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
             guard = Path([one.row.hash_name]).exists() & guards.unlocked(one.row) & has_document
-        if own is not None:
-            one.number = one.number or own.next_write()
-            guard = guards.standing(own, one.number)
-            actions.append(guards.counting(own, one.number))
+        if held is not None:
+            one.number = one.number or held.next_write()
+            guard = guards.standing(held, one.number)
+            actions.append(guards.counting(held, one.number))
         blank = replace(write, operation=_MARK, attributes=None, return_values=None)
         return replace(blank, condition=condition, actions=actions).kwargs(guard)

@@ -81,11 +81,8 @@ def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
 def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces: bool) -> Image:
     """Make a save keep or set undeclared attributes; return the item after it, apart from its version.
 
-    Args:
-        write: the save: an update, or a Put.
-        stored: the item before, as far as it was read.
-        extra: the undeclared attributes after the save; None for the stored ones.
-        replaces: whether a Put removes them.
+    `extra` are the undeclared attributes after the save, None for those of the `stored` item as far as it was read. If
+    it `replaces` the item, a Put removes them.
     """
     item, kept = write.item, dict[str, Any]()
     if write.attributes is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
@@ -39,35 +40,23 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
+@dataclass(eq=False)
 class Members:
     """The items of one transaction, and the locks that it holds until its end.
 
-    Args:
-        transaction_id: of the transaction.
-        table: of its headers, if the caller has named one.
-        reader: reads items.
-        deadline: when to stop waiting for locks, by the monotonic clock.
-        relies_on_reads: whether the commit checks every item that was read.
+    It waits for locks until `_deadline`, by the monotonic clock. `_relies_on_reads` says whether the commit checks
+    every item that was read. The caller may have named the `_table` of the headers.
     """
 
-    def __init__(
-        self,
-        transaction_id: str,
-        table: type[TransactionTable] | None,
-        reader: Reader,
-        deadline: float,
-        *,
-        relies_on_reads: bool,
-    ) -> None:
-        self.by_key: dict[ItemKey, Member] = {}
-        self.locks: list[Lock[Any]] = []
-        self._id = transaction_id
-        self._table = table
-        self.reader = reader
-        self._deadline = deadline
-        self._relies_on_reads = relies_on_reads
-        self._counted: dict[Any, Counted] = {}
-        self._settled = set[tuple[Any, str]]()
+    _id: str
+    _table: type[TransactionTable] | None
+    reader: Reader
+    _deadline: float
+    _relies_on_reads: bool
+    by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
+    locks: list[Lock[Any]] = field(default_factory=list, init=False)
+    _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
+    _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
 
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         """Return an item, reading it the first time; the transaction relies on it from now on."""

@@ -13,18 +13,30 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.lease import is_count
-from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import dispatch, event_stream, header_requests, reports, retries, runtime
+from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count
+from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
+from pynamo_locking._io import (
+    dispatch,
+    event_stream,
+    header_requests,
+    lock_document,
+    lock_requests,
+    mark_requests,
+    reports,
+    runtime,
+    trust,
+)
+from pynamo_locking._io.lock_document import LockRow
 from pynamo_locking._io.pool import Pool
-from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._io.resolver import reason_now, stuck
+from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking._items import key_text
 from pynamo_locking._locks.inspection import text_of_ms
-from pynamo_locking._transactions.completion import complete, decided, is_dead, participants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._locks.inspection import Shown
 
@@ -43,10 +55,10 @@ def outcome(header_table: HeaderTable, header_id: str) -> str | None:
 
 def recover(header_table: HeaderTable, header_id: str, *, force: bool) -> str | None:
     """Complete a transaction; see `TransactionTable.recover`."""
-    header = _answered(lambda: decided(header_table, header_id, force=force))
+    header = _answered(lambda: _decided(header_table, header_id, force=force))
     if header is None:
         return None
-    completed = _answered(lambda: complete(header_table, header)).state.value
+    completed, _ = _answered(lambda: _complete(header_table, header))
     if event_stream.listeners:
         reports.recovered(header_table, header, header_id, outcome=completed, by="recover")
     return completed
@@ -84,11 +96,7 @@ def sweep(
 
     def of_segment(segment: int) -> None:
         for header_id, found in header_requests.open_headers(header_table, segment, segments):
-            verdict = (
-                _failed(header_id, found)
-                if isinstance(found, LockingError)
-                else _sweep_one(header_table, found, lambda: pool.is_over, dry_run=dry_run)
-            )
+            verdict = _sweep_one(header_table, header_id, found, lambda: pool.is_over, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
             if not verdict:
@@ -112,11 +120,20 @@ def sweep(
     return report
 
 
-def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], bool], *, dry_run: bool) -> str:
+def _sweep_one(
+    header_table: HeaderTable,
+    header_id: str,
+    found: Header | LockingError,
+    is_over: Callable[[], bool],
+    *,
+    dry_run: bool,
+) -> str:
     """Complete one transaction if it is decided or dead; return its state, or "" if it was complete."""
-    was_aborted = header.state is State.ABORTED
     try:
-        if header.state is State.PENDING and not is_dead(header_table, header, is_over):
+        if isinstance(found, LockingError):
+            raise found  # noqa: TRY301 - a broken row
+        header, was_aborted = found, found.state is State.ABORTED
+        if header.state is State.PENDING and not _is_dead(header_table, header, is_over):
             return "pending"
         if dry_run:
             return "finished" if header.state is State.COMMITTED else "aborted"
@@ -124,19 +141,15 @@ def _sweep_one(header_table: HeaderTable, header: Header, is_over: Callable[[], 
             header = header_requests.abort(header_table, header.id, "expired", beat=header.beat)
             if header.state is State.PENDING:
                 return "pending"
-        completed = complete(header_table, header)
-        if was_aborted and not completed.marked:
+        completed, marked = _complete(header_table, header)
+        if was_aborted and not marked:
             return ""
         if event_stream.listeners:
-            reports.recovered(header_table, header, header.id, outcome=completed.state.value, by="sweep")
+            reports.recovered(header_table, header, header.id, outcome=completed, by="sweep")
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
-        return _failed(header.id, error)
-    return completed.state.value
-
-
-def _failed(header_id: str, error: object) -> str:
-    logger.warning("transaction %r could not be completed: %s", header_id, error)
-    return f"failed: {error}"
+        logger.warning("transaction %r could not be completed: %s", header_id, error)
+        return f"failed: {error}"
+    return completed
 
 
 def _count(report: SweepReport, header_id: str, verdict: str) -> None:
@@ -144,6 +157,113 @@ def _count(report: SweepReport, header_id: str, verdict: str) -> None:
         report.failed[header_id] = verdict.removeprefix("failed: ")
     else:
         setattr(report, verdict, getattr(report, verdict) + 1)
+
+
+#: The longest pause between two reads of a pending header.
+_LOOK_AGAIN_S: Final = 0.5
+
+
+def _decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Header | None:
+    """Return a header once it is decided; abort the transaction as soon as that is allowed."""
+    meeting: Meeting | None = None
+    while True:
+        header = persistently(lambda: header_requests.read(header_table, header_id))
+        if header is None or fate(header) is not Fate.WAIT:
+            return header
+        meeting = meet(meeting, header, runtime.current.monotonic())
+        reason = "asked" if force else reason_now(header, meeting)
+        if reason is not None:
+            header = header_requests.abort(header_table, header_id, reason, beat=None if force else header.beat)
+            if fate(header) is not Fate.WAIT:
+                return header
+        runtime.current.sleep(max(_LOOK_AGAIN_S / 10, min(_LOOK_AGAIN_S, header.lease / 4)))
+
+
+def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
+    """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found."""
+    spilled, count, marked = list[str](), 0, 0
+    for row, spill in _participants(header_table, header):
+        if spill:
+            trust.check_row_of_changes(header.id, spill)
+        trust.check_place(header_table, header.id, row.table)
+        count += 1
+        mark = _mark_in(row)
+        if mark is not None and (mark.id, mark.table) == (header.id, header_table.table):
+            marked += 1
+            if fate(header) is not Fate.FINISH:
+                mark_requests.drop(row, mark)
+            elif not mark_requests.finish(header_table, row, mark) and _mark_in(row) == mark:
+                raise stuck(row, mark, Fate.FINISH)  # if the header said finished, the next reader would drop the mark
+        if spill:
+            spilled.append(spill)
+    if header.state is State.COMMITTED and count < max(1, header.items):
+        raise LockingError(
+            f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
+            f"days), or name {count} items of {header.items}, so it is not known whether all are finished: the next "
+            f"reader or writer of each item finishes it."
+        )
+    if header.state is State.COMMITTED:
+        header = header_requests.finish(header_table, header.id)
+    else:
+        header = header_requests.clean(header_table, header.id, is_certain=False)
+    for spill in spilled:
+        header_requests.delete_row(header_table, spill)
+    return header.state.value, marked
+
+
+def _mark_in(row: LockRow) -> Mark | None:
+    """Return the mark in a row that a table of transactions names; only the lock document is read."""
+    return lock_document.trusted(row, persistently(lambda: lock_requests.look_at_document(row))).mark
+
+
+def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[LockRow, str]]:
+    """Yield the items that may carry a mark of a transaction, and the row with the changes that did not fit into it.
+
+    The participant rows were written one after another, before any mark, so the first missing row is the end. If rows
+    have expired, marks of an aborted transaction may remain; the next reader or writer of the item drops them.
+    """
+    for number in range(header.rows):
+        name = header_requests.row_of_participants(header.id, number)
+        found = header_requests.get_row(
+            header_table, name, lambda row: [_row(header_table, each["M"]) for each in row["items"]["L"]]
+        )
+        if found is None:
+            return
+        yield from found
+
+
+def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
+    table, key = stored["table"]["S"], stored["key"]["M"]
+    row = LockRow(
+        connection=header_table.connection,
+        table=table,
+        key=key,
+        hash_name=next(iter(key)),
+        attribute=stored["lock"]["S"],
+        ttl_attribute=None,
+        may_create=False,
+        given_name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
+    )
+    return row, stored["spill"]["S"] if "spill" in stored else ""
+
+
+def _is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bool]) -> bool:
+    """Watch a pending transaction for a renewal, for one lease at most, and only until the sweep `is_over`."""
+    meeting = meet(None, header, runtime.current.monotonic())
+    while reason_now(header, meeting) is None:
+        if header.lease > LONGEST_LEASE_S:
+            raise LockingError(
+                f"its lease of {header.lease:.0f} s is too long to watch it for so long (a day at most). To abort it "
+                f"without, use recover(force=True)"
+            )
+        runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
+        if is_over():
+            return False
+        now = persistently(lambda: header_requests.read(header_table, header.id))
+        if now is None or now.state is not State.PENDING or now.beat != header.beat:
+            return False
+        meeting = meet(meeting, now, runtime.current.monotonic())
+    return True
 
 
 def _answered(call: Callable[[], _T]) -> _T:
@@ -172,7 +292,7 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 def shown(table: Any, header_id: str) -> Shown | None:
     """Return a transaction, and the items that may carry a mark of it. 1 read, and 1 for each 1000 items or so."""
     header_table = header_requests.header_table_of(table)
-    header = _answered(lambda: retries.persistently(lambda: header_requests.read(header_table, header_id)))
+    header = _answered(lambda: persistently(lambda: header_requests.read(header_table, header_id)))
     if header is None:
         return None
     found = [
@@ -181,7 +301,7 @@ def shown(table: Any, header_id: str) -> Shown | None:
             "key": {name: key_text.text_of(*value.values()) for name, value in row.key.items()},
             "lock_attribute": row.attribute,
         }
-        for row, _ in _answered(lambda: list(participants(header_table, header)))
+        for row, _ in _answered(lambda: list(_participants(header_table, header)))
     ]
     return {**_shown(header), "participants": found}
 

@@ -68,18 +68,9 @@ def transaction(  # noqa: PLR0913 - options
     The block is not retried after a conflict: see `transactional`. For the guarantees, and for all arguments except
     `join`, see `Transaction`.
 
-    Args:
-        table: see `Transaction`, as for all others but `join`.
-        isolation: as there.
-        read_only: as there.
-        wait: as there.
-        lease: as there.
-        idempotency_key: as there.
-        owner: as there.
-        workers: as there.
-        on_progress: as there.
-        join: inside another transaction of this context, take part in the outer transaction, with its options; the
-            outer block commits it. Without `join` that is refused: two transactions would not be atomic together.
+    With `join`, a block inside another transaction of this context takes part in the outer transaction, with its
+    options; the outer block commits it. Without `join`, the default, that is refused: two transactions would not be
+    atomic together.
 
     Yields:
         The transaction.

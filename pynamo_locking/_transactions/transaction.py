@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
+from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.header_requests import header_table_of
+from pynamo_locking._io.reports import harmless
 from pynamo_locking._locks.callbacks import call_all
+from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.writing import GuardedMixin
-from pynamo_locking._transactions import reports
 from pynamo_locking._transactions.commit import Committing
 from pynamo_locking._transactions.members import Members, give_back
 from pynamo_locking._transactions.options import (
@@ -28,7 +30,7 @@ from pynamo_locking._transactions.options import (
     checked_lease,
     is_guarding,
 )
-from pynamo_locking._transactions.savepoint import Savepoint
+from pynamo_locking._writes.reports import name_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,32 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
+
+
+class Savepoint:
+    """A state of a transaction to which it can roll back; `check_open` raises once the transaction is over."""
+
+    def __init__(self, members: dict[Any, Member], check_open: Callable[[], None]) -> None:
+        self._members = members
+        self._check_open = check_open
+        self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
+
+    def rollback(self) -> None:
+        """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
+
+        A later `save` refuses another instance that still shows changes made since, until `refresh`.
+
+        Raises:
+            ConfigurationError: the transaction is over.
+        """
+        self._check_open()
+        for key, member in list(self._members.items()):
+            if key in self._saved:
+                self._saved[key](member)
+                continue
+            member.reset()
+            if member.is_unused:
+                del self._members[key]
 
 
 class Transaction:
@@ -127,7 +155,7 @@ class Transaction:
         relies_on_reads = isolation in ("serializable", "snapshot")
         level = "snapshot" if relies_on_reads and self._read_only else isolation
         reader = Reader(level, deadline=deadline, priority=priority)
-        self._members = Members(self.id, table, reader, deadline, relies_on_reads=relies_on_reads)
+        self._members = Members(self.id, table, reader, deadline, relies_on_reads)
 
     def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
         """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
@@ -344,17 +372,21 @@ class Transaction:
             last += self._after_commit if self._is_committed else self._after_rollback
         call_all(last, error)
 
+    @harmless
     def _tell_end(self, error: BaseException | None) -> None:
-        reports.transaction_ended(
-            self.id,
-            self._options.owner,
-            began_s=self._began_s,
-            items=len(self._members.by_key),
-            path="" if self._commit is None else self._commit.path,
-            is_committed=self._is_committed,
-            is_repeated=self.is_repeated,
-            error=error,
-        )
+        about = {
+            **event_stream.clocks(),
+            "transaction_id": self.id,
+            "owner": self._options.owner,
+            "lasted_ms": ms_since(self._began_s),
+            "items": len(self._members.by_key),
+            "path": "" if self._commit is None else self._commit.path,
+        }
+        if self._is_committed:
+            event_stream.emit(events.TransactionCommitted(**about, is_repeated=self.is_repeated))
+        else:
+            why = "" if error is None else name_of_error(error)
+            event_stream.emit(events.TransactionRolledBack(**about, error=why))
 
     def savepoint(self) -> Savepoint:
         """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""

@@ -43,11 +43,7 @@ def validate(
     Only a transaction that writes nothing may ignore pending marks: two writers that ignored each other's marks would
     each be consistent with the past, and together produce write skew. `shows_committed` names marks not to ignore.
 
-    Args:
-        members: the items.
-        resolver: resolves marks.
-        pulse: called before each read; may raise.
-        is_snapshot: whether the transaction writes nothing.
+    `pulse` is called before each read, and may raise. A snapshot writes nothing.
 
     Raises:
         StaleVersion, Conflict: an item has changed.

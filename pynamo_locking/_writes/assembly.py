@@ -31,6 +31,7 @@ class Assembly:
         actions: the caller's, by the key of their item, in the caller's order.
         rows: the held entries in lock rows that the transaction must also check.
         guards: the checks of those rows, under `last_under_locks`.
+        deleted_locks: the held entries in embedded locks of deleted items, which DynamoDB deletes with them.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Assembly:
         self.guards: list[TransactAction] = []
         self._writers: dict[Any, PlainWriter] = {}
         self._written_items: dict[HeldEntry, bool] = {}  # items locked in another row; whether they are deleted
-        self._deleted_locks: list[HeldEntry] = []  # embedded locks of deleted items
+        self.deleted_locks: list[HeldEntry] = []
 
     def add_write(self, key: Any, writer: PlainWriter, write: Write) -> None:
         """Add the write of an item, with the check of its lock if this context holds it."""
@@ -47,11 +48,11 @@ class Assembly:
         self._writers[key] = writer
         if isinstance(writer, InsideWriter):
             if writer.own is not None and write.operation is DELETE:
-                self._deleted_locks.append(writer.own)
+                self.deleted_locks.append(writer.own)
         elif isinstance(writer, BesideWriter):
             self.rows += self.unguarded(writer)
             if write.operation in (SAVE, DELETE):
-                self._written_items[writer.own] = write.operation is DELETE
+                self._written_items[writer.owns[0]] = write.operation is DELETE
 
     def unguarded(self, writer: BesideWriter) -> list[HeldEntry]:
         """Return the entries of a writer whose rows the transaction does not check yet."""
@@ -68,7 +69,8 @@ class Assembly:
         named = {*self.rows, *(action.own for action in embedded.values() if action.own is not None)}
         with contextlib.ExitStack() as held:
             numbers = {own: held.enter_context(own.writing()) for own in held_entry.in_order(named)}
-            self.guards = [_row_guard(own, numbers[own]) for own in self.rows]
+            row_guards = [(own, beside.row_guard(own, numbers[own], EntryEffect.KEEP)) for own in self.rows]
+            self.guards = [TransactAction(guard, None, own.row, own, numbers[own]) for own, guard in row_guards]
             for key, before in embedded.items():
                 assert before.write is not None  # noqa: S101 - only writes name an entry
                 self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))
@@ -91,7 +93,7 @@ class Assembly:
 
     def before_commit(self) -> None:
         """Note that from now on DynamoDB may have deleted held locks with their items."""
-        for own in self._deleted_locks:
+        for own in self.deleted_locks:
             own.expect_delete(expected=True)
 
     def note_refusal(self, error: BaseException) -> None:
@@ -102,7 +104,7 @@ class Assembly:
                 if writer.is_locked and write is not None:
                     write.note_doubt()
             return
-        for own in self._deleted_locks:
+        for own in self.deleted_locks:
             own.expect_delete(expected=False)
 
     def note_commit(self) -> None:
@@ -112,7 +114,7 @@ class Assembly:
                 note_applied(action.write)
         for own, is_deleted in self._written_items.items():
             own.is_item_deleted = is_deleted
-        for own in self._deleted_locks:
+        for own in self.deleted_locks:
             holding.left(own, None)
 
 
@@ -122,10 +124,6 @@ def _action(writer: PlainWriter, write: Write, numbers: Mapping[HeldEntry, int])
     own = writer.own  # `last_under_locks` gives the final number
     number = 0 if own is None else numbers.get(own, own.last_write + 1)
     return TransactAction(writer.action(write, number), write, writer.row, writer.own, number)
-
-
-def _row_guard(own: HeldEntry, number: int) -> TransactAction:
-    return TransactAction(beside.row_guard(own, number, EntryEffect.KEEP), None, own.row, own, number)
 
 
 def _with_key_of(before: TransactAction, action: TransactAction) -> TransactAction:

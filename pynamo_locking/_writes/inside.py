@@ -30,7 +30,7 @@ def inside(own: HeldEntry, write: Write) -> dict[str, Any]:
 
     Raises:
         LockLost: the entry is gone and nothing was written.
-        OutcomeUnknown: nothing tells whether the item was written.
+        OutcomeUnknown: no response tells whether the item was written.
         PynamoDBException: another condition of the write failed, or DynamoDB refused it.
     """
     with own.writing() as number:

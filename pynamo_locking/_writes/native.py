@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.error_codes import ACTION_FAILED, Answer
-from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.sending import Next
 from pynamo_locking._io import answers, dispatch, retries, runtime
-from pynamo_locking._io.resolver import Resolver, StillPending
-from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import expiry
 from pynamo_locking._writes.refusals import locked_out, refusal
 from pynamo_locking.exceptions import (
@@ -134,7 +132,7 @@ class Commit:
 
         Raises:
             LockLost, ItemLocked, StaleVersion, Conflict, TransactionConflict: it was refused.
-            OutcomeUnknown: nothing tells whether it was applied.
+            OutcomeUnknown: no response tells whether it was applied.
             TransactWriteError: DynamoDB refused it for another reason.
         """
         for action in self.all:  # once: copies with the same token must be equal
@@ -175,19 +173,11 @@ class Commit:
 
     def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
         """Resolve marks; tell whether there were any, so that a retry may succeed."""
-        try:
+        with conflicts(TransactWriteError, error, self._unknown if in_doubt else None):
             marked = [(self.all[i].row, mark) for i, image in images.items() if (mark := self.all[i].mark_in(image))]
             for row, mark in marked:
                 assert row is not None  # noqa: S101 - it has the mark
                 self.resolver.resolve(row, mark)
-        except (StillPending, Unavailable, LockingError) as pending:
-            if in_doubt:
-                raise self._unknown(error) from pending
-            if isinstance(pending, LockingError):
-                raise
-            raise also(TransactionConflict, TransactWriteError)(
-                f"{pending}. A retry is safe.", cause=error
-            ) from pending
         return bool(marked)
 
     def _failed(self, error: Exception) -> Exception:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.error_codes import Answer
-from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._core.sending import Next, Policy
 from pynamo_locking._io import answers, retries, runtime
 from pynamo_locking._io.evictions import evict_all
-from pynamo_locking._io.resolver import Resolver, StillPending
+from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import clauses, expiry
 from pynamo_locking._locks import guards
 from pynamo_locking._writes.refusals import locked_out, refusal
-from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
-    from pynamo_locking._core.queue import LockState, Mark
+    from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._writes.write import Write
@@ -35,7 +33,7 @@ def send(write: Write, row: LockRow | None = None) -> dict[str, Any]:
 
     Raises:
         ItemLocked: another owner holds the lock.
-        OutcomeUnknown: nothing tells whether the item was written.
+        OutcomeUnknown: no response tells whether the item was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
     return _Sending(write, row).send()
@@ -75,35 +73,19 @@ class _Sending:
         if outcome is Outcome.UNKNOWN:
             raise self.write.unknown(error) from error
         may_be_applied = in_doubt and self.write.may_still_be_applied(image)
-        try:
+        kind, told = self.write.operation.error, f"Failed to {self.write.operation.verb} item: "
+        with conflicts(kind, error, self.write.unknown if may_be_applied else None, told=told):
             state = FREE if self.row is None else self.row.state(image)
-        except LockingError as reason:
-            if may_be_applied:
-                raise self.write.unknown(error) from reason
-            raise
-        if state.mark is not None:
-            self._resolve(state.mark, error, may_be_applied=may_be_applied)
-        elif state.entries:
+            if self.row is not None and state.mark is not None:
+                self.resolver.resolve(self.row, state.mark)
+                return None
+        if state.entries:
             self._evict(state, image, error, may_be_applied=may_be_applied)
         elif self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
             self._clear(image)
         else:
-            raise refusal(self.write, self.write.operation.error, image, error) from error
+            raise refusal(self.write, kind, image, error) from error
         return None
-
-    def _resolve(self, mark: Mark, error: Exception, *, may_be_applied: bool) -> None:
-        """Resolve the mark of a transaction, or wait for its decision."""
-        assert self.row is not None  # noqa: S101 - it has the mark
-        try:
-            self.resolver.resolve(self.row, mark)
-        except (StillPending, retries.Unavailable, LockingError) as reason:
-            if may_be_applied:
-                raise self.write.unknown(error) from reason
-            if isinstance(reason, LockingError):
-                raise
-            raise also(TransactionConflict, self.write.operation.error)(
-                f"Failed to {self.write.operation.verb} item: {reason}. A retry is safe.", cause=error
-            ) from reason
 
     def _evict(self, state: LockState, image: Image | None, error: Exception, *, may_be_applied: bool) -> None:
         assert self.row is not None  # noqa: S101 - a lock has one

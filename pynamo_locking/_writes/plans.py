@@ -24,7 +24,6 @@ def plan_save(
     condition: Condition | None,
     *,
     checks_version: bool,
-    as_update: bool = False,
     kept: Collection[str] = (),
     error: type[PynamoDBException] = PutError,
     token: str | None = None,
@@ -35,8 +34,7 @@ def plan_save(
         item: the model instance.
         condition: the caller's.
         checks_version: whether the stored version must be the one that was read.
-        as_update: whether attributes of the stored item must survive.
-        kept: the stored names of declared attributes that survive.
+        kept: the stored names of declared attributes that survive; if there are any, it is an update.
         error: what PynamoDB raises when a save of this kind fails.
         token: the caller's name of the transaction, if the save is part of one.
     """
@@ -45,7 +43,7 @@ def plan_save(
     part = knowledge.part_of(item, is_checked=checks_version, token=token)
     whole = expiry.for_save(type(item), clauses.both(condition, part.condition()))
     write = Write(item, SAVE, part, whole)
-    if as_update or (not checks_version and part.shape.attribute is not None):
+    if kept or (not checks_version and part.shape.attribute is not None):
         write.actions = clauses.save_actions(item, kept, part)
         write.return_values = None if checks_version else "UPDATED_NEW"
     else:

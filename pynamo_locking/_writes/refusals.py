@@ -47,7 +47,7 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     model, before = type(write.item), write.part.before
     if write.operation is not CHECK and has_foreign(model, image):
         return foreign(f"{write.called} was refused", model.Meta.table_name, "no lock")
-    image = dict(expiry.unexpired(model, image) or {}) or None
+    image = expiry.unexpired(model, image) or None
     stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
     if stored_class not in (None, model) and kind is UpdateError:
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")

@@ -21,7 +21,7 @@ from pynamo_locking._writes.write import DELETE, UPDATE
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
@@ -41,8 +41,12 @@ _PUT_DOCUMENT = "_pynamo_locking_put_document"
 class PlainWriter:
     """Writes an item that carries no lock, and whose lock in another row, if any, this context does not hold."""
 
+    #: The held entry under which the item is written; None from outside a lock.
+    own: HeldEntry | None = None
     #: Stored name of an attribute that no action may change.
     protected: str | None = None
+    #: Stored names of declared attributes that a save leaves alone. If there are any, a save is an update.
+    surviving: Collection[str] = ()
     #: The caller's name of the transaction that the writes will be part of.
     token: str | None = None
     #: Returns an additional condition of a save that is sent at once.
@@ -54,13 +58,15 @@ class PlainWriter:
     @property
     def is_locked(self) -> bool:
         """Whether this context holds the lock of the item."""
-        return False
+        return self.own is not None
 
     def plan_save(
         self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
     ) -> Write:
         """Return the save without the lock's part."""
-        return plan_save(self.item, condition, checks_version=checks_version, error=error, token=self.token)
+        check_copy(self.item, self.own)
+        options: Any = {"kept": self.surviving, "error": error, "token": self.token}
+        return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the update without the lock's part."""
@@ -94,19 +100,19 @@ class PlainWriter:
         try:
             data = self._send(write)
         except (Conflict, OutcomeUnknown) as error:
-            self._failed(write, error)
+            if self.is_locked and isinstance(error, OutcomeUnknown):
+                write.note_doubt()
+            if event_stream.listeners:
+                reports.write_failed(write, error)
             raise
-        write.done(data)
-        return data
-
-    def _failed(self, write: Write, error: Conflict | OutcomeUnknown) -> None:
-        if self.is_locked and isinstance(error, OutcomeUnknown):
-            write.note_doubt()
-        if event_stream.listeners:
-            reports.write_failed(write, error)
+        return self._done(write, data)
 
     def _send(self, write: Write) -> dict[str, Any]:
         return outside.send(write)
+
+    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+        write.done(data)
+        return data
 
     def action(self, write: Write, number: int | None = None) -> dict[str, Any]:  # noqa: ARG002 - of a lock in the item
         """Return a write as an action of a transaction, with the lock's part, under that number or the next."""
@@ -128,22 +134,9 @@ class InsideWriter(PlainWriter):
         super().__init__(item)
         self.lock = lock
         self.protected = lock.attr_name
+        self.surviving = {row.attribute, row.ttl_attribute or row.attribute}
         self.row = row
         self.own = own
-
-    @property
-    @override
-    def is_locked(self) -> bool:
-        return self.own is not None
-
-    @override
-    def plan_save(
-        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
-    ) -> Write:
-        check_copy(self.item, self.own)
-        kept = {self.row.attribute, self.row.ttl_attribute or self.row.attribute}
-        options: dict[str, Any] = {"as_update": True, "kept": kept, "error": error, "token": self.token}
-        return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     @override
     def _send(self, write: Write) -> dict[str, Any]:
@@ -212,44 +205,31 @@ class BesideWriter(PlainWriter):
         self.owns = owns
         self.own = owns[0]
 
-    @property
-    @override
-    def is_locked(self) -> bool:
-        return True
-
-    @override
-    def plan_save(
-        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
-    ) -> Write:
-        check_copy(self.item, self.own)
-        return super().plan_save(condition, checks_version=checks_version, error=error)
-
     @override
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         data = super().save(condition, checks_version=checks_version, kind=kind)
-        self.own.is_item_deleted = False
+        self.owns[0].is_item_deleted = False
         return data
 
     @override
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; its lock stays."""
         data = super().delete(condition, checks_version=checks_version)
-        self.own.is_item_deleted = True
+        self.owns[0].is_item_deleted = True
         return data
 
     @override
-    def _write(self, write: Write) -> dict[str, Any]:
-        """Send the write, then read the item if needed: a transaction returns no attributes."""
+    def _send(self, write: Write) -> dict[str, Any]:
         if write.operation is DELETE:
             write.kind = EntryEffect.KEEP
-        try:
-            beside.beside(self.owns, write, action_of(write))
-        except (Conflict, OutcomeUnknown) as error:
-            self._failed(write, error)
-            raise
+        beside.beside(self.owns, write, action_of(write))
+        return {}
+
+    @override
+    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+        """Read the item if needed: a transaction returns no attributes."""
         if write.operation is not UPDATE and not write.actions:
-            write.done({})
-            return {}
+            return super()._done(write, data)
         try:
             retries.patiently(self._read_back)
         except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
@@ -265,7 +245,7 @@ class BesideWriter(PlainWriter):
         try:
             Model.refresh(self.item, consistent_read=True)
         except PynamoDBException as error:
-            if self.own.remaining and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
+            if self.owns[0].remaining and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
                 raise Unavailable(error.cause) from error
             raise
 

@@ -1,6 +1,6 @@
-"""The command line, ``pynamo-locking``: for whoever is on call, for scripts, and for a first look.
+"""The command line, ``pynamo-locking``: for operators, for scripts, and for a first look.
 
-It needs the extra ``cli``. Nothing of the library needs it.
+It needs the extra ``cli``. The library does not need it.
 """
 
 from __future__ import annotations

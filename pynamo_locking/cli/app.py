@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import os
 import platform
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pynamo_locking.cli import command, output
+from pynamo_locking.cli import command, locks, output, tables, tx
+from pynamo_locking.cli import run as run_command
 from pynamo_locking.cli.ending import Ending, Stopped, interrupted
 from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamo_locking.cli.session import Session
-
-#: In the order of the help. Each has `attach`.
-_MODULES: Final = ("tables", "locks", "tx", "run")
 
 #: Of click, whichever copy of it this typer has.
 _CLICK_ERROR: Final[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -47,8 +44,8 @@ def make_app() -> typer.Typer:
         "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
         "and run programs under a lock."
     )
-    for name in _MODULES:
-        importlib.import_module(f"pynamo_locking.cli.{name}").attach(app)
+    for module in (tables, locks, tx, run_command):  # in the order of the help
+        module.attach(app)
 
     @app.callback()
     def _own_options(*, version: _Version = False) -> None:
@@ -69,25 +66,18 @@ def version(session: Session) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the program, and say in one line what went wrong if something did.
-
-    Args:
-        arguments: without the name of the program.
-
-    Returns:
-        The exit code.
-    """
+    """Run the program, say in one line what went wrong if something did, and return the exit code."""
     _fill_standard_streams()
     try:
         with output.printable(), Ending():
             return _run(arguments)
-    except BrokenPipeError:  # whoever read our output, `head` for example, has seen enough
+    except BrokenPipeError:  # the reader of our output, `head` for example, has ended
         output.give_up_stdout()
         return Exit.SIGNALLED + _SIGPIPE
 
 
 def _fill_standard_streams() -> None:
-    """Open those with which the process was started closed; or a socket would get their number."""
+    """Open those that were closed when the process was started; or a socket would get their number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends

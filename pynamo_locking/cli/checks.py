@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import TTLAttribute
 
 from pynamo_locking import LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._edge import NO_TABLE, administration, describe, key_text, keys_in, keys_of, ttl_of
+from pynamo_locking._edge import NO_TABLE, administration, key_text
 from pynamo_locking.cli.problems import EXPECTED, explain, said
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ CREATE: Final = "pynamo-locking tables create"
 
 _ENCRYPTION_LOST: Final = "INACCESSIBLE_ENCRYPTION_CREDENTIALS"
 
+#: Begins the remedy for a check that needs a permission.
+_ALLOW: Final = "allow dynamodb:"
+
 #: So many items of a table of locks are looked at.
 MOST_ROWS: Final = 1000
 
@@ -35,16 +38,9 @@ _MOST_NAMED: Final = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look at a table has shown.
+    """What one look at a table has shown."""
 
-    Attributes:
-        check: what was looked at: a stable word.
-        level: ``"ok"``, ``"note"``, ``"warning"`` or ``"problem"``.
-        detail: what was seen.
-        remedy: what to do; empty if nothing.
-    """
-
-    check: str
+    check: str  # what was looked at: a stable word
     level: str
     detail: str
     remedy: str = ""
@@ -64,7 +60,7 @@ def role_of(model: type[Model]) -> str:
 def exists(model: type[Model]) -> bool:
     """Tell whether a model's table is there."""
     try:
-        describe(model)
+        administration.describe(model)
     except EXPECTED as error:
         if said(error)[0] == NO_TABLE:
             return False
@@ -72,20 +68,14 @@ def exists(model: type[Model]) -> bool:
     return True
 
 
-def is_being_made(model: type[Model]) -> bool:
-    """Tell whether a model's table is not ready yet. 1 DescribeTable."""
-    try:
-        return bool(describe(model)["TableStatus"] == "CREATING")
-    except EXPECTED:
-        return False  # what it is, the findings say
-
-
 def has_other_keys(model: type[Model], description: Mapping[str, Any] | None = None) -> bool:
     """Tell whether a table, described already or not, has other keys than its model, or may have."""
     try:
-        return keys_in(describe(model) if description is None else description) != keys_of(model)
+        return administration.keys_in(
+            administration.describe(model) if description is None else description
+        ) != administration.keys_of(model)
     except EXPECTED:
-        return True  # why it is not known, the findings say
+        return True  # the findings say why it is not known
 
 
 def findings(model: type[Model]) -> list[Finding]:
@@ -95,7 +85,7 @@ def findings(model: type[Model]) -> list[Finding]:
     table of locks or transactions 1 of up to 1,000 items (1 MB at most).
     """
     try:
-        description = describe(model)
+        description = administration.describe(model)
     except EXPECTED as error:
         if said(error)[0] != NO_TABLE:
             return [_not_described(error)]
@@ -116,11 +106,9 @@ def findings(model: type[Model]) -> list[Finding]:
 
 def _not_described(error: Exception) -> Finding:
     problem = explain(error)
-    if problem.kind == "access_denied":
-        return Finding(
-            "exists", WARNING, f"not seen: {problem.message}", "allow dynamodb:DescribeTable to whoever checks"
-        )
-    raise problem from error
+    if problem.kind != "access_denied":
+        raise problem from error
+    return Finding("exists", WARNING, f"not seen: {problem.message}", f"{_ALLOW}DescribeTable")
 
 
 def _status(description: Mapping[str, Any]) -> Finding:
@@ -132,19 +120,15 @@ def _status(description: Mapping[str, Any]) -> Finding:
 
 
 def _keys(model: type[Model], description: Mapping[str, Any]) -> Finding:
-    found, wanted = keys_in(description), keys_of(model)
+    found, wanted = administration.keys_in(description), administration.keys_of(model)
     if found == wanted:
         return Finding("keys", OK, found)
-    return Finding(
-        "keys",
-        PROBLEM,
-        f"the table has {found}, the model {wanted}",
-        "name another table, or correct the model: the keys of a table cannot be changed",
-    )
+    remedy = "name another table, or correct the model: the keys of a table cannot be changed"
+    return Finding("keys", PROBLEM, f"the table has {found}, the model {wanted}", remedy)
 
 
 def _replicas(model: type[Model], description: Mapping[str, Any]) -> Finding:
-    """Refuse global tables on which the last writer wins: two Regions would give the same lock away."""
+    """Refuse global tables on which the last writer wins: two Regions would grant the same lock."""
     regions = sorted(each["RegionName"] for each in description.get("Replicas") or ())
     if not regions:
         return Finding("regions", OK, "one Region")
@@ -161,12 +145,8 @@ def _replicas(model: type[Model], description: Mapping[str, Any]) -> Finding:
         remedy = "use it for locks on names; locks of items in other tables need transactions"
     else:
         remedy = "use single writes and embedded locks only"
-    return Finding(
-        "regions",
-        WARNING,
-        f"a global table with strong consistency ({listed}): no transactions and no TTL on it",
-        remedy,
-    )
+    detail = f"a global table with strong consistency ({listed}): no transactions and no TTL on it"
+    return Finding("regions", WARNING, detail, remedy)
 
 
 def _billing(description: Mapping[str, Any]) -> Finding:
@@ -175,17 +155,15 @@ def _billing(description: Mapping[str, Any]) -> Finding:
         return Finding("billing", OK, "on demand")
     given = description.get("ProvisionedThroughput", {})
     units = f"{given.get('ReadCapacityUnits', 0)} read and {given.get('WriteCapacityUnits', 0)} write units"
-    return Finding(
-        "billing", NOTE, f"provisioned, {units}", "leave room for renewals: a throttled one is tried again in the lease"
-    )
+    remedy = "leave room for renewals: a throttled one is tried again in the lease"
+    return Finding("billing", NOTE, f"provisioned, {units}", remedy)
 
 
 def _encryption(description: Mapping[str, Any]) -> Finding:
     found = description.get("SSEDescription") or {}
     if found.get("InaccessibleEncryptionDateTime"):
-        return Finding(
-            "encryption", PROBLEM, "DynamoDB cannot use the table's key", "restore the access to it within 7 days"
-        )
+        remedy = "restore the access to it within 7 days"
+        return Finding("encryption", PROBLEM, "DynamoDB cannot use the table's key", remedy)
     if not found:
         return Finding("encryption", OK, "with a key of DynamoDB's own")
     return Finding("encryption", OK, f"{found.get('SSEType', 'KMS')} {found.get('KMSMasterKeyArn', '')}".rstrip())
@@ -195,9 +173,9 @@ def _expiry(model: type[Model], *, is_global: bool) -> Iterator[Finding]:
     """Compare TTL with the attribute that the model has for it."""
     wanted = next((each.attr_name for each in model.get_attributes().values() if isinstance(each, TTLAttribute)), None)
     try:
-        used = ttl_of(model)
+        used = administration.ttl_of(model)
     except EXPECTED as error:
-        yield Finding("ttl", NOTE, f"not seen: {_why(error)}", "allow dynamodb:DescribeTimeToLive to whoever checks")
+        yield Finding("ttl", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}DescribeTimeToLive")
         return
     if used == wanted:
         yield Finding("ttl", OK, f"by {used}" if used else "off, and none is needed")
@@ -222,12 +200,12 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
         kwargs = {"TableName": connection.table_name, "Limit": MOST_ROWS, "ConsistentRead": True}
         answer = connection.connection.dispatch("Scan", kwargs)
     except EXPECTED as error:
-        yield Finding("rows", NOTE, f"not seen: {_why(error)}", "allow dynamodb:Scan to whoever checks")
+        yield Finding("rows", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}Scan")
         return
     unreadable = [flaw for flaw in (administration.flaw_of(model, image) for image in answer["Items"]) if flaw]
     if unreadable:
-        what = "; ".join(unreadable[:_MOST_NAMED] + ["..."][len(unreadable) <= _MOST_NAMED :])
-        yield Finding("broken", PROBLEM, f"{len(unreadable):,} cannot be read: {what}", "restore or remove them")
+        what = f"{len(unreadable):,} cannot be read: {'; '.join(_few(unreadable))}"
+        yield Finding("broken", PROBLEM, what, "restore or remove them")
     seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {len(answer['Items']):,} items were looked at"
     strange = [image for image in answer["Items"] if administration.is_strange(model, image)]
     if not strange:
@@ -238,9 +216,7 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     locked = sum(administration.has_lock(model, image) for image in strange)
     expiring = sum(expires in image for image in strange)
     does = "deletes" if ttl.detail == f"by {expires}" else "would delete"
-    named = ", ".join(
-        [repr(image[name]["S"]) for image in strange[:_MOST_NAMED]] + ["..."][len(strange) <= _MOST_NAMED :]
-    )
+    named = ", ".join(_few([repr(image[name]["S"]) for image in strange]))
     yield Finding(
         "rows",
         PROBLEM if locked or expiring else WARNING,
@@ -251,8 +227,12 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     )
 
 
+def _few(texts: list[str]) -> list[str]:
+    return texts if len(texts) <= _MOST_NAMED else [*texts[:_MOST_NAMED], "..."]
+
+
 def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator[Finding]:
-    """Try what may be tried without a write."""
+    """Try the requests that write nothing."""
     types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
     key = {
         each["AttributeName"]: administration.absent(types[each["AttributeName"]]) for each in description["KeySchema"]
@@ -267,7 +247,7 @@ def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator
             connection.connection.dispatch(operation, {"TableName": connection.table_name, **arguments})
         except EXPECTED as error:
             level = PROBLEM if operation == "GetItem" else NOTE
-            yield Finding(f"permission_{operation}", level, _why(error), f"allow dynamodb:{operation}; {remark}")
+            yield Finding(f"permission_{operation}", level, _why(error), f"{_ALLOW}{operation}; {remark}")
         else:
             yield Finding(f"permission_{operation}", OK, "allowed")
     yield Finding("permission_writes", NOTE, "not seen: that would need a write")

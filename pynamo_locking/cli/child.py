@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-#: Between two looks whether a group is gone.
+#: The pause between two checks whether a group has ended.
 _LOOK_S: Final = 0.02
-#: What is killed is gone in microseconds, unless it hangs in the kernel.
+#: A killed process ends in microseconds, unless it hangs in the kernel.
 _GONE_S: Final = 5.0
 
-#: What is passed on to the program. Those that a system does not have are left out.
+#: The signals that are passed on to the program, as far as the system has them.
 FORWARDED: Final = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -41,15 +41,8 @@ def _script(name: str) -> list[str]:
 class Child:
     """A program in a session, and so in a process group, of its own, with a guardian beside it.
 
-    Args:
-        command: the program and its arguments.
-        path: where the program is.
-        environment: of the program.
-        guarded_s: how long the lease lasts from now on, in seconds. See `is_guarded_for`.
-        on_end: called, on a thread of its own, when the program has ended.
-
-    Raises:
-        OSError: it could not be started.
+    The lease lasts for `guarded_s` seconds from now on (see `is_guarded_for`). When the program has ended, `on_end` is
+    called on a thread of its own. An OSError says that the program could not be started.
     """
 
     def __init__(
@@ -68,7 +61,8 @@ class Child:
             start_new_session=True,
         )
         assert self._guardian.stdin is not None  # noqa: S101 - it is a pipe
-        os.set_blocking(self._guardian.stdin.fileno(), False)
+        self._to_guardian = self._guardian.stdin
+        os.set_blocking(self._to_guardian.fileno(), False)
         try:
             self._process = self._start(command, path, environment, guarded_s)
         except BaseException:
@@ -81,9 +75,8 @@ class Child:
     def _start(
         self, command: Sequence[str], path: str, environment: Mapping[str, str], guarded_s: float
     ) -> subprocess.Popen[bytes]:
-        """Start a process that tells the guardian who it is, and then becomes the program."""
-        assert self._guardian.stdin is not None  # noqa: S101 - as above
-        guardian = self._guardian.stdin.fileno()
+        """Start a process that tells the guardian its number, and then becomes the program."""
+        guardian = self._to_guardian.fileno()
         errors, theirs = os.pipe()
         with os.fdopen(errors, "rb") as reader:
             try:
@@ -107,7 +100,7 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the program itself has; others that it started may still run."""
+        """Whether the program itself has ended; processes that it started may still run."""
         return self._process.returncode is not None
 
     @property
@@ -118,7 +111,7 @@ class Child:
         return code if code >= 0 else 128 - code
 
     def is_guarded_for(self, remaining: float) -> None:
-        """Let the guardian kill the group unless it hears again before so many seconds are over."""
+        """Let the guardian kill the group unless it is told again within so many seconds."""
         self._tell_guardian(f"{self._process.pid} {max(0.0, remaining)}")
 
     def send(self, number: int) -> bool:
@@ -127,7 +120,7 @@ class Child:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # macOS says so of zombies; or it runs as somebody else
+        except PermissionError:  # macOS says so of zombies; or it runs as another user
             return not self.has_ended
         return True
 
@@ -135,7 +128,7 @@ class Child:
         """Tell all processes of the group to stop, and kill those that are still there after so many seconds."""
         ends = time.monotonic() + grace
         if self.send(signal.SIGTERM):
-            self.send(signal.SIGCONT)  # one that is stopped could not do as it is told
+            self.send(signal.SIGCONT)  # a stopped process could not end
         self._wait_until_gone(ends)
         if self.send(signal.SIGKILL):
             self._wait_until_gone(time.monotonic() + _GONE_S)
@@ -151,29 +144,26 @@ class Child:
         self._dismiss_guardian()
 
     def _tell_guardian(self, line: str) -> None:
-        stream = self._guardian.stdin
-        if stream is not None:
-            with contextlib.suppress(OSError):  # somebody killed it, or stopped it and it reads nothing
-                os.write(stream.fileno(), f"{line}\n".encode())
+        with contextlib.suppress(OSError):  # it was killed, or stopped and its pipe is full
+            os.write(self._to_guardian.fileno(), f"{line}\n".encode())
 
     def _dismiss_guardian(self) -> None:
         self._tell_guardian("done")
-        if self._guardian.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._guardian.stdin.close()
+        with contextlib.suppress(OSError):
+            self._to_guardian.close()
         try:
             self._guardian.wait(_GONE_S)
-        except subprocess.TimeoutExpired:  # somebody has stopped it
+        except subprocess.TimeoutExpired:  # a signal has stopped it
             self._guardian.kill()
             self._guardian.wait()
 
 
 def _does_something(group: int) -> bool:
-    """Tell whether a process group has more in it than what is dead, and waits for a slow init process to reap it."""
+    """Tell whether a process group has a live process. Dead ones may wait for a slow init process to reap them."""
     if not Path("/proc/self/stat").exists():
-        return True  # not Linux: nobody says
+        return True  # not Linux: there is no way to tell
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # gone meanwhile
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
             state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
                 return True
@@ -183,8 +173,8 @@ def _does_something(group: int) -> bool:
 class Signals(Handlers):
     """Takes the signals that are meant for the program, and passes them on.
 
-    Before the program runs the first one is raised as `Stopped`, and later ones are dropped; or they are kept for it.
-    Ctrl-Z is ignored: who is stopped renews no lock.
+    While the lock is waited for, the first signal is raised as `Stopped`, and later ones are dropped. After `keep`
+    they are kept for the program. Ctrl-Z is ignored: a stopped process renews no lock.
     """
 
     def __init__(self) -> None:
@@ -205,7 +195,7 @@ class Signals(Handlers):
         if self._child is not None:
             self._child.send(number)
         elif self._raise:
-            self._raise = False  # who leaves the queue is not disturbed
+            self._raise = False  # nothing disturbs the way out of the queue
             raise Stopped(number)
         else:
             self._kept.append(number)
@@ -215,7 +205,7 @@ class Signals(Handlers):
         self._raise = False
 
     def pass_on_to(self, child: Child | None) -> None:
-        """From now on pass on what arrives, and what was kept; None: the program has ended, drop it."""
+        """From now on pass on what arrives, and what was kept. With None the program has ended: drop both."""
         self._child = child
         while child is not None and self._kept:
             child.send(self._kept.pop(0))

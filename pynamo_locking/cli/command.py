@@ -75,15 +75,11 @@ def command(
     reach: bool = True,
     **options: Any,
 ) -> None:
-    """Make a function that takes a `Session` first, and returns the exit code, a command.
+    """Make a function that takes a `Session` first, and returns the exit code, a command of a group.
 
-    Args:
-        app: the group it belongs to.
-        function: what it does; its name is that of the command, its docstring the help.
-        *examples: command lines for the help, without the name of the program.
-        tables: the settings that its ``--table`` and ``--transaction-table`` stand for.
-        reach: whether it talks to DynamoDB.
-        **options: of typer's.
+    Its name is that of the command. Its docstring is the help, to which the examples are added, without the name of
+    the program. `tables` has the settings that ``--table`` and ``--transaction-table`` stand for, and `reach` says
+    whether the command talks to DynamoDB. Other options are typer's.
     """
     added: dict[str, Any] = {}
     for setting in tables:

@@ -1,4 +1,4 @@
-"""Signals that end a command: it ends as after Ctrl-C, so that the terminal is as before, and the exit code tells."""
+"""Signals that end a command: it ends as after Ctrl-C, restores the terminal, and its exit code names the signal."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from pynamo_locking.cli.problems import Exit, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from types import FrameType
 
-#: Those by which a session, a container or a person ends a program. Ctrl-C is Python's own.
+#: A session, a container or a person ends a program by them. Ctrl-C is Python's own.
 _ENDING: Final = ("SIGTERM", "SIGHUP")
 
 
 class Stopped(BaseException):
-    """A signal arrived. Passes all handlers of mere errors.
-
-    Args:
-        number: of the signal.
-    """
+    """The signal of this number arrived. Not an `Exception`, so that no handler of errors stops it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,30 +33,30 @@ def interrupted(by: BaseException) -> Problem:
 
 
 class Handlers:
-    """Handlers of signals, for a block: those from before come back with its end."""
+    """Handlers of signals for a block; its end restores those from before."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
 
     def handle(self, number: int, handler: Callable[[int, FrameType | None], object]) -> None:
-        """Call that when the signal arrives."""
+        """Call the handler when the signal arrives."""
         self._before[number] = signal.signal(number, handler)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
 class Ending(Handlers):
-    """Raises `Stopped` for signals that would end the process without a word; in the main thread only."""
+    """Raises `Stopped` for signals that would end the process at once; in the main thread only."""
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             numbers = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
             for number in numbers:
-                if signal.getsignal(number) is signal.SIG_DFL:  # else it is ignored, as `nohup` wants it, or not ours
+                if (
+                    signal.getsignal(number) is signal.SIG_DFL
+                ):  # else it is ignored, as by `nohup`, or another handler's
                     self.handle(number, _stop)
         return self
 

@@ -1,11 +1,11 @@
-"""A process beside a program that runs under a lock: it ends the program should nobody else be there to do so.
+"""A process beside a program that runs under a lock: it ends the program if the holder of the lock cannot.
 
-It is run as a script of its own and imports nothing of the package, so that it starts in milliseconds. Whoever holds
-the lock writes lines to its standard input: ``<process group> <seconds>`` says how long the lease lasts from now on,
-``done`` that nothing is left to be guarded.
+It is run as a script of its own and imports nothing of the package, so that it starts in milliseconds. The holder
+writes lines to its standard input: ``<process group> <seconds>`` says how long the lease lasts from now on, ``done``
+that nothing is left to be guarded.
 
-Signals that are meant for all processes of a service, such as the SIGTERM by which it is stopped, do not end it: the
-program may take a while to stop, and it goes when it is told to, or when the holder has died.
+Signals that are meant for all processes of a service, such as the SIGTERM by which it is stopped, do not end the
+guardian, because the program may take a while to stop. It ends when it reads ``done``, or when the holder has died.
 
 * The end of the input without ``done``: the holder died. The program is told to stop, and killed before its lease ends.
 * No line before the lease has ended: the holder was stopped, or hangs. The program is killed at once.
@@ -25,11 +25,7 @@ _GRACE_S = 5.0
 
 
 def guard(source: int) -> None:
-    """Read lines until there is nothing left to guard.
-
-    Args:
-        source: file descriptor to read from.
-    """
+    """Read lines from a file descriptor until there is nothing left to guard."""
     group, unread = 0, b""
     ends: float | None = None
     while True:
@@ -69,7 +65,7 @@ def _send(group: int, number: int) -> bool:
 
 
 def ignore_signals() -> None:
-    """Stay, whoever is told to go."""
+    """Let the guardian survive the signals that end a service."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 

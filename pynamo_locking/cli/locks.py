@@ -7,13 +7,17 @@ import os
 import socket
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from rich.text import Text
+
 from pynamo_locking import ConfigurationError, OutcomeUnknown
 from pynamo_locking._edge import inspection, key_text, plain
-from pynamo_locking.cli import lock_tables, output, watching
+from pynamo_locking.cli import output, watching
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import typer
     from rich.console import RenderableType
 
@@ -25,7 +29,7 @@ _Range = Annotated[str | None, argument("[RANGE_KEY]", "The range key of the ite
 _Model = Annotated[str | None, option("--model", "MODULE:MODEL", "Model of your application, instead of --table.")]
 _Attribute = Annotated[str, option("--attribute", "NAME", "Stored name of the LockAttribute of a --table.")]
 _Prefix = Annotated[str | None, option("--prefix", "TEXT", "Only locks whose name, or hash key, begins so.")]
-_All = Annotated[bool, flag("--all", "Also those that nobody has or waits for.")]
+_All = Annotated[bool, flag("--all", "Also those without a holder and a waiter.")]
 _Every = Annotated[float, option("--every", "SECONDS", "Time between two looks.", min=0.1, max=86400)]
 _Once = Annotated[bool, flag("--once", "Look once.")]
 _Ticket = Annotated[int, option("--ticket", "NUMBER", "Of the entry, from `locks show`.")]
@@ -33,6 +37,8 @@ _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
 
 _LOCK: Final = "lock"
 _TABLE: Final[Any] = {"tables": ("table",)}
+_COLUMNS: Final = ("lock", "", "ticket", "owner", "mode", "renewed", "lease", "lease ends")
+_STYLES: Final = {"holds": "green", "waits": "yellow"}
 
 
 def attach(app: typer.Typer) -> None:
@@ -50,7 +56,7 @@ def attach(app: typer.Typer) -> None:
 def list_(
     session: Session, *, model: _Model = None, attribute: _Attribute = _LOCK, prefix: _Prefix = None, all_: _All = False
 ) -> int:
-    """List the locks that somebody holds or waits for.
+    """List the locks that have a holder or a waiter.
 
     Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan. The exit code is 1
     if some locks are broken; they are listed as well.
@@ -87,14 +93,14 @@ def watch(
     every: _Every = 2.0,
     once: _Once = False,
 ) -> int:
-    """Watch the locks that somebody holds or waits for, until Ctrl-C.
+    """Watch the locks that have a holder or a waiter, until Ctrl-C.
 
     Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed. While
     there is no answer it goes on looking. The exit code is 1 if the last look has shown broken locks.
     """
-    found = _model(session, model, attribute, prefix)
     if once:
         return list_(session, model=model, attribute=attribute, prefix=prefix, all_=all_)
+    found = _model(session, model, attribute, prefix)
     last: dict[str, Any] = {}
 
     def look() -> dict[str, Any]:
@@ -115,10 +121,10 @@ def break_(
     attribute: _Attribute = _LOCK,
     yes: _Yes = False,
 ) -> int:
-    """Take an entry out of a queue by hand, whether its owner lives or not.
+    """Remove an entry from a queue by hand, whether its owner lives or not.
 
     What the owner writes under the lock is refused from then on; what it does elsewhere is not. It is told at its
-    next renewal. Needs the ticket, so that nobody is hit who came later. The log says who did it.
+    next renewal. Needs the ticket, so that no later entry is removed by mistake. The log names the operator.
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
@@ -159,9 +165,10 @@ def repair(
     attribute: _Attribute = _LOCK,
     yes: _Yes = False,
 ) -> int:
-    """Replace a broken lock document by a sound one: entries that cannot be read are gone, and tickets go on.
+    """Replace a broken lock document by a sound one: entries that cannot be read are removed, and tickets go on.
 
-    A holder whose entry is gone has lost the lock. What is no broken lock is left as it is. The log says who did it.
+    A holder whose entry is removed has lost the lock. A lock that is not broken is left as it is. The log names the
+    operator.
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
@@ -200,10 +207,37 @@ def _exit(unreadable: object) -> int:
 
 
 def _table(document: dict[str, Any]) -> RenderableType:
-    lines = lock_tables.lines(document["locks"], document["unreadable"])
-    if not lines:
-        return f"{document['table']}: nobody holds a lock."
-    return output.table(document["table"], lock_tables.COLUMNS, lines, folds=("lock", "owner"))
+    rows = [row for lock in document["locks"] for row in _rows(lock)]
+    rows += [
+        (name, Text("broken", "bold red"), "", why, "", "", "", "") for name, why in document["unreadable"].items()
+    ]
+    if not rows:
+        return f"{document['table']}: no lock is held."
+    return output.table(document["table"], _COLUMNS, rows, folds=("lock", "owner"))
+
+
+def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Return a row for each entry, holders first; only the first one names the lock."""
+    entries = inspection.entries(lock)
+    made: list[tuple[object, ...]] = [(Text(role, _STYLES[role]), *_cells(entry)) for role, entry in entries]
+    if lock["transaction"] is not None:
+        what = f"transaction {lock['transaction']['id']}"
+        made.append((Text("marked", "magenta"), "", what, lock["transaction"]["operation"], "", "", ""))
+    if not made:
+        made.append(("free", "", "", "", "", "", ""))
+    return [("" if i else lock["name"], *cells) for i, cells in enumerate(made)]
+
+
+def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    left = entry["lease_left_s"]
+    return (
+        entry["ticket"],
+        entry["owner"],
+        inspection.claim_of(entry),
+        output.ago(entry["since_renewal_s"]),
+        output.duration(entry["lease_s"]),
+        Text(output.until(left), "" if left >= 0 else "bold red"),
+    )
 
 
 def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:
@@ -232,7 +266,7 @@ def _entry(lock: dict[str, Any], ticket: int) -> tuple[str, dict[str, Any]]:
         for entry in entries:
             if entry["ticket"] == ticket:
                 return role, entry
-    raise _no_ticket(lock, ticket, "nobody in the queue has it")
+    raise _no_ticket(lock, ticket, "no entry of the queue has it")
 
 
 def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
@@ -243,16 +277,15 @@ def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
 
 
 def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
-    question = (
-        f"{plain(lock['name'])}: ticket {entry['ticket']} of {plain(entry['owner'])}, which {role}, was "
-        f"renewed {output.duration(entry['since_renewal_s'])} ago. Break it?"
+    who, renewed = plain(entry["owner"]), output.ago(entry["since_renewal_s"])
+    session.confirm(
+        f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role}, was renewed {renewed}. Break it?"
     )
-    session.confirm(question)
 
 
 def _who() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without this user
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
     return f"{user}@{socket.gethostname()}"

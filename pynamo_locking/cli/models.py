@@ -1,4 +1,4 @@
-"""Models: those that are named as ``module:Class``, and those made up for a table that only has a name."""
+"""Models: those that are named as ``module:Class``, and those that are made here for the name of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking.cli.settings import Settings
 
-#: Somebody waits at a terminal: shorter than PynamoDB's own 15 and 30 s.
+#: Shorter than PynamoDB's own 15 and 30 s: a person waits at the terminal.
 _TIMEOUTS: Final = {"connect_timeout_seconds": 5, "read_timeout_seconds": 10}
 
 _KINDS: Final[Mapping[str, type[Any]]] = {"S": UnicodeAttribute, "N": NumberAttribute, "B": BinaryAttribute}
@@ -49,10 +49,7 @@ def transaction_table(settings: Settings, table: str) -> type[TransactionTable]:
 def lockable(
     settings: Settings, table: str, description: Mapping[str, Any], lock_attribute: str
 ) -> type[LockableModel]:
-    """Return a class for the items of a table whose keys DynamoDB has described.
-
-    The one for locks on names if it has the keys of such a table.
-    """
+    """Return a class for the items of a table that DynamoDB has described: a `NamedLock` if the keys are its own."""
     keys = {each["KeyType"]: each["AttributeName"] for each in description["KeySchema"]}
     types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
     hash_name, range_name = keys["HASH"], keys.get("RANGE")
@@ -78,11 +75,7 @@ def _key_attribute(name: str, kind: str, **role: bool) -> Any:
 
 
 def load(spec: str) -> type[Model]:
-    """Import a model named as ``module:Class``.
-
-    Raises:
-        Problem: it cannot be imported, or is not a model.
-    """
+    """Import a model named as ``module:Class``; raise a `Problem` if that is not possible."""
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise usage(f"{spec!r} names no model: write module:Class, such as shop.models:Order.")
@@ -101,14 +94,13 @@ def load(spec: str) -> type[Model]:
 def _imported(module_name: str, spec: str) -> Any:
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise usage(
-                f"there is no module {error.name!r} for {spec!r}, seen from this directory and this Python: "
+                f"there is no module {missing!r} for {spec!r}, seen from this directory and this Python: "
                 f"run it where `python -c 'import {module_name}'` works."
             ) from error
-        raise usage(f"{spec} cannot be imported: {type(error).__name__}: {error}.") from error
-    except Exception as error:
         raise usage(f"{spec} cannot be imported: {type(error).__name__}: {error}.") from error
 
 
@@ -124,7 +116,7 @@ def modules_from_here() -> Iterator[None]:
 
 @contextmanager
 def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
-    """Let a model, and the tables that its Meta names, be where the settings say, as far as they say it."""
+    """Use the Region and the endpoint of the settings, if given, for a model and the tables that its Meta names."""
     changed = {
         name: value for name, value in (("region", settings.region), ("host", settings.endpoint)) if value is not None
     }
@@ -149,11 +141,7 @@ def _set(model: type[Model], values: Mapping[str, Any]) -> None:
 
 
 def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:
-    """Return a model whose items can be locked.
-
-    Raises:
-        Problem: they cannot.
-    """
+    """Return the model, whose items can be locked; else raise a `Problem`."""
     if not issubclass(model, LockableMixin) or not model._has_lock_place():
         raise usage(
             f"the items of {spec} cannot be locked: it is no LockableModel with a LockAttribute or a Meta.lock_table."
@@ -162,11 +150,7 @@ def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:
 
 
 def as_transactions(spec: str, model: type[Model]) -> type[TransactionTable]:
-    """Return the table of transactions that a model is, or names.
-
-    Raises:
-        Problem: it is none, and names none.
-    """
+    """Return the table of transactions that a model is, or names; else raise a `Problem`."""
     found = model if issubclass(model, TransactionTable) else getattr(model.Meta, "transaction_table", None)
     if isinstance(found, type) and issubclass(found, TransactionTable):
         return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 
-#: Where there is no terminal, as in a pipe: so wide that nothing is folded, and no value is cut into pieces.
+#: Without a terminal, as in a pipe: so wide that no value is folded or cut.
 _WIDTH_OF_A_PIPE: Final = 1_000_000
 
 #: A column of a table may become as narrow as that, but only if its values may be folded.
@@ -34,7 +34,7 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class _Console(Console):
-    """Leaves it to the program what to do where nobody reads on."""
+    """Leaves it to the program what to do when the reader of its output has ended."""
 
     @override
     def on_broken_pipe(self) -> None:
@@ -60,12 +60,8 @@ def table(
 ) -> RenderableType:
     """Return a table for people; numbers are set to the right.
 
-    Args:
-        title: above it.
-        columns: their headings.
-        rows: a value for each column.
-        folds: the columns whose values may be folded in a narrow window; all, unless given. If that is not enough, each
-            row becomes a few lines.
+    In a narrow window values of the columns in `folds` (all, unless given) are folded. If that is not enough, each row
+    becomes a few lines.
     """
     cells = [[each if isinstance(each, Text) else Text(plain(each)) for each in row] for row in rows]
     made = Table(title=Text(plain(title)), title_justify="left", title_style="bold")
@@ -93,7 +89,7 @@ def _as_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]]
 
 
 class _Fitting:
-    """A table, or the same as lines where the window is too narrow for it."""
+    """A table; as lines if the window is too narrow for it."""
 
     def __init__(self, made: Table, lines: Text, least: int) -> None:
         self._made = made
@@ -123,8 +119,18 @@ def duration(seconds: float) -> str:
     return sign + " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
 
 
+def ago(seconds: float) -> str:
+    """Return for people how long ago something was."""
+    return f"{duration(seconds)} ago"
+
+
+def until(left: float) -> str:
+    """Return for people when something ends, or how long ago it ended."""
+    return f"in {duration(left)}" if left >= 0 else ago(-left)
+
+
 class _Plain(logging.Formatter):
-    """Shows what a terminal would obey."""
+    """Makes control characters visible, which a terminal would obey."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -140,17 +146,14 @@ class _JsonLines(logging.Formatter):
 
 
 def leave_trace(message: str, *values: object) -> None:
-    """Log a warning of something that must not go unnoticed.
-
-    Also where an application, whose model was imported, has switched off or muted the loggers that were there before.
-    """
+    """Log a warning that must not be lost, even if an imported application has disabled the loggers."""
     logger.disabled = False
     logger.handle(logger.makeRecord(logger.name, logging.WARNING, __file__, 0, message, values, None))
 
 
 @contextlib.contextmanager
 def printable() -> Iterator[None]:
-    """Let everything be printed: what the encoding of standard output does not have is escaped, as on stderr."""
+    """Let everything be printed: characters that the encoding of stdout does not have are escaped, as on stderr."""
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper):
         yield
@@ -171,14 +174,14 @@ def written() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        raise BrokenPipeError from None  # click would take one with a number for itself, and exit with 1
+        raise BrokenPipeError from None  # one with a number would be caught by click, which exits with 1
     except OSError as error:
         give_up_stdout()
         raise Problem("not_written", f"the answer cannot be written: {error.strerror}.", Exit.NOT_WRITTEN) from error
 
 
 def give_up_stdout() -> None:
-    """Let nothing more be written to standard output, which cannot be; or Python would complain at its end."""
+    """Discard further output; or Python would complain at its end that standard output cannot be written."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

@@ -47,17 +47,11 @@ class Exit(enum.IntEnum):
 class Problem(Exception):  # noqa: N818 - what the person is told; mostly not an error of the program
     """Something to tell the person, after which the program ends.
 
-    Args:
-        kind: a stable word for scripts.
-        message: what happened, in a sentence or two, and what to do about it.
-        exit_code: of the program.
-        facts: what else a script may want to know.
-
-    Attributes:
-        as_json: whether it was asked for JSON; None if the options were not read that far.
+    `kind` is a stable word for scripts, and `facts` are for them as well. The message says in a sentence or two what
+    happened, and what to do about it.
     """
 
-    as_json: bool | None = None
+    as_json: bool | None = None  # None if the options were not read that far
 
     def __init__(self, kind: str, message: str, exit_code: int, **facts: Any) -> None:
         super().__init__(message)
@@ -81,7 +75,7 @@ def usage(message: str) -> Problem:
     return Problem("usage", message, Exit.USAGE)
 
 
-#: Errors that have a meaning here; all others are bugs and keep their traceback.
+#: Errors that have a meaning here. Any other error is a bug, and keeps its traceback.
 EXPECTED: Final[tuple[type[Exception], ...]] = (LockingError, PynamoDBException, BotoCoreError, ClientError)
 
 _CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, SSOError)
@@ -123,7 +117,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _of_settings(error: BaseException) -> Problem | None:
-    """Return the problem of a request that never left."""
+    """Return the problem of a request that was never sent."""
     if isinstance(error, _CREDENTIALS):
         return Problem(
             "no_credentials",
@@ -142,7 +136,7 @@ def _of_settings(error: BaseException) -> Problem | None:
 
 
 def _of_answer(error: BaseException) -> Problem | None:
-    """Return the problem of a request that was refused, or had no answer."""
+    """Return the problem of a request that was refused, or got no response."""
     code, message = _code_and_message(error)
     if code == NO_TABLE:
         said = str(error) if isinstance(error, LockingError) else message

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 TICKET: Final = "PYNAMO_LOCKING_TICKET"
 NAME: Final = "PYNAMO_LOCKING_NAME"
 
-#: A program gets so long to stop by itself, unless said otherwise, and never more than this part of the lease.
+#: How long a program has to stop by itself, unless given; and at most this part of the lease.
 _GRACE_S: Final = 5.0
 _MOST_OF_LEASE: Final = 0.5
-#: Between two looks how much of the lease is left.
+#: The pause between two checks of the rest of the lease.
 _LOOK_S: Final = 1.0
 
 #: How a lock was lost, for people who do not write Python.
@@ -51,7 +51,7 @@ _GRACE: Final = (
 )
 _Grace = Annotated[float | None, option("--grace", "SECONDS", _GRACE)]
 _Permits = Annotated[int, option("--permits", "NUMBER", "How many may run at once.")]
-_Shared = Annotated[bool, flag("--shared", "Together with others that share.")]
+_Shared = Annotated[bool, flag("--shared", "Together with other shared holders.")]
 _Owner = Annotated[str | None, option("--owner", "TEXT", "Label for people, of at most 256 bytes.")]
 
 
@@ -108,7 +108,7 @@ def run(  # noqa: PLR0913 - options of the command line
 
             why_lost, code = _run_under(taken, signals, start, news, patience)
         finally:
-            loss = _give_back(taken)
+            loss = _release(taken)
     facts: dict[str, Any] = {"table": session.settings.table, "name": lock, "ticket": taken.ticket}
     facts |= {"waited_s": round(waited, 3), "held_s": round(time.monotonic() - began - waited, 3)}
     if why_lost or loss:
@@ -139,7 +139,7 @@ def _grace(given: float | None, lease: float) -> float:
 
 
 def _found(name: str, environment: dict[str, str]) -> str:
-    """Return the program's path, before anybody waits for anything."""
+    """Return the program's path; looked for before the lock is."""
     if not hasattr(os, "killpg"):
         raise usage("run needs a system with process groups, which this is not.")
     path = shutil.which(name, path=environment.get("PATH"))
@@ -151,7 +151,7 @@ def _found(name: str, environment: dict[str, str]) -> str:
 
 
 def _acquire(lock: Lock[Any], signals: Signals) -> None:
-    """Take the lock; whatever interrupts us leaves no entry behind."""
+    """Acquire the lock; an interrupt leaves no entry behind."""
     try:
         lock.acquire()
         signals.keep()
@@ -162,7 +162,7 @@ def _acquire(lock: Lock[Any], signals: Signals) -> None:
     except Stopped as stopped:
         signals.keep()
         if lock.is_held:
-            _give_back(lock)
+            _release(lock)
         code = Exit.SIGNALLED + stopped.number
         raise Problem("interrupted", f"interrupted before it was our turn for {lock.name}.", code) from None
 
@@ -170,7 +170,7 @@ def _acquire(lock: Lock[Any], signals: Signals) -> None:
 def _run_under(
     lock: Lock[Any], signals: Signals, start: Callable[[], Child], news: threading.Event, grace: float
 ) -> tuple[str | None, int]:
-    """Run the program to its end, or to that of the lock; return why the lock is over, and the exit code."""
+    """Run the program until it ends, or the lock is lost; return why the lock was lost, and the exit code."""
     try:
         child = start()
     except OSError as error:
@@ -187,11 +187,11 @@ def _run_under(
 
 
 def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -> str | None:
-    """Wait until the program has ended, or the lock may be over soon; then return why."""
+    """Wait until the program has ended, or the lock is lost or may end soon; then return why."""
     while not child.has_ended:
         left = lock.remaining
         if lock.lost.is_set():
-            return "somebody broke it, or no renewal arrived in time."
+            return "an operator broke it, or no renewal arrived in time."
         if left <= grace:
             return f"no renewal was answered, and the lease would have ended in {left:.1f} s."
         child.is_guarded_for(left)
@@ -199,12 +199,12 @@ def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -
     return None
 
 
-def _give_back(lock: Lock[Any]) -> str | None:
+def _release(lock: Lock[Any]) -> str | None:
     """Release the lock; return how it was lost before, if it was. No failure here hides the program's exit code."""
     try:
         lock.release()
     except LockLost as loss:
         return _LOSSES.get(loss.reason, str(loss))
     except EXPECTED as error:
-        output.logger.warning("cannot give back %s, so others wait until its lease is over: %s", lock.name, error)
+        output.logger.warning("cannot release %s, so the next waiter waits until the lease ends: %s", lock.name, error)
     return None

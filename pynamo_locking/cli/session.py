@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typing_extensions import Self
 
-from pynamo_locking._edge import describe
+from pynamo_locking._edge import administration
 from pynamo_locking.cli import models, output
 from pynamo_locking.cli import settings as where
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from pynamodb.models import Model
     from rich.console import Console
@@ -26,20 +25,11 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One run of one command.
-
-    Args:
-        options: where things are, as far as options say it.
-        as_json: print JSON.
-
-    Attributes:
-        settings: from options, environment and file.
-        as_json: print JSON.
-        environment: of the process as it was started, for programs that it starts.
-    """
+    """One run of one command: its settings, from options, environment and file, and whether it prints JSON."""
 
     def __init__(self, options: Mapping[str, str | None], *, as_json: bool) -> None:
         self.as_json = as_json
+        #: Of the process as it was started, for programs that it starts.
         self.environment: dict[str, str] = dict(os.environ)
         self.settings: Settings = where.load(options)
         self._ends = ExitStack()
@@ -51,9 +41,7 @@ class Session:
             self._ends = ends.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._ends.close()
 
     # Printing
@@ -67,20 +55,15 @@ class Session:
                 people(output.console())
 
     def confirm(self, question: str) -> None:
-        """Ask, and go on only after a yes.
-
-        Raises:
-            Problem: the answer was no, or there is nobody to ask.
-            KeyboardInterrupt: it was Ctrl-C.
-        """
+        """Ask the person, and go on only after a yes. Ctrl-C is a KeyboardInterrupt, all else a `Problem`."""
         if self.as_json:
-            raise usage("with --json nobody is asked: say --yes as well.")
+            raise usage("with --json no question is asked: say --yes as well.")
         try:
             is_sure = typer.confirm(question, err=True)
         except typer.Abort as abort:
             if isinstance(abort.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
-            raise usage("nobody answered, so nothing was changed; say --yes where nobody can be asked.") from None
+            raise usage("there was no answer, so nothing was changed; without a terminal say --yes.") from None
         if not is_sure:
             raise Problem("not_confirmed", "nothing was changed.", Exit.NO)
 
@@ -98,7 +81,7 @@ class Session:
         if spec is not None:
             return models.as_lockable(spec, self.model(spec))
         table = self._table()
-        description = describe(models.lock_table(self.settings, table))
+        description = administration.describe(models.lock_table(self.settings, table))
         return models.lockable(self.settings, table, description, lock_attribute)
 
     def locks(self) -> type[NamedLock]:

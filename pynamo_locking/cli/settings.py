@@ -21,50 +21,37 @@ if TYPE_CHECKING:
 PREFIX: Final = "PYNAMO_LOCKING_"
 SECTION: Final = "pynamo-locking"
 
-#: What the name of the section looks like in a file that has it, in any of the forms that TOML allows, and not, for
-#: example, as a dependency. Without it the file is not read, so that Python needs no parser.
+#: The name of the section, in any of the forms that TOML allows, but not as a dependency, for example. Without it the
+#: file is not parsed: Python 3.10 has no parser.
 _HEADING: Final = re.compile(
     rb"""^\s*\[?\[?\s*(["']?)tool\1\s*\.\s*(["']?)pynamo-locking\2\s*[\].=]|^\s*(["']?)pynamo-locking\3\s*[.=]""",
     re.MULTILINE,
 )
 
-#: Whose place a profile takes: botocore would prefer them to a profile named by the environment.
+#: A profile replaces these: botocore would prefer them to a profile named by the environment.
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the tables are, and how to reach them.
+    """Where the tables are, and how to reach them."""
 
-    Attributes:
-        region: AWS Region; None for that of the profile or of ``AWS_DEFAULT_REGION``.
-        profile: of the AWS configuration; None for botocore's usual search.
-        endpoint: URL of another DynamoDB, such as an emulator.
-        table: of locks, or of the model whose items carry them.
-        transaction_table: of transactions.
-        log_file: to which warnings, and every lock that is broken, are appended.
-    """
-
-    region: str | None = None
-    profile: str | None = None
-    endpoint: str | None = None
-    table: str | None = None
+    region: str | None = None  # None for that of the profile or of AWS_DEFAULT_REGION
+    profile: str | None = None  # None for botocore's usual search
+    endpoint: str | None = None  # of another DynamoDB, such as an emulator
+    table: str | None = None  # of locks, or of the model whose items carry them
     transaction_table: str | None = None
-    log_file: str | None = None
+    log_file: str | None = None  # to which warnings, and every lock that is broken, are appended
 
 
 NAMES: Final = tuple(field.name for field in fields(Settings))
 
 
 def load(options: Mapping[str, str | None], folder: Path | None = None) -> Settings:
-    """Return the settings: each from an option, else from its variable, else from the file.
-
-    Args:
-        options: by name of the setting; None where the option was not given.
-        folder: with the ``pyproject.toml``; the working directory unless given.
+    """Return the settings: each from an option, else from its variable, else from ``pyproject.toml`` in the folder.
 
     Raises:
-        Problem: the file cannot be read, or has a setting that nobody knows.
+        Problem: the file cannot be read, or has an unknown setting.
     """
     written = _from_file((Path() if folder is None else folder) / "pyproject.toml")
     chosen = {
@@ -104,7 +91,7 @@ def _from_file(path: Path) -> dict[str, str]:
     unknown = sorted(found.keys() - known)
     if unknown:
         raise usage(
-            f"{path} has {unknown[0]!r} in [tool.{SECTION}], which nobody knows. Known are: {', '.join(sorted(known))}."
+            f"{path} has {unknown[0]!r} in [tool.{SECTION}], which is not known. Known are: {', '.join(sorted(known))}."
         )
     wrong = sorted(name for name, value in found.items() if not isinstance(value, str))
     if wrong:

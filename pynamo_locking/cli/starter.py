@@ -1,10 +1,11 @@
-"""What a program under a lock is before it becomes that program: it names itself to the guardian first.
+"""The process that becomes a program under a lock: it tells the guardian its number first.
 
-So there is no moment at which the program runs and nobody would end it. Run as a script of its own, in a session of its
-own, and imports nothing of the package.
+So the program never runs without a guardian that would end it. Run as a script of its own, in a session of its own, and
+imports nothing of the package.
 
-Arguments: two file descriptors, of the guardian and for the number of the error if the program cannot be started; for
-how many seconds it is guarded; the path of the program; its arguments, the first of which is its name.
+Arguments: the file descriptor of the guardian's input; another one for the number of the error if the program cannot be
+started; for how many seconds the program is guarded unless the guardian is told otherwise; the path of the program; its
+arguments, the first of which is its name.
 """
 
 from __future__ import annotations
@@ -13,22 +14,14 @@ import os
 import signal
 import sys
 
-#: Python ignores these, and a program would inherit that.
+#: Python ignores these signals, and the program would inherit that.
 _IGNORED = ("SIGPIPE", "SIGXFSZ")
 
 
 def start(guardian: int, errors: int, seconds: str, path: str, command: list[str]) -> None:
-    """Become the program.
-
-    Args:
-        guardian: file descriptor of the guardian's input.
-        errors: file descriptor for the number of the error.
-        seconds: for how long the program is guarded unless the guardian hears otherwise.
-        path: of the program.
-        command: its name and its arguments.
-    """
+    """Become the program."""
     for descriptor in (guardian, errors):
-        os.set_inheritable(descriptor, False)  # noqa: FBT003 - so it is not the program's
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - the program does not inherit it
     os.write(guardian, f"{os.getpid()} {seconds}\n".encode())
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
-from pynamo_locking._edge import TABLE_EXISTS, administration, inspection
+from pynamo_locking._edge import administration, inspection
 from pynamo_locking.cli import checks, models, output
 from pynamo_locking.cli.command import argument, command, flag, group
-from pynamo_locking.cli.problems import Exit, said, usage
+from pynamo_locking.cli.problems import EXPECTED, Exit, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import typer
     from pynamodb.models import Model
     from rich.console import Console
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
     from pynamo_locking.cli.session import Session
 
 _STYLES: Final = {checks.OK: "green", checks.NOTE: "cyan", checks.WARNING: "yellow", checks.PROBLEM: "bold red"}
-
-#: Between two looks whether a table is ready, in seconds; on AWS that takes some ten.
-_LOOK_S: Final = 1.0
-
-#: Replaced by tests.
-_sleep: Callable[[float], None] = time.sleep
 
 _HELP: Final = "Models of your application; also the tables that they name."
 _Models = Annotated[list[str] | None, argument("[MODULE:MODEL]...", _HELP)]
@@ -73,10 +66,10 @@ def create(
     missing = [model for model in found if not checks.exists(model)]
     if any(checks.has_other_keys(model) for model in found if model not in missing):
         return _report(session, found, created=[], strict=False)
-    created = [model for model in missing if _create(model)]
+    created = [model for model in missing if administration.is_created(functools.partial(_create, model))]
     for model in found:
-        while checks.is_being_made(model):
-            _sleep(_LOOK_S)
+        with contextlib.suppress(*EXPECTED):  # what it is, the findings say
+            administration.describe_ready(model)
         _enable_ttl(model, whatever_is_there=enable_ttl)
     return _report(session, found, created=created, strict=False)
 
@@ -116,18 +109,11 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
     return list(by_table.values())
 
 
-def _create(model: type[Model]) -> bool:
-    """Create a table; return False if somebody else was faster."""
+def _create(model: type[Model]) -> None:
     meta: Any = model.Meta
     says_how = getattr(meta, "billing_mode", None) is not None or getattr(meta, "read_capacity_units", None) is not None
     options: Any = {} if says_how or checks.role_of(model) != "items" else {"billing_mode": "PAY_PER_REQUEST"}
-    try:
-        model.create_table(wait=True, **options)
-    except TableError as error:
-        if said(error)[0] != TABLE_EXISTS:
-            raise
-        return False
-    return True
+    model.create_table(wait=True, **options)
 
 
 def _enable_ttl(model: type[Model], *, whatever_is_there: bool) -> None:
@@ -138,7 +124,7 @@ def _enable_ttl(model: type[Model], *, whatever_is_there: bool) -> None:
     try:
         model.update_ttl(ignore_update_ttl_errors=False)
     except TableError:
-        if _lacks_ttl(model):  # else somebody else was faster
+        if _lacks_ttl(model):  # else another process was faster
             raise
 
 

@@ -40,7 +40,7 @@ def attach(app: typer.Typer) -> None:
 
 
 def list_(session: Session, *, model: _Model = None, state: _State = None) -> int:
-    """List transactions, the oldest first. Those that ended a day ago are gone.
+    """List transactions, the oldest first. Those that ended a day ago are removed.
 
     A consistent scan of the table. The exit code is 1 if some rows cannot be read; they are listed as well.
     """
@@ -85,7 +85,7 @@ def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
 def recover(session: Session, *, tx_id: _Id, model: _Model = None, force: _Force = False, yes: _Yes = False) -> int:
     """Complete one transaction: finish it if it is committed, else abort it.
 
-    One that is alive is waited for until it is decided, or shows no sign of life for a whole lease.
+    A transaction that is alive is waited for until it is decided, or was not renewed for a whole lease.
     """
     table = session.transactions(model)
     if force and not yes:
@@ -153,14 +153,13 @@ def _unknown(table: type[TransactionTable], tx_id: str) -> Problem:
 
 def _cells(each: dict[str, Any]) -> tuple[object, ...]:
     is_pending, left = each["state"] == "pending", each["lease_left_s"]
-    ends = f"in {output.duration(left)}" if left >= 0 else f"{output.duration(-left)} ago"
     return (
         each["id"],
         each["state"],
         each["owner"],
         each["marked_items"],
-        "" if each["age_s"] is None else f"{output.duration(each['age_s'])} ago",
-        f"{output.duration(each['since_renewal_s'])} ago" if is_pending else "",
-        ends if is_pending else "",
+        "" if each["age_s"] is None else output.ago(each["age_s"]),
+        output.ago(each["since_renewal_s"]) if is_pending else "",
+        output.until(left) if is_pending else "",
         each["aborted_by"] or "",
     )

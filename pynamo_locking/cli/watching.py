@@ -1,19 +1,20 @@
-"""``locks watch``: the same look again and again, until somebody has seen enough."""
+"""``locks watch``: the same look again and again, until Ctrl-C."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
 from rich.segment import Segment
 
-from pynamo_locking._edge import plain, text_of_ms
+from pynamo_locking._edge import inspection, plain
 from pynamo_locking.cli import output
 from pynamo_locking.cli.problems import EXPECTED, Problem, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
@@ -32,80 +33,62 @@ def watch(
     table: Callable[[dict[str, Any]], RenderableType],
     every: float,
 ) -> None:
-    """Look until Ctrl-C.
+    """Look every so many seconds until Ctrl-C; `table` shows a look to people.
 
-    The first look ends with its problem, if it has one. Later ones do not if it may pass: whoever watches wants to see
-    how it goes on.
-
-    Args:
-        session: says how to print.
-        look: what to do each time.
-        table: what to show of a look to people.
-        every: time between two looks, in seconds.
+    A problem of the first look ends the command. Later ones that may pass do not.
     """
     console = output.console()
-    is_drawn = console.is_terminal and not console.is_dumb_terminal and not session.as_json
-    try:
-        if is_drawn:
-            _draw(console, look, table, every)
+    looks = _looks(look, every)
+    with contextlib.suppress(KeyboardInterrupt):
+        if console.is_terminal and not console.is_dumb_terminal and not session.as_json:
+            _draw(console, looks, table, every)
+        elif session.as_json:
+            _print(looks, lambda found: print(output.dump(found, lines=True), flush=True), every)  # noqa: T201 - the answer
         else:
-            _print(session, console, look, table, every)
-    except KeyboardInterrupt:
-        return
+            _print(looks, lambda found: console.print(table(found)), every)
 
 
-def _print(
-    session: Session,
-    console: Console,
-    look: Callable[[], dict[str, Any]],
-    table: Callable[[dict[str, Any]], RenderableType],
-    every: float,
-) -> None:
-    """Print each look; and when it begins that there is no answer."""
-    document: dict[str, Any] | None = look()
+def _looks(look: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any] | Problem]:
+    """Yield each look, or the problem that it had if that may pass."""
+    yield look()
     while True:
-        if document is not None and session.as_json:
-            print(output.dump(document, lines=True), flush=True)  # noqa: T201 - the answer
-        elif document is not None:
-            console.print(table(document))
         _sleep(every)
-        before = document
+        found: dict[str, Any] | Problem
         try:
-            document = look()
+            found = look()
         except EXPECTED as error:
-            document = None
-            message = _passing(error).message
-            if before is not None:
-                output.logger.warning("%s. Looking again every %g s.", message.rstrip("."), every)
+            found = explain(error)
+            if found.kind not in _PASSING:
+                raise found from error
+        yield found
+
+
+def _print(looks: Iterator[dict[str, Any] | Problem], show: Callable[[dict[str, Any]], object], every: float) -> None:
+    """Print each look. Of several problems in a row warn of the first one."""
+    is_answered = True
+    for found in looks:
+        if not isinstance(found, Problem):
+            show(found)
+        elif is_answered:
+            output.logger.warning("%s. Looking again every %g s.", found.message.rstrip("."), every)
+        is_answered = not isinstance(found, Problem)
 
 
 def _draw(
     console: Console,
-    look: Callable[[], dict[str, Any]],
+    looks: Iterator[dict[str, Any] | Problem],
     table: Callable[[dict[str, Any]], RenderableType],
     every: float,
 ) -> None:
     """Draw each look over the one before, on the second screen of the terminal."""
-    shown = _Screen(table(look()), every)
-    live = Live(shown, console=console, auto_refresh=False, screen=True)
-    try:  # not `with`: a signal while it starts has to give the terminal back as well
-        live.start(refresh=True)
-        while True:
-            _sleep(every)
-            try:
-                shown = _Screen(table(look()), every)
-            except EXPECTED as error:
-                shown = shown.without_answer(_passing(error).message)
+    live, shown = Live(console=console, auto_refresh=False, screen=True), _Screen("", every)
+    try:  # not `with`: a signal while it starts has to restore the terminal as well
+        for found in looks:
+            shown = shown.without_answer(found.message) if isinstance(found, Problem) else _Screen(table(found), every)
+            live.start()
             live.update(shown, refresh=True)
     finally:
         live.stop()
-
-
-def _passing(error: Exception) -> Problem:
-    problem = explain(error)
-    if problem.kind not in _PASSING:
-        raise problem from error
-    return problem
 
 
 class _Screen:
@@ -114,7 +97,7 @@ class _Screen:
     def __init__(self, body: RenderableType, every: float, *, at: str | None = None, trouble: str = "") -> None:
         self._body = body
         self._every = every
-        self._at = at or text_of_ms(int(time.time() * 1000))
+        self._at = at or inspection.text_of_ms(int(time.time() * 1000))
         self._trouble = trouble
 
     def without_answer(self, why: str) -> _Screen:

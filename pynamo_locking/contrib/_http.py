@@ -30,21 +30,15 @@ logger = logging.getLogger("pynamo_locking")
 
 
 class PreconditionRequired(LockingError):  # noqa: N818 - the name of the status
-    """The request changes something and does not say which version of it (428): it has no ``If-Match``."""
+    """The request changes an item and does not say which version of it (428): it has no ``If-Match``."""
 
 
 class MalformedPrecondition(PreconditionRequired):
-    """The request has an ``If-Match`` that is no list of entity tags (400)."""
+    """The request has an ``If-Match`` that is not a list of entity tags (400)."""
 
 
 class Problem(NamedTuple):
-    """An answer in the form of RFC 9457.
-
-    Attributes:
-        status: of the answer.
-        body: to be sent as ``application/problem+json``.
-        headers: besides.
-    """
+    """An answer in the form of RFC 9457, whose body is sent as ``application/problem+json``."""
 
     status: int
     body: dict[str, Any]
@@ -71,32 +65,30 @@ _KINDS: Final[dict[type[LockingError], _Kind]] = {
     StaleVersion: _Kind(
         409, "stale-version", "It was changed since it was read. Read it again.", ("expected", "actual")
     ),
-    ItemLocked: _Kind(423, "item-locked", "Somebody else holds its lock. Try again later.", ("ticket",)),
-    TransactionAborted: _Kind(409, "transaction-aborted", "Another transaction needed the same. Try again.", ("by",)),
+    ItemLocked: _Kind(423, "item-locked", "Another owner holds its lock. Try again later.", ("ticket",)),
+    TransactionAborted: _Kind(
+        409, "transaction-aborted", "Another transaction needed the same item. Try again.", ("by",)
+    ),
     TransactionConflict: _Kind(409, "transaction-conflict", "Other transactions kept it busy. Try again later."),
     Conflict: _Kind(409, "conflict", "It is not in a state in which this can be done."),
-    OverlapError: _Kind(409, "overlap", "Others have that interval, or a part of it."),
-    LockTimeout: _Kind(423, "lock-timeout", "Somebody else holds its lock. Try again later."),
-    # Not 503 or 504: proxies and clients send those again by themselves, and this may have been done.
+    OverlapError: _Kind(409, "overlap", "The interval is taken, at least in part."),
+    LockTimeout: _Kind(423, "lock-timeout", "Another owner holds its lock. Try again later."),
+    # Not 503 or 504: proxies and clients retry those by themselves, and the request may have been applied.
     LockLost: _Kind(500, "lock-lost", "A lock was lost on the way: a part may have been done.", ("ticket", "reason")),
     OutcomeUnknown: _Kind(
         500, "outcome-unknown", "This may have been done, or not. Look before you try again.", ("write_id",)
     ),
 }
-#: Errors that have an answer; all others are the application's own business.
+#: Errors that have an answer; any other error is left to the application.
 ANSWERED: Final = tuple(_KINDS)
 STATUSES: Final = frozenset({kind.status for kind in _KINDS.values()} | {412, 503})
 
 
 def problem(error: LockingError, *, is_conditional: bool, base: str | None = None) -> Problem:
-    """Return the answer to a request that has failed.
+    """Return the answer to a request that has failed with one of the errors in `ANSWERED`.
 
-    It holds numbers and codes, never keys, owners or items, nor the text of the error, which is for the log.
-
-    Args:
-        error: one of `ANSWERED`.
-        is_conditional: whether the request said in its header what it expects; a stale version is a 412 then.
-        base: what the problem's code is appended to, for its type.
+    It has numbers and codes, never keys, owners or items, nor the text of the error, which is for the log. Its type is
+    the problem's code, appended to `base`. If the request is conditional, a stale version is a 412.
     """
     kind = next(kind for error_class, kind in _KINDS.items() if isinstance(error, error_class))
     facts = {name: getattr(error, name) for name in kind.facts}
@@ -115,14 +107,14 @@ def problem(error: LockingError, *, is_conditional: bool, base: str | None = Non
 
 
 def _of_stale(kind: _Kind, error: StaleVersion, *, is_conditional: bool) -> _Kind:
-    """Return what a stale version is in this request. Who has named no version has none that was changed."""
+    """Return what a stale version is in this request. Without an expected version, no version was changed."""
     if error.expected is None and error.actual is not None:
         kind = kind._replace(detail="There is one already, and no strong ETag in If-Match names a version of it.")
     return kind._replace(status=412) if is_conditional else kind
 
 
 def log_if_broken(error: LockingError, answer: Problem, request: str) -> None:
-    """Write down what is no ordinary conflict: nobody else would."""
+    """Log an error that is no ordinary conflict: the framework does not log errors that were answered."""
     if answer.status in (500, 503):
         logger.error("%s: %s", request, error, exc_info=error)
 
@@ -142,9 +134,9 @@ def _who_holds(state: LockState | None) -> dict[str, int]:
 
 
 def _retry_after(state: LockState | None) -> dict[str, str]:
-    """Say when the lock will be free, if that is known: where its holders have stopped to renew.
+    """Say when the lock will be free, if that is known: if its holders have stopped renewing it.
 
-    A live holder renews its lease each third of it, and tells nobody when it will be done.
+    A live holder renews its lease after each third of it, and does not say when it will release the lock.
     """
     holders = () if state is None else state.holders
     if not holders or any(holder.age < holder.lease / 2 for holder in holders):
@@ -157,16 +149,12 @@ def _retry_after(state: LockState | None) -> dict[str, str]:
 
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 _TAGS: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))*")
-#: Noted in a request's environ, which whatever wraps the request shares with it.
+#: Noted in a request's environ, which all objects that wrap the request share.
 _IS_CONDITIONAL: Final = "pynamo_locking.is_conditional"
 
 
 def _tags_in(header: str) -> list[str] | None:
-    """Return the strong tags in an ``If-Match``, None for ``*``. Weak ones match nothing, as RFC 9110 compares.
-
-    Raises:
-        MalformedPrecondition: it is neither ``*`` nor a list of tags.
-    """
+    """Return the strong tags in an ``If-Match``, None for ``*``. Weak tags match nothing, as RFC 9110 compares."""
     if header.strip(" \t") == "*":
         return None
     if _TAGS.fullmatch(header) is None:
@@ -175,17 +163,7 @@ def _tags_in(header: str) -> list[str] | None:
 
 
 def if_match(environ: dict[str, Any], found: Any, hash_key: Any, range_key: Any) -> Any:
-    """Return the item that a request may write; from here on a stale version is a 412 in this request.
-
-    Args:
-        environ: of the request, as WSGI has it.
-        found: as for `matched`, and so are the keys.
-        hash_key: of the item.
-        range_key: of the item.
-
-    Raises:
-        PreconditionRequired, StaleVersion, ConfigurationError: as `matched`.
-    """
+    """Return the item that a request may write, as `if_match` of Flask and Django."""
     environ[_IS_CONDITIONAL] = True
     return matched(environ.get("HTTP_IF_MATCH"), found, hash_key, range_key)
 
@@ -198,23 +176,7 @@ def is_conditional(environ: dict[str, Any]) -> bool:
 
 
 def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any = None) -> Any:
-    """Return the item that a request may write, given its ``If-Match``.
-
-    Args:
-        header: the ``If-Match``, None if there is none.
-        found: the item as it was read; or its model, and the keys.
-        hash_key: of the item.
-        range_key: of the item.
-
-    Returns:
-        An item whose `save`, `update` and `delete` DynamoDB refuses unless it is as the client has read it.
-
-    Raises:
-        PreconditionRequired: there is no ``If-Match``.
-        MalformedPrecondition: it is no list of tags.
-        StaleVersion: the item is none of those that it names, or there is none.
-        ConfigurationError: the model has no version.
-    """
+    """Return the item that a request with this ``If-Match`` may write, given the item, or its model and keys."""
     entity_tags.check_model(found)
     if header is None:
         raise PreconditionRequired("this request changes an item and has no If-Match: send the ETag of what was read.")

@@ -1,4 +1,4 @@
-"""Where the models of an application are: its configuration, put into their ``Meta`` before they are used."""
+"""The configuration of an application, put into the ``Meta`` of its models before they are used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _META: Final = {
     "MAX_RETRIES": "max_retry_attempts",
     "MAX_POOL_CONNECTIONS": "max_pool_connections",
 }
-#: How locks behave; all others say where the model is.
+#: Says how locks behave; all other keys say where the model is.
 _SETTINGS: Final = "lock_settings"
 KEYS: Final = frozenset({*_META, "TABLE_PREFIX", "LOCK_SETTINGS", "PROBLEM_TYPE"})
 
@@ -38,11 +38,9 @@ _configuring = threading.RLock()
 
 
 def configure(models: Iterable[type[Model]], settings: Mapping[str, Any]) -> None:
-    """Put models where a configuration says, before their first use.
+    """Put settings, by the names in `KEYS`, into models and the tables that they name, before their first use.
 
-    Args:
-        models: the models; tables that they name in their ``Meta`` are configured with them.
-        settings: by the keys of `KEYS`; None, or leaving a key out, keeps what the model says.
+    None, or leaving a key out, keeps what the model says.
 
     Raises:
         ConfigurationError: a model was used, or configured otherwise, before. A class has one place at a time.
@@ -58,7 +56,9 @@ def _configure(model: type[Model], settings: dict[str, Any]) -> None:
     declared = _declared(meta) if before is None else before.declared
     values = _values(declared, settings)
     if before is not None and _SETTINGS in before.values:
-        values.setdefault(_SETTINGS, before.values[_SETTINGS])  # who says nothing of them agrees
+        values.setdefault(
+            _SETTINGS, before.values[_SETTINGS]
+        )  # without this key an application accepts those from before
     if before is not None and before.values != values:
         raise _late(model, "configured otherwise, by another application of this process,")
     changed = {name: value for name, value in values.items() if getattr(meta, name, None) != value}
@@ -98,7 +98,7 @@ def _late(model: type[Model], what: str) -> ConfigurationError:
 
 
 def reset(models: Iterable[type[Model]]) -> None:
-    """Put models back to where their classes say: for tests that make applications with other configurations."""
+    """Undo the configuration of models: for tests that make applications with other configurations."""
     with _configuring:
         for model in inspection.with_tables(models):
             meta: Any = model.Meta

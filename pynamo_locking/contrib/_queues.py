@@ -1,4 +1,4 @@
-"""What people on call ask of locks: who holds them, who waits, and to break one."""
+"""What operators ask of locks: to show the holders and the waiters, and to break a lock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking import ConfigurationError, LockableMixin
-from pynamo_locking._edge import inspection as locks_inspection
-from pynamo_locking._edge import plain
+from pynamo_locking._edge import inspection, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,24 +25,21 @@ def listed(models: Iterable[Any]) -> Iterator[Row]:
     Cost: a scan of each table that carries locks, eventually consistent: half a read unit for each 4 KB of it.
     """
     model: Any
-    for model in locks_inspection.with_tables(models):
+    for model in inspection.with_tables(models):
         if issubclass(model, LockableMixin) and model._lock_attribute() is not None:
-            for lock in locks_inspection.listed(model, is_consistent=False):
+            for lock in inspection.listed(model, is_consistent=False):
                 yield from _rows(model, lock)
 
 
 def shown(models: Iterable[Any], name: str, key: Sequence[str]) -> list[Row]:
     """Return an entry for each holder and waiter of one lock. Cost: 1 consistent read.
 
-    Args:
-        models: where to look for the model.
-        name: its class or table.
-        key: the hash key, and the range key if it has one, as text; bytes in base 64. Without the range key: the
-            ranges of that hash key.
+    The model is found by the name of its class or table. The key is text, with bytes in base 64. Without its range key
+    it stands for the ranges of the hash key.
     """
     model = _find(models, name)
-    state = model.lock_state(*locks_inspection.keys_from_text(model, key))
-    return list(_rows(model, locks_inspection.shown("/".join(key), key, state)))
+    state = model.lock_state(*inspection.keys_from_text(model, key))
+    return list(_rows(model, inspection.shown("/".join(key), key, state)))
 
 
 def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) -> bool:
@@ -52,7 +48,7 @@ def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) ->
     Cost: 1 read, 1 write.
     """
     model = _find(models, name)
-    is_gone: bool = model.break_lock(*locks_inspection.keys_from_text(model, key), ticket=ticket)
+    is_gone: bool = model.break_lock(*inspection.keys_from_text(model, key), ticket=ticket)
     what = "was broken by hand" if is_gone else "was to be broken by hand, and is not in the queue"
     logger.warning("ticket %d of the lock %s %s %s", ticket, name, plain("/".join(key)), what)
     return is_gone
@@ -75,21 +71,21 @@ def _rows(model: Any, lock: Row) -> Iterator[Row]:
     key = "/".join(filter(None, lock["key"].values()))
     if lock["unreadable"]:
         logger.warning("the lock %s %s is broken: %s", model.__name__, plain(key), lock["unreadable"])
-    for state, entry in locks_inspection.entries(lock):
+    for state, entry in inspection.entries(lock):
         yield {
             "model": model.__name__,
             "key": key,
             "ticket": entry["ticket"],
             "state": state,
             "owner": entry["owner"],
-            "claim": locks_inspection.claim_of(entry),
+            "claim": inspection.claim_of(entry),
             "age": round(entry["since_renewal_s"], 1),
             "lease": entry["lease_s"],
         }
 
 
 def _find(models: Iterable[Any], name: str) -> Any:
-    lockable = [model for model in locks_inspection.with_tables(models) if issubclass(model, LockableMixin)]
+    lockable = [model for model in inspection.with_tables(models) if issubclass(model, LockableMixin)]
     for model in lockable:
         if name in (model.__name__, model.Meta.table_name):
             return model

@@ -45,22 +45,22 @@ _HELD_BEFORE: Final = "pynamo_locking.held_before"
 class PynamoLocking:
     """The extension: one object for a program, however many applications its factory makes.
 
-    What it gives to an application:
+    What it adds to an application:
 
     * The keys ``PYNAMO_LOCKING_HOST``, ``_REGION``, ``_TABLE_PREFIX``, ``_CONNECT_TIMEOUT`` and ``_READ_TIMEOUT``
       (seconds), ``_MAX_RETRIES``, ``_MAX_POOL_CONNECTIONS``, ``_LOCK_SETTINGS`` (a `LockSettings` or its arguments; for
-      models without ``Meta.lock_settings``) say where the models are and how they behave. ``_PROBLEM_TYPE`` is what the
-      code of an error is appended to, for the ``type`` of its answer.
+      models without ``Meta.lock_settings``) say where the models are and how they behave. ``_PROBLEM_TYPE`` begins the
+      ``type`` of an error's answer; the code of the error follows.
     * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing
       one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A handler that the
-      application registers afterwards, or for a more special class, is used instead.
+      application registers afterwards, or for a subclass, is used instead.
     * ``flask locks list``, ``show`` and ``break``.
-    * A lock that a request took by `Lock.acquire` and never gave back is released when its context ends, and that is
-      logged. Nothing is ever committed there. Streamed responses may be made afterwards.
+    * A lock that a request acquired by `Lock.acquire` and did not release is released when its context ends, and that
+      is logged. Nothing is ever committed there. Streamed responses may be made afterwards.
 
     Args:
-        models: the models of the program. Tables that they name in ``Meta.lock_table`` and ``Meta.transaction_table``
-            belong to them.
+        models: the models of the program. The tables in their ``Meta.lock_table`` and ``Meta.transaction_table`` are
+            added.
     """
 
     def __init__(self, models: Sequence[type[Model]]) -> None:
@@ -68,9 +68,6 @@ class PynamoLocking:
 
     def init_app(self, app: Flask) -> None:
         """Configure the models as an application says, and add everything else to it.
-
-        Args:
-            app: the application.
 
         Raises:
             ConfigurationError: an unknown key, or a model that was used or configured otherwise before: a model class
@@ -88,34 +85,34 @@ class PynamoLocking:
         request_started.connect(_note_held_before_request, app)
         app.teardown_request(_release_leftovers_of_request)
         appcontext_pushed.connect(_note_held, app)
-        app.teardown_appcontext(_release_leftovers)  # those of commands
+        app.teardown_appcontext(_release_leftovers)  # of commands
         app.cli.add_command(_commands(self.models))
 
     def reset(self) -> None:
-        """Put the models back to where their classes say: for tests that configure one application after another."""
+        """Undo the configuration of the models: for tests that configure one application after another."""
         _meta.reset(self.models)
 
 
 def etag(item: Model) -> str:
     """Return the ETag of an item as Flask takes it, without quotes: ``response.set_etag(etag(account))``.
 
-    It is a strong one: it names the write that made the item what it is. No request.
+    It is a strong tag: it names the write that made the item what it is. No request.
 
     Args:
-        item: that is stored, of a model with a version.
+        item: a stored item.
 
     Raises:
-        ConfigurationError: it has no version.
+        ConfigurationError: the model has no version.
     """
     return entity_tags.etag_of(item)
 
 
 def conditional(body: Any, item: Model) -> Response:
-    """Return a response with the ETag of an item; 304 without a body if the client has that already.
+    """Return a response with the ETag of an item; 304 without a body if the client has this version already.
 
     Args:
-        body: whatever a view may return.
-        item: that it shows.
+        body: anything that a view may return.
+        item: the item that it shows.
     """
     response = make_response(body)
     response.set_etag(etag(item))
@@ -126,18 +123,18 @@ def conditional(body: Any, item: Model) -> Response:
 def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    DynamoDB compares in the write itself, so nobody can come between. From here on a stale version is answered
+    DynamoDB compares in the write itself, so no other write can come between. From here on a stale version is answered
     by 412 in this request.
 
     Args:
-        item: as it was just read; or a model, with the keys: nothing is read then unless ``If-Match`` has several
-            tags, a ``*`` or a tag without a write id, and the item has nothing but its keys and its version. That is
-            enough to `update` or `delete` it; to `save` it, give it all its attributes.
+        item: the item as it was just read, or its model. With a model and the keys, nothing is read unless ``If-Match``
+            has several tags, a ``*`` or a tag without a write id, and the item has only its keys and its version. That
+            is enough to `update` or `delete` it; to `save` it, give it all its attributes.
         hash_key: with a model.
         range_key: with a model.
 
     Raises:
-        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is no list of tags; answered by 400.
+        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
@@ -179,7 +176,7 @@ def _release_leftovers_of_request(_error: BaseException | None) -> None:
 
 
 def _commands(models: Sequence[type[Model]]) -> AppGroup:
-    locks = AppGroup("locks", help="Who holds which lock, and who waits.")
+    locks = AppGroup("locks", help="Holders and waiters of locks.")
     as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
     @locks.command("list")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: What begins the name of each fact in a record, whose own attributes have names such as `name`.
 PREFIX: Final = "lock_"
 
-#: What somebody may want to know in the morning, although the program went on.
+#: Logged as warnings, although the program goes on.
 NOTABLE: Final = (
     events.Evicted,
     events.Lost,
@@ -38,19 +38,19 @@ def install(
 ) -> Subscription:
     """Log every event from now on, as one record.
 
-    The message is the kind of the event, what it is about, and who, the ticket and the durations. The facts are
-    attributes of the record as well, for formatters that write JSON: ``lock_event`` is the kind, and each fact of the
-    event is there under its own name after ``lock_``, such as ``lock_waited_ms``; the model as its name.
+    The message has the kind of the event, its lock, item or transaction, the owner, the ticket and the durations. The
+    facts are attributes of the record as well, for formatters that write JSON. ``lock_event`` is the kind. Each fact of
+    the event has its own name after ``lock_``, such as ``lock_waited_ms``; the model is its name.
 
-    The lines in which the logger ``pynamo_locking`` tells the same (renewals that fail, a loss, an eviction) are left
-    out for as long. Its other warnings stay as they are.
+    While installed, the logger ``pynamo_locking`` leaves out its records of the same facts (renewals that fail, a loss,
+    an eviction). Its other warnings stay as they are.
 
     Args:
-        logger: where to, or its name.
-        level: of the records, INFO unless given. What is notable (an eviction, a loss, a time-out, a renewal without
-            an answer, the first one after that, a recovered transaction, a write in doubt) is logged as a WARNING,
-            if that is more. Of the renewals without an answer in one outage only the first is, the first one after
-            the lease has ended, and then one after a minute, two, four and so on; the others are DEBUG.
+        logger: the logger, or its name.
+        level: of the records, INFO unless given. Notable events (an eviction, a loss, a time-out, a renewal without a
+            response, the first one after that, a recovered transaction, a write in doubt) are at least WARNINGs. In an
+            outage many renewals get no response. Only the first is a WARNING, the first one after the lease has ended,
+            and then one after a minute, two, four and so on; the rest is DEBUG.
         of: which events; all unless given.
 
     Returns:
@@ -81,7 +81,7 @@ def _level_of(event: Event, level: int) -> int:
 
 
 def subject(event: Event) -> str:
-    """Return what an event is about, for people: the name of a lock or item, or the id of a transaction."""
+    """Return for people the name of an event's lock or item, or the id of its transaction."""
     return plain(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
 
 
@@ -102,7 +102,7 @@ def _words(name: str) -> str:
 
 
 def facts(event: Event) -> dict[str, Any]:
-    """Return what is known of an event, as attributes of a record."""
+    """Return the facts of an event, as attributes of a record."""
     found = {f"{PREFIX}{field.name}": getattr(event, field.name) for field in dataclasses.fields(event)}
     model = found.get(f"{PREFIX}model")
     if model is not None:

@@ -1,8 +1,8 @@
 """Traces and metrics of OpenTelemetry. Needs the extra ``otel``.
 
-Spans: `acquire` (from the call until we have the lock, or have given up), `hold` (from then until it is given back or
-lost, with a link to `acquire`) and `transaction`. Each is a child of the span that is current where it happens;
-what the heartbeat does is told by events of the `hold` span. A span is made when its end is known, except for `hold`.
+Spans: `acquire` (from the call until the lock is acquired, or the wait has timed out), `hold` (from then until the lock
+is released or lost, with a link to `acquire`) and `transaction`. Each is a child of the span that is current where it
+happens. Renewals are events of the `hold` span. A span is made when its end is known, except for `hold`.
 
 Source: the semantic conventions for database clients, https://opentelemetry.io/docs/specs/semconv/db/
 """
@@ -66,14 +66,14 @@ def install(
 ) -> Installation:
     """Make spans and metrics from now on. Call it once in each process, after the providers are set.
 
-    Spans have the name of the lock, which contains the key of what is locked; metrics only that of the table.
+    Spans have the name of the lock, which contains the key of the locked item; metrics only that of the table.
 
     Args:
-        tracer_provider: where spans go; the global one unless given.
-        meter_provider: where metrics go; the global one unless given.
+        tracer_provider: gets the spans; the global one unless given.
+        meter_provider: gets the metrics; the global one unless given.
 
     Returns:
-        What ends it, by its `cancel`.
+        The installation, whose `cancel` ends it.
     """
     tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
     telemetry = _Telemetry(tracer, meter_provider or metrics.get_meter_provider())
@@ -100,10 +100,12 @@ class _Instruments:
         self.transaction = _duration(meter, "transaction.duration", "How long a transaction lasted.")
         self.renewals = counter("lock.renewals", "{renewal}", "Renewals of leases of locks that are held.")
         self.lost = counter("lock.lost", "{lock}", "Locks that were lost while they were held.")
-        self.evictions = counter("lock.evictions", "{entry}", "Entries of others that were removed from a queue.")
+        self.evictions = counter("lock.evictions", "{entry}", "Entries of other owners, removed from a queue here.")
         self.conflicts = counter("conflicts", "{conflict}", "Writes that were refused, and changed nothing.")
         self.in_doubt = counter("writes.in_doubt", "{write}", "Writes that may or may not have been applied.")
-        self.recovered = counter("transactions.recovered", "{transaction}", "Transactions of others, completed here.")
+        self.recovered = counter(
+            "transactions.recovered", "{transaction}", "Transactions of other processes, completed here."
+        )
         self.units = counter("lock.consumed_units", "{unit}", "Read and write units that requests of locks consumed.")
 
 
@@ -129,7 +131,7 @@ class _Telemetry:
         _all.add(self)
 
     def hear(self, event: Event) -> None:
-        """Note an event. Called in the thread, and so in the context of the span, that it is about."""
+        """Note an event. Called in its own thread, and so in the context of its span."""
         if isinstance(event, (events.Acquired, events.TimedOut)):
             self._attempted(event)
         elif isinstance(event, (events.Released, events.Lost)):
@@ -144,12 +146,11 @@ class _Telemetry:
             self._instruments.evictions.add(1, _of_table(event.table))
             _note(event, _facts_of(event))
         elif isinstance(event, events.TransactionRecovered):
-            about = {"outcome": event.outcome, "by": event.by}
-            self._instruments.recovered.add(1, {**_of_table(event.table), **_named(about)})
-            _note(event, _named({**about, "transaction_id": event.transaction_id, "reason": event.reason}))
+            about = _facts(event, "outcome", "by")
+            self._instruments.recovered.add(1, {**_of_table(event.table), **about})
+            _note(event, {**about, **_facts(event, "transaction_id", "reason")})
         elif isinstance(event, events.Waiting):
-            facts = {"queue_depth": event.queue_depth, "ahead": event.ahead, "holder": event.holder}
-            _note(event, {**_facts_of(event), **_named(facts)})
+            _note(event, {**_facts_of(event), **_facts(event, "queue_depth", "ahead", "holder")})
 
     def end(self) -> None:
         """End the spans of what is still held."""
@@ -159,7 +160,7 @@ class _Telemetry:
                 hold.span.end()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: what the parent holds is not ours, and its spans are ended there."""
+        """In a forked child: the parent keeps its locks, and ends their spans."""
         self._holds.clear()
 
     # Locks
@@ -169,24 +170,30 @@ class _Telemetry:
         about = _of_table(event.table) if has_it else {**_of_table(event.table), "error.type": "LockTimeout"}
         self._instruments.wait.record(event.waited_ms / 1000, about)
         self._count_units(event)
-        names = ("waited_ms", "queue_depth", "requests", "looks", "consumed_units")
-        facts = {name: getattr(event, name) for name in names}
-        end_ns = event.time_ms * _NS_PER_MS
-        start_ns = end_ns - int(event.waited_ms * _NS_PER_MS)
-        attributes = {**about, **_facts_of(event), **_named(facts)}
-        span = self._tracer.start_span(f"acquire {event.table}", start_time=start_ns, attributes=attributes)
-        if isinstance(event, events.TimedOut) and event.wait_ms > 0:  # else to find it taken is no error
-            span.set_status(trace.StatusCode.ERROR, "not our turn in time")
-        span.end(end_ns)
+        facts = _facts(event, "waited_ms", "queue_depth", "requests", "looks", "consumed_units")
+        has_waited = isinstance(event, events.TimedOut) and event.wait_ms > 0  # else no turn is no error
+        error = "not our turn in time" if has_waited else ""
+        attributes = {**about, **_facts_of(event), **facts}
+        span = self._ended_span(f"acquire {event.table}", event, event.waited_ms, attributes, error)
         if isinstance(event, events.Acquired):
-            self._hold(event, span, end_ns)
+            self._hold(event, span)
 
-    def _hold(self, event: events.Acquired, acquired: Span, start_ns: int) -> None:
-        facts = {"lease_ms": event.lease_ms, "mode": event.mode}
+    def _ended_span(self, name: str, event: Event, lasted_ms: float, attributes: dict[str, Any], error: str) -> Span:
+        """Make the span of what has ended with this event."""
+        end_ns = event.time_ms * _NS_PER_MS
+        start_ns = end_ns - int(lasted_ms * _NS_PER_MS)
+        span = self._tracer.start_span(name, start_time=start_ns, attributes=attributes)
+        if error:
+            span.set_status(trace.StatusCode.ERROR, error)
+        span.end(end_ns)
+        return span
+
+    def _hold(self, event: events.Acquired, acquired: Span) -> None:
+        start_ns = event.time_ms * _NS_PER_MS
         span = self._tracer.start_span(
             f"hold {event.table}",
             start_time=start_ns,
-            attributes={**_of_table(event.table), **_facts_of(event), **_named(facts)},
+            attributes={**_of_table(event.table), **_facts_of(event), **_facts(event, "lease_ms", "mode")},
             links=[trace.Link(acquired.get_span_context())],
         )
         self._holds[event.entry_id] = _Hold(span, event.table, start_ns)
@@ -196,30 +203,29 @@ class _Telemetry:
         if event.held_ms is not None:
             self._instruments.hold.record(event.held_ms / 1000, _of_table(event.table))
         if isinstance(event, events.Lost):
-            self._instruments.lost.add(1, {**_of_table(event.table), **_named({"reason": event.reason})})
+            self._instruments.lost.add(1, {**_of_table(event.table), **_facts(event, "reason")})
         else:
             self._count_units(event)
         if hold is None:
             return
         if isinstance(event, events.Lost):
-            hold.span.set_attributes({"error.type": "LockLost", **_named({"reason": event.reason})})
+            hold.span.set_attributes({"error.type": "LockLost", **_facts(event, "reason")})
             hold.span.set_status(trace.StatusCode.ERROR, f"lost: {event.reason}")
         else:
-            facts = {"renewals": event.renewals, "writes": event.writes, "is_confirmed": event.is_confirmed}
-            hold.span.set_attributes(_named(facts))
+            hold.span.set_attributes(_facts(event, "renewals", "writes", "is_confirmed"))
         hold.span.end(hold.start_ns + int((event.held_ms or 0) * _NS_PER_MS))
 
     def _renewed(self, event: events.Renewed | events.RenewalFailed) -> None:
         if isinstance(event, events.Renewed):
-            outcome, facts = "late" if event.is_late else "renewed", {"margin_ms": event.margin_ms}
+            outcome, facts = "late" if event.is_late else "renewed", _facts(event, "margin_ms")
             self._count_units(event)
         else:
-            outcome, facts = "failed", {"remaining_ms": event.remaining_ms}
-        self._instruments.renewals.add(1, {**_of_table(event.table), **_named({"outcome": outcome})})
+            outcome, facts = "failed", _facts(event, "remaining_ms")
+        about = {f"{NAME}.outcome": outcome}
+        self._instruments.renewals.add(1, {**_of_table(event.table), **about})
         hold = self._holds.get(event.entry_id)
         if hold is not None:
-            about = _named({"outcome": outcome, **facts})
-            hold.span.add_event(type(event).__name__, about, event.time_ms * _NS_PER_MS)
+            hold.span.add_event(type(event).__name__, {**about, **facts}, event.time_ms * _NS_PER_MS)
 
     def _count_units(self, event: events.Acquired | events.TimedOut | events.Renewed | events.Released) -> None:
         if event.consumed_units is not None:
@@ -237,10 +243,10 @@ class _Telemetry:
     # Writes and transactions
 
     def _refused(self, event: WriteEvent) -> None:
-        about = {**_of_table(event.table), "error.type": event.error, **_named({"operation": event.operation})}
+        about = {**_of_table(event.table), "error.type": event.error, **_facts(event, "operation")}
         is_in_doubt = isinstance(event, events.WriteInDoubt)
         (self._instruments.in_doubt if is_in_doubt else self._instruments.conflicts).add(1, about)
-        _note(event, {**about, **_named({"name": event.name})})
+        _note(event, {**about, **_facts(event, "name")})
 
     def _ended(self, event: events.TransactionEnded) -> None:
         is_committed = isinstance(event, events.TransactionCommitted)
@@ -248,28 +254,25 @@ class _Telemetry:
         about: dict[str, Any] = {
             **_SYSTEM,
             **({"error.type": error} if error else {}),
-            **_named({"outcome": "committed" if is_committed else "rolled_back", "path": event.path}),
+            f"{NAME}.outcome": "committed" if is_committed else "rolled_back",
+            **_facts(event, "path"),
         }
         self._instruments.transaction.record(event.lasted_ms / 1000, about)
-        facts = {"transaction_id": event.transaction_id, "owner": event.owner, "items": event.items}
-        end_ns = event.time_ms * _NS_PER_MS
-        start_ns = end_ns - int(event.lasted_ms * _NS_PER_MS)
-        span = self._tracer.start_span("transaction", start_time=start_ns, attributes={**about, **_named(facts)})
-        if error:
-            span.set_status(trace.StatusCode.ERROR, error)
-        span.end(end_ns)
+        attributes = {**about, **_facts(event, "transaction_id", "owner", "items")}
+        self._ended_span("transaction", event, event.lasted_ms, attributes, error)
 
 
 def _of_table(table: str) -> dict[str, Any]:
     return {**_SYSTEM, "db.collection.name": table}
 
 
-def _named(facts: dict[str, Any]) -> dict[str, Any]:
-    return {f"{NAME}.{name}": value for name, value in facts.items() if value is not None}
+def _facts(event: Event, *names: str) -> dict[str, Any]:
+    facts = {f"{NAME}.{name}": getattr(event, name) for name in names}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _facts_of(event: LockEvent) -> dict[str, Any]:
-    return _named({"name": event.name, "owner": event.owner, "ticket": event.ticket})
+    return _facts(event, "name", "owner", "ticket")
 
 
 def _note(event: Event, attributes: dict[str, Any]) -> None:

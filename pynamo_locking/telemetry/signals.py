@@ -45,7 +45,7 @@ def install() -> Subscription:
 
     Receivers are called as ``receiver(sender, event=event)``. The sender is the class of the model whose item carries
     the lock, or is written, so that ``acquired.connect(receiver, sender=Account)`` works as in PynamoDB; None for
-    transactions. A receiver that raises ends the call of those after it, and harms no lock.
+    transactions. If a receiver raises, those after it are not called, and no lock is harmed.
 
     Returns:
         The subscription, whose `cancel` ends it.

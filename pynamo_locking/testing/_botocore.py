@@ -21,30 +21,21 @@ def error_class(code: str) -> type[ClientError]:
 
 
 def client_error(operation: str, code: str, message: str, details: dict[str, Any]) -> ClientError:
-    """Return an error as botocore raises it.
-
-    Args:
-        operation: the operation that failed.
-        code: the code of the error.
-        message: its message.
-        details: further parts of the response, as ``Item``.
-    """
-    response: Any = {
-        "Error": {"Code": code, "Message": message},
-        "ResponseMetadata": {"RequestId": "memory", "HTTPStatusCode": 400, "HTTPHeaders": {}, "RetryAttempts": 0},
-        **details,
-    }
+    """Return an error as botocore raises it; `details` are further parts of the response, as ``Item``."""
+    error = {"Code": code, "Message": message}
+    response: Any = {"Error": error, "ResponseMetadata": response_metadata(400), **details}
     return error_class(code)(response, operation)
+
+
+def response_metadata(status: int) -> dict[str, Any]:
+    """Return what botocore adds to every response."""
+    return {"RequestId": "memory", "HTTPStatusCode": status, "HTTPHeaders": {}, "RetryAttempts": 0}
 
 
 class Meta:
     """As much of ``client.meta`` as PynamoDB and this package look at.
 
-    Attributes:
-        endpoint_url: says where requests go.
-        region_name: says that they leave no machine.
-        events: botocore's events. The in-memory database raises none by itself; a test that plays botocore's
-            retries can.
+    The in-memory database raises none of botocore's events by itself; a test that plays botocore's retries can.
     """
 
     def __init__(self) -> None:
@@ -65,11 +56,7 @@ class Exceptions:
 
 @contextmanager
 def connections_use(client_of: Callable[[Connection], Any]) -> Iterator[None]:
-    """Give every PynamoDB connection of this process another client, also those made before.
-
-    Args:
-        client_of: gives the client of a connection.
-    """
+    """Give every PynamoDB connection of this process the client of this function, also those made before."""
     connection: Any = Connection
     original = connection.client
     connection.client = property(client_of)

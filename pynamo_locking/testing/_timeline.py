@@ -1,4 +1,4 @@
-"""Virtual time for real threads: who waits, who runs, and when time may move."""
+"""Virtual time for real threads: which of them wait, which run, and when time may move."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.runtime import Runtime
 
-#: A thread of the application that was woken may do something real for so long before time goes on without it.
+#: For so long time waits for a thread of the application that it has woken, and that does something real.
 _PATIENCE_S: Final = 0.1
 
-#: How often it is looked whether such a thread has ended, while there is one.
+#: The pause between two checks whether such a thread has ended.
 _LOOK_S: Final = 0.005
 
 
@@ -27,12 +27,7 @@ class Closed(BaseException):
 
 
 class Sleeper:
-    """A thread that waits: for a moment, and to be told.
-
-    Args:
-        place: where it waits, as a condition; None if only for the time.
-        until: the moment, on the timeline.
-    """
+    """A thread that waits for a moment on the timeline, or to be told at a place (a condition) before."""
 
     def __init__(self, place: object, until: float) -> None:
         self.place = place
@@ -54,14 +49,9 @@ class Sleeper:
 class Timeline:
     """Elapsed virtual seconds, and the threads that wait on them.
 
-    Threads of the library are those that were started by `spawn`. Time moves by itself to the next moment for
-    which somebody waits when none of these runs, and no thread that was just woken does. Those that only keep
-    locks alive (see `keeps_alive`) are not worth moving time for.
-
-    Args:
-        real: starts the threads.
-        auto_jump: whether time moves by itself.
-        keeps_alive: whether a thread with this name does only that.
+    Threads of the library are those that were started by `spawn`. Time moves by itself to the next moment for which a
+    thread waits. It does so when no thread of the library runs, and no thread that was just woken. It does not move
+    for threads that only keep locks alive; `keeps_alive` recognises them by their names.
     """
 
     def __init__(self, real: Runtime, *, auto_jump: bool, keeps_alive: Callable[[str], bool]) -> None:
@@ -73,8 +63,8 @@ class Timeline:
         self._guard = threading.RLock()
         self._sleepers: list[Sleeper] = []
         self._threads: set[threading.Thread] = set()
-        self._running: set[threading.Thread] = set()  # of those
-        self._woken: dict[threading.Thread, float] = {}  # of the others, and how long we have patience with them
+        self._running: set[threading.Thread] = set()  # of the library
+        self._woken: dict[threading.Thread, float] = {}  # of the application, and until when time waits for each
         self._is_watched = False
 
     # For the threads that wait
@@ -82,9 +72,7 @@ class Timeline:
     def wait(self, place: object, seconds: float | None) -> bool:
         """Wait to be told at a place, or for a time; return whether told.
 
-        Raises:
-            ConfigurationError: the timeline ended meanwhile.
-            Closed: the same, in a thread of the library.
+        If the timeline ends meanwhile, a thread of the library gets `Closed`, all others a `ConfigurationError`.
         """
         sleeper = self.fall_asleep(place, seconds)
         self.sleep_on(sleeper)
@@ -125,7 +113,7 @@ class Timeline:
     # For those that wake them
 
     def tell(self, place: object, limit: int | None = None) -> Sleeper | None:
-        """Wake those that wait at a place, the first to come first; return the last one woken."""
+        """Wake the threads that wait at a place, in the order of their arrival; return the last one woken."""
         woken = None
         with self._guard:
             for sleeper in [s for s in self._sleepers if s.place is place][:limit]:
@@ -135,12 +123,12 @@ class Timeline:
         return woken
 
     def jump(self, seconds: float) -> None:
-        """Move time, and wake everybody whose time has come by then, all at the new moment."""
+        """Move time, and wake every thread whose moment has come by then, all at the new moment."""
         with self._guard:
             self._wake_all(self.elapsed + seconds)
 
     def _move(self) -> None:
-        """Move time if nobody that we wait for is running."""
+        """Move time if no thread runs that it has to wait for."""
         now = time.monotonic()
         self._woken = {thread: until for thread, until in self._woken.items() if until > now and thread.is_alive()}
         if self._running or self._woken:
@@ -169,7 +157,7 @@ class Timeline:
         sleeper.ring()
 
     def _watch(self) -> None:
-        """Let time go on without threads that were woken, and have ended or do something real."""
+        """Let time go on without woken threads that have ended, or do something real for too long."""
         while self._is_watched:
             time.sleep(_LOOK_S)
             with self._guard:
@@ -211,7 +199,7 @@ class Timeline:
         begun.acquire()  # it counts as running before the caller can wait for it
 
     def close(self) -> None:
-        """Wake everybody and let the threads of the library end."""
+        """Wake all threads, and let those of the library end."""
         with self._guard:
             self.is_closed = True
             for sleeper in tuple(self._sleepers):
@@ -253,19 +241,16 @@ class Condition:
         return sleeper.was_told
 
     def notify(self, n: int = 1) -> None:
-        """Wake those who wait, up to `n`."""
+        """Wake up to `n` of the threads that wait."""
         self._timeline.tell(self, n)
 
     def notify_all(self) -> None:
-        """Wake all who wait."""
+        """Wake all threads that wait."""
         self._timeline.tell(self)
 
 
 class Mutex:
-    """As `threading.RLock`; whoever waits for it does not hold up time.
-
-    A holder may sleep, on the timeline, with the mutex taken.
-    """
+    """As `threading.RLock`, on a timeline. Its owner may sleep there, and threads that wait do not hold up time."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -274,7 +259,7 @@ class Mutex:
         self._depth = 0
 
     def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - as threading has it
-        """Take the mutex, and return whether it was taken."""
+        """Acquire the mutex; return whether it was acquired."""
         thread = threading.current_thread()
         with self._inside:
             if self._owner in (None, thread):
@@ -291,10 +276,10 @@ class Mutex:
                 if self._owner is thread:
                     self.release()
             raise
-        return True  # whoever released it made us the owner
+        return True  # `release` has made this thread the owner
 
     def release(self) -> None:
-        """Give the mutex back, to the one who has waited longest."""
+        """Release the mutex; the thread that has waited longest is its next owner."""
         with self._inside:
             self._depth -= 1
             if self._depth:
@@ -319,7 +304,7 @@ class Event(threading.Event):
         self._changed = Condition(timeline)
 
     def set(self) -> None:
-        """Set the event, and wake everybody who waits for it."""
+        """Set the event, and wake all threads that wait for it."""
         super().set()
         with self._changed:
             self._changed.notify_all()

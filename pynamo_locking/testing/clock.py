@@ -1,4 +1,4 @@
-"""Virtual time for tests: leases end and items expire without anybody waiting."""
+"""Virtual time for tests: leases end and items expire without a real wait."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pynamo_locking.testing.clock_view import ClockView, view_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking.testing.clock_view import TimeSource
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -29,28 +29,28 @@ _LIBRARY: Final = "pynamo-locking-"
 
 
 class VirtualClock:
-    """Time that passes only when nobody has anything to do.
+    """Time that passes only when no thread has anything to do.
 
-    Inside its ``with`` block everything in this package goes by it: waits, leases, heartbeats, pauses between
+    Inside its ``with`` block everything in this package uses it: waits, leases, heartbeats, pauses between
     attempts, times of expiry. `time.sleep` and `datetime.now` of the application do not::
 
         with MemoryDynamoDB(), VirtualClock() as clock:
             Account.create_table()
             Account("a-1").save()
             Account.locked("a-1", heartbeat=False, lease=10).acquire()  # a holder that dies
-            with Account.locked("a-1", wait=60):                        # gets in after a lease
+            with Account.locked("a-1", wait=60):                        # acquires it after a lease
                 assert clock.elapsed >= 10
 
-    With `auto_jump` time moves by itself, to the next moment for which somebody waits. It does so when some thread
-    waits and all threads of the package itself (heartbeats, batches) do. Heartbeats alone do not move it: while the
+    With `auto_jump` time moves by itself, to the next moment for which a thread waits. It does so when some thread
+    waits and all threads of the package itself (heartbeats, batches) wait. Heartbeats alone do not move it: while the
     test computes, time stands still. A thread of the application that was woken by the clock is given up to
     0.1 seconds of real time to wait again or to end. Threads that are new, or busy with something else, do not hold
-    time up: if a thread computes while another waits, the other one's time may run out. Without `auto_jump` only
+    time up: if a thread computes while another waits, the waiting thread may time out. Without `auto_jump` only
     `jump` moves time.
 
-    It uses real threads, and is thread-safe. Locks held by this process from before are renewed in real time, as
-    before; what is left of their lease is right to a millisecond when the block begins. When the block is left,
-    heartbeats of locks taken inside end, and threads that still wait inside get a `ConfigurationError`.
+    It uses real threads, and is thread-safe. Locks that this process held before are still renewed in real time; what
+    is left of their lease is right to a millisecond when the block begins. When the block is left, heartbeats of locks
+    acquired inside end, and threads that still wait inside get a `ConfigurationError`.
 
     Args:
         start: what the wall clock shows at first; now by default.
@@ -74,16 +74,14 @@ class VirtualClock:
 
     def __enter__(self) -> Self:
         if self._world is not None or isinstance(runtime.current, _VirtualRuntime):
-            raise ConfigurationError("one VirtualClock at a time, and each once: leave the other one's block first")
+            raise ConfigurationError("one VirtualClock at a time, and each once: leave the open block first")
         self._before = runtime.current
         self._world = _VirtualRuntime(self, self._timeline, self._before)
         runtime.install(self._world)
         self._hearts.take_over()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
             self._timeline.close()
         finally:
@@ -131,8 +129,8 @@ class VirtualClock:
     def jump(self, seconds: float) -> None:
         """Move time in one step, as if this process had been stopped for so long: nothing happens in between.
 
-        Everybody whose time has come wakes at the new moment, and whoever is late is late. Returns when the threads
-        that it woke have come to rest.
+        Every thread whose moment has come wakes at the new moment, however late that is for it. Returns when the
+        threads that it woke have come to rest.
 
         Args:
             seconds: how far, in virtual seconds; not negative.
@@ -166,22 +164,20 @@ class VirtualClock:
 class VirtualProcess(ClockView):
     """The clocks of one process, made by `VirtualClock.process`.
 
-    In its ``with`` block the running thread or task, and what the package starts for it, goes by these clocks, and
-    has a heartbeat of its own. Several threads can be in it at once.
+    In its ``with`` block the running thread or task, and what the package starts for it, uses these clocks, and has a
+    heartbeat of its own. Several threads can be in it at once.
     """
 
     def __enter__(self) -> Self:
         clock_view.enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         clock_view.leave()
 
 
 class _VirtualRuntime(runtime.Runtime):
-    """The world under a virtual clock, except for those threads of the library that live in the world before."""
+    """The runtime under a virtual clock; the library's threads from before the clock use the runtime before."""
 
     def __init__(self, clock: VirtualClock, timeline: Timeline, before: runtime.Runtime) -> None:
         super().__init__()
@@ -193,16 +189,14 @@ class _VirtualRuntime(runtime.Runtime):
     def _is_from_before(self) -> bool:
         return not self._timeline.runs_thread(_LIBRARY)
 
-    def _clocks(self) -> Any:
+    def _clocks(self) -> TimeSource:
         return self._before if self._is_from_before() else view_here() or self._clock
 
     def _virtual_monotonic(self) -> float:
-        seconds: float = self._clocks().monotonic()
-        return seconds
+        return self._clocks().monotonic()
 
     def time_us(self) -> int:
-        milliseconds: int = self._clocks().time_ms()
-        return milliseconds * 1000
+        return self._clocks().time_ms() * 1000
 
     def event(self) -> Any:
         return self._before.event() if self._is_from_before() else Event(self._timeline)
@@ -232,7 +226,7 @@ class _VirtualRuntime(runtime.Runtime):
 
 
 class _Hearts:
-    """In the place of the heart of this process: one for each virtual process, so that their clocks do not mix."""
+    """Replaces the heart of this process: by one for each virtual process, so that their clocks do not mix."""
 
     _former = heartbeat.heart
 

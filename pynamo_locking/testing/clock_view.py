@@ -33,10 +33,6 @@ class ClockView:
 
     Raises:
         ConfigurationError: the clock would stand still or run backwards.
-
-    Attributes:
-        skew_s: as given.
-        drift: as given.
     """
 
     def __init__(self, source: TimeSource, skew_s: float = 0.0, drift: float = 0.0) -> None:

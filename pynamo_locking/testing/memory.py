@@ -13,7 +13,7 @@ from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_entry
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use
+from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use, response_metadata
 from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
 from pynamo_locking.testing._dynamodb.arguments import check_arguments
 from pynamo_locking.testing._dynamodb.tables import Store
@@ -21,11 +21,10 @@ from pynamo_locking.testing.clock_view import view_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     import pynamodb.connection
 
-_SIMPLE: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
+_SERVED: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
     "GetItem": items.get_item,
     "PutItem": items.put_item,
     "UpdateItem": items.update_item,
@@ -35,27 +34,22 @@ _SIMPLE: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] 
     "BatchGetItem": batches.batch_get_item,
     "BatchWriteItem": batches.batch_write_item,
     "TransactGetItems": transactions.transact_get_items,
+    "TransactWriteItems": transactions.transact_write_items,
+    "CreateTable": administration.create_table,
     "DescribeTable": administration.describe_table,
     "DeleteTable": administration.delete_table,
     "ListTables": administration.list_tables,
     "UpdateTimeToLive": administration.update_time_to_live,
     "DescribeTimeToLive": administration.describe_time_to_live,
 }
-#: These need the time, too.
-_TIMED: Final[dict[str, Callable[[Store, Mapping[str, Any], int], dict[str, Any]]]] = {
-    "CreateTable": administration.create_table,
-    "TransactWriteItems": transactions.transact_write_items,
-}
-OPERATIONS: Final = frozenset(_SIMPLE) | frozenset(_TIMED)
-
-_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in OPERATIONS}
+_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in _SERVED}
 
 #: The database whose ``with`` block is open; there is one process-wide seam, so there is one.
 _in_use: list[MemoryDynamoDB] = []
 
 
 class MemoryDynamoDB:
-    """A DynamoDB in memory that takes the place of the real one.
+    """An in-memory DynamoDB that replaces the real one.
 
     Inside its ``with`` block every PynamoDB connection of this process goes to it, also those made before::
 
@@ -70,12 +64,12 @@ class MemoryDynamoDB:
     for these raises a `ConfigurationError`.
 
     What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and
-    an index are always up to date. No request conflicts with another, and none is throttled. Tables are made
+    an index are always up to date. No request conflicts with another, and none is throttled. Tables are created
     and deleted at once. Items with a TTL stay, as DynamoDB too keeps them for days.
 
-    Locks that the running code still has when the block begins or ends do not reach beyond it.
+    A lock that is held when the block begins has no effect inside, and a lock from inside has none after its end.
 
-    Thread-safe: a request is atomic. Nothing that a caller hands in or gets back is shared with the database.
+    Thread-safe: a request is atomic. The database shares no object with its callers.
     A process forked from this one has a copy of its own.
 
     To put faults around the requests, override `handle`.
@@ -88,7 +82,7 @@ class MemoryDynamoDB:
 
     def __init__(self) -> None:
         self.exceptions: Exceptions = Exceptions()
-        self._store = Store()
+        self._store = Store(self.time_ms)
         self._mutex = runtime.Runtime().mutex()  # a real one, also in a test with a virtual world
         self._client = MemoryClient(self)
         self._patch = ExitStack()
@@ -97,7 +91,7 @@ class MemoryDynamoDB:
         if _in_use:
             raise ConfigurationError(
                 "a MemoryDynamoDB is in use already: PynamoDB's connections can go to one only. Leave its `with` "
-                "block first, or use that one."
+                "block first, or use the one that is open."
             )
         self._patch.enter_context(connections_use(self.client_for))
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
@@ -106,9 +100,7 @@ class MemoryDynamoDB:
         _in_use.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         _in_use.clear()
         self._patch.close()
 
@@ -129,25 +121,14 @@ class MemoryDynamoDB:
         check_arguments(operation, kwargs)
         try:
             with self._mutex:
-                response = self._serve(operation, kwargs)
+                response = _SERVED[operation](self._store, kwargs)
         except Refusal as refusal:
             raise client_error(operation, refusal.code, refusal.message, refusal.details) from None
-        response["ResponseMetadata"] = {
-            "RequestId": "memory",
-            "HTTPStatusCode": 200,
-            "HTTPHeaders": {},
-            "RetryAttempts": 0,
-        }
+        response["ResponseMetadata"] = response_metadata(200)
         return response
 
-    def _serve(self, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        simple = _SIMPLE.get(operation)
-        if simple is not None:
-            return simple(self._store, kwargs)
-        return _TIMED[operation](self._store, kwargs, self.time_ms())
-
     def time_ms(self) -> int:
-        """Return the database's own time in ms since the epoch: when tables were made, how old tokens are."""
+        """Return the database's own time in ms since the epoch: the age of tables and of tokens."""
         view = view_here()
         skew_ms = 0 if view is None else view.skew_ms  # the caller's, not ours
         return runtime.current.time_ms() - skew_ms
@@ -156,7 +137,7 @@ class MemoryDynamoDB:
         """Return a low-level client, as ``boto3.client("dynamodb")`` makes one."""
         return self._client
 
-    def client_for(self, connection: pynamodb.connection.Connection) -> MemoryClient:  # noqa: ARG002 - for those who override it
+    def client_for(self, connection: pynamodb.connection.Connection) -> MemoryClient:  # noqa: ARG002 - for subclasses
         """Return the client that a PynamoDB connection uses inside the ``with`` block.
 
         Override it to tell connections apart, by their retries for example.
@@ -197,7 +178,7 @@ class MemoryClient:
         """Do nothing: there are no sockets."""
 
 
-# A request of another thread would leave its database locked for ever in a child that is forked in its middle.
+# If a process forks in the middle of another thread's request, the child's database would stay locked for ever.
 
 
 def _end_requests() -> None:

@@ -35,6 +35,7 @@ class Plan:
         has_jitter: choose each jitter.
         skew: none, some, or wild: beyond `max_clock_skew`.
         has_drift: choose the rates of the clocks.
+        write_units: what DynamoDB serves of one hash key in a second; None for any number.
     """
 
     workload: str
@@ -47,6 +48,7 @@ class Plan:
     has_jitter: bool = False
     skew: str = "none"
     has_drift: bool = False
+    write_units: float | None = None
 
     @property
     def has_skew(self) -> bool:
@@ -98,7 +100,7 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
     """
     chance = random.Random(f"{workload} {seed}")
     parties = chance.choice((2, 2, 3, 3, 4))
-    *others, doubled = Fault
+    *others, doubled, hot = Fault
     faults = {fault: chance.choice((1, 1, 2, 3)) for fault in others if chance.random() < 1 / 4}
     plan = Plan(
         workload=workload,
@@ -112,6 +114,8 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
         has_drift=chance.random() < 1 / 2,
     )
     rate = chance.choice((0.03, 0.1, 0.25))
-    if chance.random() < 1 / 4:  # drawn last, since it came last: what follows from a seed stays what it was
+    if chance.random() < 1 / 4:  # drawn last, since these came last: what follows from a seed stays what it was
         plan = plan.but(faults={**faults, doubled: chance.choice((1, 1, 2, 3))})
+    if chance.random() < 1 / 4:
+        plan = plan.but(faults={**plan.faults, hot: chance.choice((1, 1, 2, 3))})
     return RandomPlan(seed, plan, tuple(STRATEGIES)[seed % len(STRATEGIES)], rate)

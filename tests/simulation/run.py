@@ -122,6 +122,8 @@ class Run:
         self.workload.prepare()
         if self.workload.most_actions is not None:
             self.network.take_steps(self.choices)
+        if self.plan.write_units is not None:
+            self.network.limit(self.plan.write_units)
         if self.workload.final_ttl_s is not None:
             self.network.expire(Headers.Meta.table_name)
         self._start_parties()

@@ -71,6 +71,7 @@ def _code(heard: Any) -> str:
 EFFECTS = {
     None: (1, "dict"),
     Fault.THROTTLED: (0, "ThrottlingException"),
+    Fault.HOT: (0, "ProvisionedThroughputExceededException"),
     Fault.NO_CONNECTION: (0, ConnectTimeoutError.__name__),
     Fault.FAILED_BEFORE: (0, "InternalServerError"),
     Fault.FAILED_AFTER: (1, "InternalServerError"),

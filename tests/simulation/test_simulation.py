@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 FIRST_SEED: Final = int(os.environ.get("SIMULATION_SEED", "0"))
 
 #: Seeds of each workload, and how many of them in one test, so that two workers have equally much to do.
-SEEDS: Final = int(os.environ.get("SIMULATION_SEEDS", "80"))
-CHUNK: Final = min(40, (SEEDS + 1) // 2)
+SEEDS: Final = int(os.environ.get("SIMULATION_SEEDS", "40"))
+CHUNK: Final = min(20, (SEEDS + 1) // 2)
 
 #: Two parties in these workloads have small spaces, which come to their end; but for a few.
 TWO_PARTIES: Final = ("embedded", "modify", "break lock")
 LARGEST: Final = 400
-UNFINISHED: Final = {("embedded", Fault.LATE)}
+UNFINISHED: Final = {("embedded", Fault.LATE), ("embedded", Fault.HOT)}
 
 #: Three parties have tens of thousands of runs, of which these are the first; `make simulate` goes on.
 THREE_PARTIES: Final = ("embedded", "edit")

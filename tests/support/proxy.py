@@ -9,6 +9,9 @@ botocore's own loop of attempts, its connection pool and its timeouts stay in pl
         proxy.plan = nothing
         proxy.injected                                # how often each kind of fault has struck
 
+    with Proxy(engine_url, Partitions(100)) as proxy:
+        proxy.throttled                               # how many requests of each operation were refused
+
 A plan is asked once for each request, one at a time. Nothing here sleeps, and every wait has a limit: a late
 copy is sent when `release()` is called or when so many more requests have come, and an answer that is held
 back is held until the client hangs up. Leaving the block ends every thread.
@@ -26,7 +29,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
@@ -34,9 +37,13 @@ from urllib.parse import urlsplit
 
 from typing_extensions import Self, override
 
+from tests.support.throttle import Throttle
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
+
+    from tests.support.partitions import Partitions
 
 LIMIT_S: Final = 20.0
 """The longest wait for an engine, or for a client to hang up."""
@@ -186,16 +193,19 @@ class Proxy:
 
     Args:
         target: the engine's URL.
+        partitions: what is served of one hash key in a second, in real time; without, everything.
 
     Attributes:
         plan: what to do with the next requests.
         late_after: after so many more requests a late copy is forwarded by itself; None waits for `release()`.
         seen: how many requests of each operation have come.
         injected: how often each fault has struck.
+        throttled: how many requests of each operation were refused since a partition had no units left.
+        units: what was taken of partitions, by whether it was read; 0 without them.
         errors: what went wrong in the proxy itself, or between it and the engine.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, partitions: Partitions | None = None) -> None:
         self.plan: Plan = nothing
         self.seen: Counter[str] = Counter()
         self.injected: Counter[Fault] = Counter()
@@ -203,6 +213,7 @@ class Proxy:
         self._target = urlsplit(target).netloc
         self.late_after: int | None = None
         self._held: list[tuple[int, Request]] = []
+        self._throttle = None if partitions is None else Throttle(partitions, self._describe)
         self._mutex = threading.Lock()
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="test-proxy", daemon=True)
@@ -216,6 +227,14 @@ class Proxy:
     def total(self) -> int:
         """How many requests have come."""
         return self.seen.total()
+
+    @property
+    def throttled(self) -> Counter[str]:
+        return Counter() if self._throttle is None else self._throttle.refused
+
+    @property
+    def units(self) -> dict[bool, float]:
+        return {} if self._throttle is None else self._throttle.units
 
     def release(self) -> list[int]:
         """Forward the late copies now, in their order; return the HTTP statuses of the engine's answers."""
@@ -268,10 +287,32 @@ class Proxy:
         return due
 
     def forward(self, request: Request) -> Answer:
+        """Let the engine serve a request, if its partition has units left."""
+        if self._throttle is None:
+            return self._pass_on(request)
+        asked = json.loads(request.body)
+        refusal = self._throttle.refusal(request.operation, asked)
+        if refusal is not None:
+            return _error(400, refusal.pop("Code"), **refusal)
+        answer = self._pass_on(
+            replace(request, body=json.dumps(self._throttle.asking(request.operation, asked)).encode())
+        )
+        said = self._throttle.charge(request.operation, asked, json.loads(answer.body))
+        return Answer(answer.status, _without_checksum(answer.headers), json.dumps(said).encode())
+
+    def _describe(self, table: str) -> dict[str, Any]:
+        """Ask the engine what a table is."""
+        headers = {"X-Amz-Target": "DynamoDB_20120810.DescribeTable", **_SIGNED}
+        answer = self._pass_on(Request(-1, "DescribeTable", "/", headers, json.dumps({"TableName": table}).encode()))
+        described: dict[str, Any] = json.loads(answer.body)
+        return described
+
+    def _pass_on(self, request: Request) -> Answer:
         """Let the engine serve a request, over a connection of its own."""
         upstream = http.client.HTTPConnection(self._target, timeout=LIMIT_S)
         try:
-            upstream.request("POST", request.path, request.body, dict(request.headers) | {"Connection": "close"})
+            headers_out = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+            upstream.request("POST", request.path, request.body, headers_out | {"Connection": "close"})
             response = upstream.getresponse()
             headers = [pair for pair in response.getheaders() if pair[0].lower() not in _HOP_BY_HOP]
             return Answer(response.status, headers, response.read())
@@ -284,6 +325,20 @@ class Proxy:
 
 
 _HOP_BY_HOP: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding"})
+
+
+#: For requests of our own: the engines look at the form of a signature, not at what it says.
+_SIGNED: Final = {
+    "Content-Type": "application/x-amz-json-1.0",
+    "Authorization": "AWS4-HMAC-SHA256 Credential=dummy/20260101/us-east-1/dynamodb/aws4_request, "
+    "SignedHeaders=host;x-amz-date;x-amz-target, Signature=0",
+    "X-Amz-Date": "20260101T000000Z",
+}
+
+
+def _without_checksum(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers of an answer whose body is another one now."""
+    return [pair for pair in headers if pair[0].lower() != "x-amz-crc32"]
 
 
 class _Server(ThreadingHTTPServer):
@@ -384,8 +439,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _error(status: int, code: str) -> Answer:
-    body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "by the test's proxy"})
+def _error(status: int, code: str, **more: Any) -> Answer:
+    error = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "by the test's proxy", **more}
+    body = json.dumps(error)
     return Answer(status, [("Content-Type", "application/x-amz-json-1.0")], body.encode())
 
 

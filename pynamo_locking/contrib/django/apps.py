@@ -9,7 +9,7 @@ from pynamo_locking.contrib.django import checks, conf
 
 
 class PynamoLockingConfig(AppConfig):
-    """Puts the models where ``settings.PYNAMO_LOCKING`` says, before anybody uses them. No request."""
+    """Puts the models where ``settings.PYNAMO_LOCKING`` says, before their first use. No request."""
 
     name = "pynamo_locking.contrib.django"
     label = "pynamo_locking"

@@ -41,7 +41,7 @@ def _wrong_with_handler(status: int) -> str:
 
 
 def check_models(**_: Any) -> list[Any]:
-    """Find leases that one request could outlast (W001), and expiring models without a time of expiry (W002)."""
+    """Find leases that end within one long request (W001), and expiring models without a time of expiry (W002)."""
     return [
         warning for model in conf.models() for found in (_short_leases, _without_expiry) for warning in found(model)
     ]
@@ -56,7 +56,7 @@ def _short_leases(model: Any) -> Iterator[Any]:
     lease = model.lock_settings().lease
     if lease < longest:
         yield checks.Warning(
-            f"One request of {model.__name__} can take {longest:g} s, and its locks, which nobody renews meanwhile, "
+            f"One request of {model.__name__} can take {longest:g} s, and its locks, which no heartbeat renews, "
             f"last {lease:g} s.",
             hint="Take shorter CONNECT_TIMEOUT and READ_TIMEOUT, fewer MAX_RETRIES, a longer lease, or a heartbeat.",
             obj=model,
@@ -75,12 +75,9 @@ def _without_expiry(model: Any) -> Iterator[Any]:
 
 
 def check_tables(databases: Any = None, **_: Any) -> list[Any]:
-    """Find tables that are absent (E002), or of which that cannot be said (W003). 1 request for each.
+    """Find tables that are absent (E002), or cannot be described (W003). 1 request for each.
 
     Only with both ``--deploy`` and ``--database``: checks that cost requests have to be asked for.
-
-    Args:
-        databases: the SQL databases that are to be checked; nothing is done without any.
     """
     if not databases:
         return []

@@ -1,9 +1,9 @@
 """The dictionary ``settings.PYNAMO_LOCKING``.
 
-``MODELS`` lists the dotted paths of the models; tables that they name in ``Meta.lock_table`` and
-``Meta.transaction_table`` belong to them. ``HANDLER409``, and the same for 412, 423, 428, 500 and 503, is the dotted
-path of a function that makes the answer instead: ``handler(request, error)``. All other keys are those of Flask,
-without their prefix: see `pynamo_locking.contrib.flask.PynamoLocking`.
+``MODELS`` lists the dotted paths of the models; the tables in their ``Meta.lock_table`` and ``Meta.transaction_table``
+are added. ``HANDLER409``, and the same for 412, 423, 428, 500 and 503, is the dotted path of a function that makes the
+answer instead: ``handler(request, error)``. All other keys are those of Flask, without their prefix: see
+`pynamo_locking.contrib.flask.PynamoLocking`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ def configuration() -> dict[str, Any]:
 
 
 def models() -> list[type[Model]]:
-    """Return the models, and the tables that they name.
-
-    Raises:
-        ImproperlyConfigured: a path in ``MODELS`` leads to no model.
-    """
+    """Return the models, and the tables that they name; `ImproperlyConfigured` for a path that is no model."""
     found = []
     for path in configuration().get("MODELS", ()):
         try:
@@ -50,11 +46,7 @@ def models() -> list[type[Model]]:
 
 
 def apply() -> None:
-    """Put the models where the settings say.
-
-    Raises:
-        ImproperlyConfigured: a model was used before, or a value cannot be.
-    """
+    """Configure the models by the settings; `ImproperlyConfigured` for wrong values, or if one was used before."""
     given = {key: value for key, value in configuration().items() if key in _meta.KEYS}
     try:
         _meta.configure(models(), given)

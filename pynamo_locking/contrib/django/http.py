@@ -15,32 +15,32 @@ from pynamo_locking.contrib.django import conf
 
 _M = TypeVar("_M", bound=Model)
 
-#: For how many seconds an answer is waited for, to connect and again to answer.
+#: How many seconds a connection may take, and again the response.
 _PATIENCE: Final = 1.0
 
 
 def etag(item: Model) -> str:
     """Return the ETag of an item as Django takes it, with its quotes.
 
-    ``response["ETag"] = etag(stock)``. It is a strong one: it names the write that made the item what it is.
+    ``response["ETag"] = etag(stock)``. It is a strong tag: it names the write that made the item what it is.
     No request.
 
     Args:
-        item: that is stored, of a model with a version.
+        item: a stored item.
 
     Raises:
-        ConfigurationError: it has no version.
+        ConfigurationError: the model has no version.
     """
     return f'"{entity_tags.etag_of(item)}"'
 
 
 def conditional(request: Any, response: Any, item: Model) -> Any:
-    """Return a response with the ETag of an item; 304 without a body if the client has that already.
+    """Return a response with the ETag of an item; 304 without a body if the client has this version already.
 
     Args:
-        request: that is answered.
-        response: what it would get.
-        item: that it shows.
+        request: the request.
+        response: the response to it.
+        item: the item that it shows.
     """
     response["ETag"] = etag(item)
     if request.method not in ("GET", "HEAD"):
@@ -51,19 +51,19 @@ def conditional(request: Any, response: Any, item: Model) -> Any:
 def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    DynamoDB compares in the write itself, so nobody can come between. From here on a stale version is answered
+    DynamoDB compares in the write itself, so no other write can come between. From here on a stale version is answered
     by 412 in this request.
 
     Args:
-        request: with the header.
-        item: as it was just read; or a model, with the keys: nothing is read then unless ``If-Match`` has several
-            tags, a ``*`` or a tag without a write id, and the item has nothing but its keys and its version. That is
-            enough to `update` or `delete` it; to `save` it, give it all its attributes.
+        request: the request with the header.
+        item: the item as it was just read, or its model. With a model and the keys, nothing is read unless ``If-Match``
+            has several tags, a ``*`` or a tag without a write id, and the item has only its keys and its version. That
+            is enough to `update` or `delete` it; to `save` it, give it all its attributes.
         hash_key: with a model.
         range_key: with a model.
 
     Raises:
-        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is no list of tags; answered by 400.
+        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
@@ -82,13 +82,13 @@ def response_of(problem: _http.Problem) -> Any:
 
 
 def health(_request: Any) -> Any:
-    """Answer 200 if every table of the settings answers, 503 otherwise, with what is wrong in the log.
+    """Answer 200 if every table of the settings answers, else 503, with the error in the log.
 
-    Asks each for an item that is not there, once, one after another, and waits 2 s at most for each.
+    Reads an absent item from one table after another, once, and waits 2 s at most for each.
 
     Cost: half a read unit for each model.
     """
-    errors = {model: administration.answers(model, _PATIENCE) for model in conf.models()}
+    errors = {model: administration.probe(model, _PATIENCE) for model in conf.models()}
     bad = {model.__name__: error for model, error in errors.items() if error is not None}
     for name, error in bad.items():
         _http.logger.error("%s does not answer: %s", name, error)

@@ -1,4 +1,4 @@
-"""The middleware: errors become answers, and locks that a request has forgotten are released."""
+"""The middleware: errors become answers, and locks that a request did not release are released."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class LocksMiddleware:
     * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing
       one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457, or by what the
       setting ``HANDLER409`` (and so on) makes of it.
-    * A lock that the view took by `Lock.acquire` and never gave back is released at the end, and that is logged; those
-      of `hold` are released without a word. Nothing is ever committed here. Streamed responses are made afterwards.
+    * A lock that the view acquired by `Lock.acquire` and did not release is released at the end, and that is logged.
+      Locks of `hold` are released without a log record. Nothing is ever committed here. Streamed responses are made
+      afterwards.
 
-    Runs under WSGI and ASGI. Put it last: whatever comes after it in ``MIDDLEWARE`` is inside.
+    Runs under WSGI and ASGI. Put it last: it surrounds what comes after it in ``MIDDLEWARE``.
 
     Args:
         get_response: what Django calls next.
@@ -58,13 +59,13 @@ class LocksMiddleware:
             is_answered = True
             return response
         finally:
-            # A synchronous view whose client has gone runs on in its thread, and `hold` may yet take locks there.
-            # Django has one thread for a request: what comes in it after the view finds all of them.
+            # A synchronous view whose client has gone runs on in its thread, where `hold` may still acquire locks.
+            # Django has one thread for a request, so what runs there after the view finds all of them.
             if not is_answered or held or inspection.held() != before:
                 await sync_to_async(_end)(before, held, request)
 
     def process_exception(self, request: Any, error: Exception) -> Any:
-        """Return the answer to an error of this package; None for others, which Django goes on with."""
+        """Return the answer to an error of this package; None for any other error, which Django handles."""
         if not isinstance(error, _http.ANSWERED):
             return None
         base = conf.configuration().get("PROBLEM_TYPE")
@@ -75,5 +76,5 @@ class LocksMiddleware:
 
 
 def _end(before: Any, held: list[Any], request: Any) -> None:
-    sql.give_all_back(held)
+    sql.release_all(held)
     inspection.release_all_since(before, f"{request.method} {request.path}")

@@ -1,4 +1,4 @@
-"""Locks around SQL transactions: given back only when SQL has committed or rolled back, never before."""
+"""Locks around SQL transactions: released only when SQL has committed or rolled back, never before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking import Lock
 
-#: What `hold` has taken and nobody has given back, of the request or block that this code runs in.
+#: The locks that `hold` has acquired in this request or block, and that were not released yet.
 _Scope = list["Lock[Any]"]
 _scope: ContextVar[_Scope | None] = ContextVar("pynamo_locking_django_scope", default=None)
 
@@ -26,7 +26,7 @@ _scope: ContextVar[_Scope | None] = ContextVar("pynamo_locking_django_scope", de
 def locked_atomic(
     *locks: Lock[Any], using: str | None = None, wait: float | timedelta | None = None
 ) -> Iterator[tuple[Lock[Any], ...]]:
-    """Take locks, begin an SQL transaction, commit it, and give the locks back: lock outside, atomic inside.
+    """Acquire locks, begin an SQL transaction, commit it, and release the locks: lock outside, atomic inside.
 
     ::
 
@@ -34,12 +34,12 @@ def locked_atomic(
             Order.objects.create(...)
             lock.item.save()
 
-    If the block raises, SQL rolls back; so it does if a lock is lost, which is looked at right before the commit. The
-    SQL database itself knows nothing of locks: after a pause of a whole lease between that look and the commit, two
-    commits could overlap.
+    If the block raises, SQL rolls back. It also rolls back if a lock is lost, which is checked right before the commit.
+    The SQL database itself knows nothing of locks: after a pause of a whole lease between this check and the commit,
+    two commits could overlap.
 
     Args:
-        *locks: any number; see `locked_all`. More can be taken inside by `hold`.
+        *locks: any number; see `locked_all`. `hold` can acquire more inside.
         using: the SQL database, by Django's alias.
         wait: one deadline for all locks, in seconds or as a timedelta.
 
@@ -47,11 +47,11 @@ def locked_atomic(
         The locks, held.
 
     Raises:
-        ConfigurationError: inside another `atomic`: that would commit after the locks are given back.
+        ConfigurationError: inside another `atomic`, which would commit after the locks are released.
         LockLost: a lock is lost; SQL has rolled back.
         LockTimeout, ItemNotFound: as `locked_all`; nothing was begun.
 
-    Cost: that of the locks; a renewal of each of which less than half of the lease is left.
+    Cost: that of the locks, and a renewal of each lock that has less than half of its lease left.
     """
     _refuse_atomic(using)
     inside: _Scope = []
@@ -62,11 +62,11 @@ def locked_atomic(
                 with scope(inside), _atomic(using):
                     yield held
                     for lock in (*held, *inside):
-                        # Not `_options.lease`: a block further out may have taken it, for another lease.
+                        # Not `_options.lease`: an outer block may have acquired it, with another lease.
                         lock.ensure(lock._must_have_taken().entry.lease / 2)
                 is_committed = True
             finally:
-                give_all_back(inside)
+                release_all(inside)
     except LockLost as loss:
         if not is_committed:
             raise
@@ -74,12 +74,12 @@ def locked_atomic(
 
 
 def hold(lock: Lock[Any], *, using: str | None = None, wait: float | timedelta | None = None) -> Lock[Any]:
-    """Take a lock inside of `atomic`, and keep it until that SQL transaction has committed or rolled back.
+    """Acquire a lock inside of `atomic`, and hold it until that SQL transaction has committed or rolled back.
 
-    After a commit it is given back at once, by `transaction.on_commit`. Django has no such hook for a roll back: then,
-    and if only the savepoint is rolled back in which it was taken, that comes at the end of the request or of the
-    `locked_atomic` block. Where you can, prefer `locked_atomic`: who waits here keeps others waiting for the
-    rows that the transaction has written already.
+    After a commit it is released at once, by `transaction.on_commit`. Django has no such hook for a roll back. After
+    one, even of only the savepoint in which it was acquired, the lock is released at the end of the request or of the
+    `locked_atomic` block. Where you can, prefer `locked_atomic`: while `hold` waits for the lock, other transactions
+    wait for the rows that this one has written already.
 
     Args:
         lock: made by `Model.lock` or `NamedLock.lock`.
@@ -90,24 +90,24 @@ def hold(lock: Lock[Any], *, using: str | None = None, wait: float | timedelta |
         The lock, held.
 
     Raises:
-        ConfigurationError: outside of `atomic`, or where neither the middleware nor `locked_atomic` is around, so that
-            nobody would give the lock back.
+        ConfigurationError: outside of `atomic`; or neither the middleware nor `locked_atomic` is around, which release
+            the lock.
         LockTimeout, ItemNotFound: as `Lock.acquire`.
     """
     held = _scope.get()
     if held is None:
         raise ConfigurationError(
-            "hold() needs LocksMiddleware or a locked_atomic() block around it, which give the lock back after a roll "
+            "hold() needs LocksMiddleware or a locked_atomic() block around it, which release the lock after a roll "
             "back. Use locked_atomic() here."
         )
     if not transaction.get_connection(using).in_atomic_block:
         raise ConfigurationError(
-            "hold() is for the inside of atomic(): here no commit would give the lock back. Use `with lock:`, or "
+            "hold() is for the inside of atomic(): here no commit would release the lock. Use `with lock:`, or "
             "locked_atomic()."
         )
     lock.acquire(wait)
     held.append(lock)
-    transaction.on_commit(lambda: _give_back(lock, held), using=using, robust=True)
+    transaction.on_commit(lambda: _release(lock, held), using=using, robust=True)
     return lock
 
 
@@ -120,30 +120,30 @@ def _refuse_atomic(using: str | None) -> None:
     blocks = transaction.get_connection(using).atomic_blocks
     if blocks and not blocks[-1]._from_testcase:  # the same exception as Django's own `durable=True`
         raise ConfigurationError(
-            "locked_atomic() inside of atomic(): the outer block would commit after the locks are given back. Lock "
+            "locked_atomic() inside of atomic(): the outer block would commit after the locks are released. Lock "
             "outside, or use hold() here."
         )
 
 
-def _give_back(lock: Lock[Any], held: _Scope) -> None:
-    """Release a lock once; SQL is done, so nothing depends on how that goes."""
+def _release(lock: Lock[Any], held: _Scope) -> None:
+    """Release a lock once. SQL has ended, so a failure is only logged."""
     if lock in held:
         held.remove(lock)
         try:
             lock.release()
         except LockingError as error:
-            logger.warning("%s was not given back after an SQL transaction: %s", lock.name, error)
+            logger.warning("%s was not released after an SQL transaction: %s", lock.name, error)
 
 
-def give_all_back(held: _Scope) -> None:
-    """Give back what `hold` has taken and no commit has given back."""
+def release_all(held: _Scope) -> None:
+    """Release the locks that `hold` has acquired and no commit has released."""
     for lock in reversed(tuple(held)):
-        _give_back(lock, held)
+        _release(lock, held)
 
 
 @contextlib.contextmanager
 def scope(held: _Scope) -> Iterator[None]:
-    """Let `hold` take locks inside; `give_all_back` comes after it."""
+    """Let `hold` acquire locks inside; `release_all` has to follow."""
     token = _scope.set(held)
     try:
         yield

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._expressions.refusals import Refusal, invalid, invalid_value
-from pynamo_locking.testing._dynamodb.refusals import IN_USE
+from pynamo_locking.testing._dynamodb.refusals import IN_USE, unfit
 from pynamo_locking.testing._dynamodb.tables import Table
 
 if TYPE_CHECKING:
@@ -30,19 +30,17 @@ _INDEXES: Final = ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
 _MOST_NAMES: Final = 100
 
 
-def create_table(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
-    """Serve a CreateTable. The table is there at once."""
+def create_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Serve a CreateTable. The table can be used at once."""
     name = request["TableName"]
     if not _NAME.fullmatch(name):
-        raise invalid(
-            f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy constraint: "
-            "Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
-        )
+        constraint = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
+        raise unfit("tableName", constraint, name)
     if name in store.tables:
         raise Refusal(IN_USE, f"Table already exists: {name}")
     _check_keys(request)
     description = {key: deepcopy(request[key]) for key in _KEPT if request.get(key)}
-    description["CreationDateTime"] = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
+    description["CreationDateTime"] = datetime.fromtimestamp(store.time_ms() / 1000, timezone.utc)
     store.tables[name] = Table(description)
     return {"TableDescription": _described(store.tables[name])}
 
@@ -106,7 +104,7 @@ def describe_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def delete_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a DeleteTable. The table is gone at once."""
+    """Serve a DeleteTable. The table is deleted at once."""
     table = store.table_itself(request["TableName"])
     del store.tables[table.name]
     return {"TableDescription": _described(table, "DELETING")}

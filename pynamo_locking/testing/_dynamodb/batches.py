@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._expressions.refusals import invalid
 from pynamo_locking._expressions.values import canonical_item, copy_of
-from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units
-from pynamo_locking.testing._dynamodb.items import Delete, Put, read_delete, read_projection, read_put
+from pynamo_locking.testing._dynamodb.capacity import Bill, read_factor
+from pynamo_locking.testing._dynamodb.items import Delete, Put, read_delete, read_projection, read_put, shown, size_of
+from pynamo_locking.testing._dynamodb.refusals import unfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,15 +35,14 @@ def batch_get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
         responses[name] = found = []
         for key, given in zip(keys, arguments["Keys"], strict=True):
             record = table.primary.get(key)
-            size += record.size if record else 0
+            size += size_of(record)
             if size > _MOST_BYTES:
                 left = unprocessed.setdefault(name, {**arguments, "Keys": []})
                 left["Keys"].append(copy_of(canonical_item(given)))
                 continue
-            factor = CONSISTENT if arguments.get("ConsistentRead") else EVENTUAL
-            bill.add(table.name, read_units(record.size if record else 0, factor))
+            bill.add_read(table.name, size_of(record), read_factor(arguments))
             if record is not None:
-                found.append(copy_of(record.item if projection is None else projection.of(record.item)))
+                found.append(shown(record, projection))
     return {"Responses": responses, "UnprocessedKeys": unprocessed, **bill.of_all()}
 
 
@@ -70,10 +70,7 @@ def _check_number(operation: str, number: int, most: int) -> None:
     if number > most:
         raise invalid(f"Too many items requested for the {operation} call")
     if number < 1:
-        raise invalid(
-            "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: "
-            "Member must have length greater than or equal to 1"
-        )
+        raise unfit("requestItems", "have length greater than or equal to 1", "{}")
 
 
 def _check_distinct(keys: list[Any]) -> None:

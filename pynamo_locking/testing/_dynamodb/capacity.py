@@ -17,14 +17,9 @@ CONSISTENT: Final = 1.0
 EVENTUAL: Final = 0.5
 
 
-def read_units(size: int, factor: float) -> float:
-    """Return the cost of reading so many bytes.
-
-    Args:
-        size: in bytes; nothing costs as much as one byte.
-        factor: `TRANSACTIONAL`, `CONSISTENT` or `EVENTUAL`.
-    """
-    return factor * max(1, -(-size // _READ_UNIT))
+def read_factor(request: Mapping[str, Any]) -> float:
+    """Return what a unit of this read costs outside of a transaction."""
+    return CONSISTENT if request.get("ConsistentRead") else EVENTUAL
 
 
 def write_units(old: Record | None, new: Record | None, indexes: int = 0, factor: float = 1.0) -> float:
@@ -34,11 +29,7 @@ def write_units(old: Record | None, new: Record | None, indexes: int = 0, factor
 
 
 class Bill:
-    """What a request consumed, by table.
-
-    Args:
-        request: the arguments of the request, which say what of it is to be shown.
-    """
+    """What a request consumed, by table, as far as the request asks for it."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._wanted = request.get("ReturnConsumedCapacity", "NONE")
@@ -47,6 +38,10 @@ class Bill:
     def add(self, table: str, units: float) -> None:
         """Note a cost."""
         self._units[table] = self._units.get(table, 0.0) + units
+
+    def add_read(self, table: str, size: int, factor: float) -> None:
+        """Note the cost of reading so many bytes; an item that does not exist costs as much as one byte."""
+        self.add(table, factor * max(1, -(-size // _READ_UNIT)))
 
     def of_one(self) -> dict[str, Any]:
         """Return the part of a response to a request about one table."""

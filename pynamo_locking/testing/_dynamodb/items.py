@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._expressions.refusals import invalid, invalid_value
 from pynamo_locking._expressions.request import BoundUpdate, Expressions
 from pynamo_locking._expressions.values import Item, canonical_item, copy_of
-from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units, write_units
+from pynamo_locking.testing._dynamodb.capacity import Bill, read_factor, write_units
 from pynamo_locking.testing._dynamodb.refusals import condition_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamo_locking._expressions.request import BoundCondition, BoundProjection
     from pynamo_locking.testing._dynamodb.tables import Store, Table
@@ -25,19 +26,12 @@ _PROJECTION: Final = "ProjectionExpression"
 
 @dataclass
 class Write:
-    """A write that was read from a request and not evaluated yet.
-
-    Attributes:
-        table: where.
-        key: of which item.
-        condition: what has to be true of the stored item.
-        returns_item: whether a refusal shows the stored item.
-    """
+    """A write that was read from a request and not evaluated yet."""
 
     table: Table
     key: Key
     condition: BoundCondition | None
-    returns_item: bool
+    returns_item: bool  # with a refusal
 
     def evaluate(self) -> Change:
         """Return what the write changes."""
@@ -48,7 +42,7 @@ class Write:
         return Change(self.table, old, self.outcome(old))
 
     def outcome(self, old: Record | None) -> Record | None:
-        """Return the item afterwards; here, of a ConditionCheck, what it was."""
+        """Return the item afterwards; a ConditionCheck does not change it."""
         return old
 
 
@@ -71,7 +65,7 @@ class Update(Write):
     update: BoundUpdate | None
 
     def outcome(self, old: Record | None) -> Record | None:
-        """Return the item with the changes, made if it was not there."""
+        """Return the item with the changes; it is created if it did not exist."""
         item = self.key_item if old is None else old.item
         return self.table.record(self.key, item if self.update is None else self.update.apply(item), updated=True)
 
@@ -81,19 +75,13 @@ class Delete(Write):
     """A DeleteItem."""
 
     def outcome(self, old: Record | None) -> Record | None:  # noqa: ARG002
-        """Return that there is no item."""
+        """Return None: the item no longer exists."""
         return None
 
 
 @dataclass
 class Change:
-    """A write that was evaluated.
-
-    Attributes:
-        table: where.
-        old: the item before, if there was one.
-        new: the item afterwards, if there is one.
-    """
+    """A write that was evaluated: the item before and afterwards, if there is one."""
 
     table: Table
     old: Record | None
@@ -121,7 +109,6 @@ def read_update(store: Store, request: Mapping[str, Any]) -> Update:
     update, condition = expressions.update(), expressions.condition()
     expressions.check_all_used()
     table = store.table(request["TableName"])
-    _check_key_shape(table, request["Key"])
     key, key_item = table.read_key(request["Key"])
     for path in () if update is None else update.paths:
         if path[0] in table.schema.names:
@@ -148,11 +135,6 @@ def _read_condition(store: Store, request: Mapping[str, Any]) -> tuple[Table, Bo
     return store.table(request["TableName"]), condition
 
 
-def _check_key_shape(table: Table, key: Mapping[str, Any]) -> None:
-    if len(key) != len(table.schema.names):
-        raise invalid("The provided key element does not match the schema")
-
-
 def _returns_item(request: Mapping[str, Any]) -> bool:
     return bool(request.get("ReturnValuesOnConditionCheckFailure", "NONE") == "ALL_OLD")
 
@@ -173,43 +155,37 @@ def get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     table = store.table(request["TableName"])
     record = table.primary.get(table.key_of_request(request["Key"]))
     bill = Bill(request)
-    factor = CONSISTENT if request.get("ConsistentRead") else EVENTUAL
-    bill.add(table.name, read_units(record.size if record else 0, factor))
-    if record is None:
-        return bill.of_one()
-    item = record.item if projection is None else projection.of(record.item)
-    return {"Item": copy_of(item), **bill.of_one()}
+    bill.add_read(table.name, size_of(record), read_factor(request))
+    return bill.of_one() if record is None else {"Item": shown(record, projection), **bill.of_one()}
 
 
-def put_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a PutItem."""
-    _check_return_values(request, "NONE", "ALL_OLD")
-    return _write(read_put(store, request), request)
+def size_of(record: Record | None) -> int:
+    """Return the size of an item in bytes; 0 if there is none."""
+    return 0 if record is None else record.size
 
 
-def delete_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a DeleteItem."""
-    _check_return_values(request, "NONE", "ALL_OLD")
-    return _write(read_delete(store, request), request)
+def shown(record: Record, projection: BoundProjection | None) -> Item:
+    """Return what a response has of an item."""
+    return copy_of(record.item if projection is None else projection.of(record.item))
 
 
-def update_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve an UpdateItem."""
-    _check_return_values(request, "NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW")
-    return _write(read_update(store, request), request)
-
-
-def _check_return_values(request: Mapping[str, Any], *allowed: str) -> None:
-    if request.get("ReturnValues", "NONE") not in allowed:
+def _write(
+    read: Callable[[Store, Mapping[str, Any]], Write], allowed: set[str], store: Store, request: Mapping[str, Any]
+) -> dict[str, Any]:
+    wanted = request.get("ReturnValues", "NONE")
+    if wanted not in allowed:
         raise invalid("Return values set to invalid value")
-
-
-def _write(write: Write, request: Mapping[str, Any]) -> dict[str, Any]:
+    write = read(store, request)
     change = write.evaluate()
     bill = Bill(request)
     bill.add(write.table.name, change.apply())
-    attributes = _returned(write, change, request.get("ReturnValues", "NONE"))
+    attributes = _returned(write, change, wanted)
     return {"Attributes": copy_of(attributes), **bill.of_one()} if attributes else bill.of_one()
+
+
+put_item = partial(_write, read_put, {"NONE", "ALL_OLD"})
+delete_item = partial(_write, read_delete, {"NONE", "ALL_OLD"})
+update_item = partial(_write, read_update, {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"})
 
 
 def _returned(write: Write, change: Change, wanted: str) -> Item:

@@ -28,16 +28,7 @@ def _unsupported() -> Refusal:
 
 
 class KeyCondition:
-    """One hash value, and what the range key has to be.
-
-    Args:
-        condition: the KeyConditionExpression.
-        schema: the key of the table or index.
-        types: the types of key attributes.
-
-    Attributes:
-        hash_value: the hash value.
-    """
+    """One hash value, and what the range key has to be."""
 
     def __init__(self, condition: BoundCondition, schema: Schema, types: Mapping[str, str]) -> None:
         self._condition = condition

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._expressions.refusals import invalid, invalid_value
 from pynamo_locking._expressions.request import Expressions
 from pynamo_locking._expressions.values import Item, copy_of, item_size
-from pynamo_locking.testing._dynamodb.capacity import CONSISTENT, EVENTUAL, Bill, read_units
+from pynamo_locking.testing._dynamodb.capacity import Bill, read_factor
 from pynamo_locking.testing._dynamodb.key_conditions import KeyCondition
+from pynamo_locking.testing._dynamodb.refusals import unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,13 +26,7 @@ _MOST_SEGMENTS: Final = 1_000_000
 
 
 class _Reader:
-    """Reads one page.
-
-    Args:
-        store: the tables.
-        request: the arguments of the request.
-        kinds: the expressions that it may have.
-    """
+    """Reads one page for a request, which may have these kinds of expressions."""
 
     def __init__(self, store: Store, request: Mapping[str, Any], *kinds: str) -> None:
         self.request = request
@@ -45,10 +40,7 @@ class _Reader:
 
     def _check(self) -> None:
         if self._limit is not None and self._limit < 1:
-            raise invalid(
-                f"1 validation error detected: Value '{self._limit}' at 'limit' failed to satisfy constraint: "
-                "Member must have value greater than or equal to 1"
-            )
+            raise unfit("limit", "have value greater than or equal to 1", self._limit)
         is_global = self.view.name is not None and not self.view.is_local
         if is_global and self.request.get("ConsistentRead"):
             raise invalid("Consistent reads are not supported on global secondary indexes")
@@ -99,7 +91,9 @@ class _Reader:
         counts = {"Count": len(found), "ScannedCount": scanned}
         items = {} if self.request.get("Select") == "COUNT" else {"Items": copy_of(found)}
         after = {} if last is None else {"LastEvaluatedKey": copy_of(self.table.last_key(self.view, last))}
-        return {**items, **counts, **after, **self._bill(size)}
+        bill = Bill(self.request)
+        bill.add_read(self.table.name, size, read_factor(self.request))
+        return {**items, **counts, **after, **bill.of_one()}
 
     def _shown(self, record: Record, image: Item) -> Item:
         # A local index is beside the table, and gives what it lacks itself.
@@ -107,11 +101,6 @@ class _Reader:
         if self.projection is not None:
             return self.projection.of(reachable)
         return reachable if self.request.get("Select") == "ALL_ATTRIBUTES" else image
-
-    def _bill(self, size: int) -> dict[str, Any]:
-        bill = Bill(self.request)
-        bill.add(self.table.name, read_units(size, CONSISTENT if self.request.get("ConsistentRead") else EVENTUAL))
-        return bill.of_one()
 
 
 def query(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,16 +137,12 @@ def _segments(request: Mapping[str, Any]) -> tuple[int, int]:
     if segment is None and segments is None:
         return 0, 1
     if segment is None or segments is None:
-        missing = "TotalSegments" if segments is None else "Segment"
-        given = "Segment" if segments is None else "TotalSegments"
+        missing, given = ("TotalSegments", "Segment") if segments is None else ("Segment", "TotalSegments")
         raise invalid(
             f"The {missing} parameter is required but was not present in the request when {given} parameter is present"
         )
     if not 1 <= segments <= _MOST_SEGMENTS:
-        raise invalid(
-            f"1 validation error detected: Value '{segments}' at 'totalSegments' failed to satisfy constraint: "
-            f"Member must have value between 1 and {_MOST_SEGMENTS}"
-        )
+        raise unfit("totalSegments", f"have value between 1 and {_MOST_SEGMENTS}", segments)
     if not 0 <= segment < segments:
         raise invalid(
             "The Segment parameter is zero-based and must be less than parameter TotalSegments: "

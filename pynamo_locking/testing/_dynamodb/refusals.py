@@ -1,10 +1,10 @@
-"""How an operation says no, in DynamoDB's words."""
+"""The refusals of operations, in DynamoDB's words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.refusals import Refusal, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +25,14 @@ def condition_failed(item: Mapping[str, Any] | None) -> Refusal:
 def no_such_table() -> Refusal:
     """Return the refusal of a request to a table that does not exist."""
     return Refusal(NOT_FOUND, "Requested resource not found")
+
+
+def unfit(name: str, constraint: str, value: object = None) -> Refusal:
+    """Return the refusal of a value that breaks a constraint of the service's model."""
+    shown = "Value" if value is None else f"Value '{value}'"
+    return invalid(
+        f"1 validation error detected: {shown} at '{name}' failed to satisfy constraint: Member must {constraint}"
+    )
 
 
 def reason(refusal: Refusal | None) -> dict[str, Any]:

@@ -11,23 +11,13 @@ from pynamo_locking.testing._dynamodb.refusals import NOT_FOUND, no_such_table
 from pynamo_locking.testing._dynamodb.views import Key, Place, Record, Schema, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _EMPTY: Final = {"S": "string", "B": "binary"}
 
 
 class Table:
-    """A table.
-
-    Args:
-        description: as CreateTable was asked for it.
-
-    Attributes:
-        types: the types of the key attributes of the table and its indexes.
-        primary: the items by the table's own key.
-        indexes: its indexes by name.
-        ttl: the name of its expiry attribute, if it has one.
-    """
+    """A table, as CreateTable was asked for it: the types of all key attributes, the items, and the indexes."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.description = description
@@ -53,12 +43,12 @@ class Table:
 
     def key_of_request(self, given: Mapping[str, Mapping[str, Any]]) -> Key:
         """Return the key that a request names."""
-        if len(given) != len(self.schema.names):
-            raise invalid("The provided key element does not match the schema")
         return self.read_key(given)[0]
 
     def read_key(self, given: Mapping[str, Mapping[str, Any]]) -> tuple[Key, Item]:
-        """Return a key in both its forms."""
+        """Return the key that a request names, in the form that sorts and as it is stored."""
+        if len(given) != len(self.schema.names):
+            raise invalid("The provided key element does not match the schema")
         stored: Item = {}
         for name in self.schema.names:
             value = canonical(given[name]) if name in given else {}
@@ -157,15 +147,12 @@ def _index(description: Mapping[str, Any], schema: Schema, *, is_local: bool) ->
 
 
 class Store:
-    """All tables, and the transactions of the last minutes.
+    """All tables by name, and the transactions of the last minutes. `time_ms` is the database's own clock."""
 
-    Attributes:
-        tables: by name.
-        tokens: the requests that succeeded, by their ClientRequestToken, with the time in ms.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, time_ms: Callable[[], int]) -> None:
+        self.time_ms = time_ms
         self.tables: dict[str, Table] = {}
+        #: By ClientRequestToken, the time in ms and the fingerprint of each transaction that succeeded.
         self.tokens: dict[str, tuple[int, Any]] = {}
 
     def table(self, name: str) -> Table:

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.limits import MOST_ACTIONS
 from pynamo_locking._expressions.refusals import Refusal, invalid
-from pynamo_locking._expressions.values import copy_of
-from pynamo_locking.testing._dynamodb.capacity import TRANSACTIONAL, Bill, read_units
-from pynamo_locking.testing._dynamodb.items import read_check, read_delete, read_projection, read_put, read_update
-from pynamo_locking.testing._dynamodb.refusals import MISMATCH, cancelled, reason
+from pynamo_locking.testing._dynamodb.capacity import TRANSACTIONAL, Bill
+from pynamo_locking.testing._dynamodb.items import (
+    read_check,
+    read_delete,
+    read_projection,
+    read_put,
+    read_update,
+    shown,
+    size_of,
+)
+from pynamo_locking.testing._dynamodb.refusals import MISMATCH, cancelled, reason, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,15 +36,9 @@ _LONGEST_TOKEN: Final = 36
 _REMEMBERED_MS: Final = 10 * 60 * 1000
 
 
-def transact_write_items(store: Store, request: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
-    """Serve a TransactWriteItems.
-
-    Args:
-        store: the tables.
-        request: the arguments of the request.
-        now_ms: the time, for the memory of tokens.
-    """
-    writes = read_writes(store, request["TransactItems"])
+def transact_write_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Serve a TransactWriteItems. Its token is remembered for some minutes from now."""
+    writes, now_ms = read_writes(store, request["TransactItems"]), store.time_ms()
     if is_repeated(store, request, now_ms):
         return bill_of_repetition(writes, request)
     changes = _evaluate(writes)
@@ -57,9 +58,13 @@ def read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Writ
             raise invalid("TransactItems can only contain one of Check, Put, Update or Delete")
         [(kind, arguments)] = action.items()
         writes.append(_READ[kind](store, arguments))
-    if len({(write.table.name, write.key) for write in writes}) < len(writes):
-        raise invalid("Transaction request cannot include multiple operations on one item")
+    _check_distinct([(write.table.name, write.key) for write in writes])
     return writes
+
+
+def _check_distinct(places: list[tuple[str, Any]]) -> None:
+    if len(set(places)) < len(places):
+        raise invalid("Transaction request cannot include multiple operations on one item")
 
 
 def _evaluate(writes: list[Write]) -> list[Change]:
@@ -79,7 +84,11 @@ def _evaluate(writes: list[Write]) -> list[Change]:
 
 def check_size(changes: Iterable[Change]) -> None:
     """Refuse a transaction whose items are too large together."""
-    if sum(change.new.size for change in changes if change.new is not None) > _MOST_BYTES:
+    _check_bytes(sum(size_of(change.new) for change in changes))
+
+
+def _check_bytes(size: int) -> None:
+    if size > _MOST_BYTES:
         raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
 
 
@@ -89,10 +98,7 @@ def is_repeated(store: Store, request: Mapping[str, Any], now_ms: int) -> bool:
     if token is None:
         return False
     if not 1 <= len(token) <= _LONGEST_TOKEN:
-        raise invalid(
-            f"1 validation error detected: Value '{token}' at 'clientRequestToken' failed to satisfy constraint: "
-            f"Member must have length less than or equal to {_LONGEST_TOKEN}"
-        )
+        raise unfit("clientRequestToken", f"have length less than or equal to {_LONGEST_TOKEN}", token)
     for old, (time_ms, _) in list(store.tokens.items()):  # the oldest first
         if now_ms - time_ms < _REMEMBERED_MS:
             break
@@ -104,12 +110,7 @@ def is_repeated(store: Store, request: Mapping[str, Any], now_ms: int) -> bool:
 
 
 def check_same(known: Any, request: Mapping[str, Any]) -> None:
-    """Compare a TransactWriteItems with an earlier one of the same token.
-
-    Args:
-        known: the `fingerprint` of the earlier one's actions.
-        request: the arguments of the later one.
-    """
+    """Refuse a TransactWriteItems whose actions differ from the `fingerprint` of an earlier one with its token."""
     if known != fingerprint(request["TransactItems"]):
         raise Refusal(
             MISMATCH,
@@ -138,39 +139,30 @@ def bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[
     """Return the response to a request that was served already: it costs a read of the items."""
     bill = Bill(request)
     for write in writes:
-        record = write.table.primary.get(write.key)
-        bill.add(write.table.name, read_units(record.size if record else 0, TRANSACTIONAL))
+        bill.add_read(write.table.name, size_of(write.table.primary.get(write.key)), TRANSACTIONAL)
     return bill.of_all()
 
 
 def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     """Serve a TransactGetItems."""
     _check_number(request["TransactItems"])
-    bill, responses, seen, size = Bill(request), list[dict[str, Any]](), set[Any](), 0
+    bill, responses, places, size = Bill(request), list[dict[str, Any]](), list[tuple[str, Any]](), 0
     for action in request["TransactItems"]:
         get = action["Get"]
         projection = read_projection(get)
         table = store.table(get["TableName"])
         key = table.key_of_request(get["Key"])
-        if (table.name, key) in seen:
-            raise invalid("Transaction request cannot include multiple operations on one item")
-        seen.add((table.name, key))
+        places.append((table.name, key))
         record = table.primary.get(key)
-        bill.add(table.name, read_units(record.size if record else 0, TRANSACTIONAL))
-        if record is None:
-            responses.append({})
-            continue
-        size += record.size
-        responses.append({"Item": copy_of(record.item if projection is None else projection.of(record.item))})
-    if size > _MOST_BYTES:
-        raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
+        bill.add_read(table.name, size_of(record), TRANSACTIONAL)
+        size += size_of(record)
+        responses.append({} if record is None else {"Item": shown(record, projection)})
+    _check_distinct(places)
+    _check_bytes(size)
     return {"Responses": responses, **bill.of_all()}
 
 
 def _check_number(actions: Sequence[Mapping[str, Any]]) -> None:
     relation = "greater than or equal to 1" if not actions else f"less than or equal to {MOST_ACTIONS}"
     if not 1 <= len(actions) <= MOST_ACTIONS:
-        raise invalid(
-            "1 validation error detected: Value at 'transactItems' failed to satisfy constraint: "
-            f"Member must have length {relation}"
-        )
+        raise unfit("transactItems", f"have length {relation}")

@@ -22,13 +22,7 @@ _HASHES: Final = 1 << 32
 
 
 class Record:
-    """A stored item. Never changed.
-
-    Attributes:
-        key: its key.
-        item: the item.
-        size: its size in bytes.
-    """
+    """A stored item, with its size in bytes. Never changed."""
 
     __slots__ = ("item", "key", "size")
 
@@ -40,12 +34,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Schema:
-    """The key attributes of a table or an index.
-
-    Attributes:
-        hash: the name of the hash key.
-        range: the name of the range key, if there is one.
-    """
+    """The names of the hash key and the range key of a table or an index."""
 
     hash: str
     range: str | None
@@ -67,11 +56,7 @@ class _Partition:
 class View:
     """The items of a table or of one of its indexes, by hash value and in the order of the range key.
 
-    Args:
-        schema: the key attributes.
-        name: the name of the index; None for the table itself.
-        is_local: whether it is a local secondary index.
-        attributes: the attributes that the index has of an item; None for all of them.
+    The table itself has no `name`. An index has only some `attributes` of an item; None stands for all of them.
     """
 
     def __init__(
@@ -140,13 +125,9 @@ class View:
     def query(
         self, hash_value: Any, bounds: Callable[[list[Key]], tuple[int, int]], start: Key | None, *, forward: bool
     ) -> Iterator[Record]:
-        """Return the items of one hash value in order.
+        """Return the items of one hash value in order, after `start`, where the last page ended.
 
-        Args:
-            hash_value: the hash value.
-            bounds: gives the first and the last place but one within the sorted items.
-            start: where the last page ended.
-            forward: whether in ascending order.
+        `bounds` gives the places in the sorted items at which those in question begin and end.
         """
         partition = self._partitions.get(hash_value, _Partition({}, []))
         first, last = bounds(partition.order)
@@ -158,13 +139,7 @@ class View:
         return (partition.records[partition.order[place]] for place in places)
 
     def scan(self, start: Place | None, segment: int, segments: int) -> Iterator[Record]:
-        """Return all items, or those of a segment, in an order that means nothing but stays.
-
-        Args:
-            start: where the last page ended.
-            segment: which of the segments.
-            segments: how many there are.
-        """
+        """Return the items of a segment after `start`, where the last page ended. Their order never changes."""
         begin = 0 if start is None else bisect_left(self._hashes, (scattered(start[0]), start[0]))
         for hashed, hash_value in self._hashes[begin:]:
             if hashed * segments // _HASHES != segment:

@@ -221,7 +221,7 @@ def test_the_table_for_people(memory, shell):
     assert "\\x1b[31m[bold]x" in text
     assert "\x1b" not in text
     assert all(word in text for word in ("job", "holds", "exclusive", "1 min", "lease ends"))
-    assert free == f"{name_of(Locks)}: nobody holds a lock.\n"
+    assert free == f"{name_of(Locks)}: no lock is held.\n"
     assert "free" in alone
 
 
@@ -249,7 +249,7 @@ def test_watch(memory, shell, monkeypatch):
     assert (code, err, pauses[:1]) == (0, "", [2.0])
     assert [[owners(each, "holders") for each in look["locks"]] for look in looks] == [[], [["me"]]]
     assert [owners(each, "holders") for each in once["locks"]] == [["me"]]
-    assert people.startswith(f"{name_of(Locks)}: nobody holds a lock.\n")
+    assert people.startswith(f"{name_of(Locks)}: no lock is held.\n")
 
 
 def test_watch_on_a_terminal(memory, shell, monkeypatch):
@@ -327,7 +327,7 @@ def test_break_an_item_or_who_waits(memory, shell):
     [
         ("y\n", 0, "Ticket {ticket} of job is gone."),
         ("n\n", 1, "pynamo-locking: nothing was changed."),
-        ("", 2, "pynamo-locking: nobody answered, so nothing was changed; say --yes where nobody can be asked."),
+        ("", 2, "pynamo-locking: there was no answer, so nothing was changed; without a terminal say --yes."),
     ],
 )
 def test_break_asks(answer, code, message, memory, shell, monkeypatch, tmp_path):

@@ -25,6 +25,7 @@ from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock, OutcomeUnknown
+from pynamo_locking._io import runtime
 from pynamo_locking.cli import app, guardian, main, output, settings, tables, watching
 from pynamo_locking.cli import locks as commands
 from pynamo_locking.cli.child import Child, Signals
@@ -256,18 +257,18 @@ def test_ctrl_c_at_a_question(memory, shell, monkeypatch):
 def test_a_watch_that_is_ended_from_outside(terminal):
     """The terminal is as before: its first screen, with a cursor; the exit code names the signal."""
     shown = terminal(80, "locks", "watch")
-    shown.until("nobody holds a lock")
+    shown.until("no lock is held")
     shown.send(signal.SIGTERM)
 
     assert shown.end() == 128 + signal.SIGTERM
-    assert shown.text.index("\x1b[?1049h") < shown.text.index("nobody") < shown.text.index("\x1b[?1049l")
+    assert shown.text.index("\x1b[?1049h") < shown.text.index("no lock is held") < shown.text.index("\x1b[?1049l")
     assert shown.text.rindex("\x1b[?25h") > shown.text.rindex("\x1b[?25l")
 
 
 def test_a_terminal_that_cannot_draw(terminal):
     """Shows each look all the same."""
     shown = terminal(80, "locks", "watch", TERM="dumb")
-    shown.until("nobody holds a lock")
+    shown.until("no lock is held")
     shown.send(signal.SIGINT)
 
     assert shown.end() == 0
@@ -588,7 +589,7 @@ def test_somebody_else_creates_the_table(memory, shell, monkeypatch):
         raise TableError("exists", refused("ResourceInUseException"))
 
     monkeypatch.setattr(Thing, "create_table", late)
-    monkeypatch.setattr(tables, "_sleep", slept.append)
+    monkeypatch.setattr(runtime.current, "sleep", slept.append)
     document = shell.answer("tables", "create", f"{HERE}:Thing")
 
     assert (document["ok"], document["tables"][0]["created"], len(slept)) == (True, False, 2)

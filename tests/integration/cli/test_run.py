@@ -154,7 +154,7 @@ def test_a_lost_lock_kills_the_whole_tree(start, ear):
     assert (code, error["exit_code"], error["kind"]) == (70, 70, "lock_lost")
     assert (error["ticket"], error["name"], error["program_exit_code"]) == (entry.ticket, "job", 128 + signal.SIGKILL)
     assert error["was_ended"] is True
-    assert "somebody broke it" in error["message"]
+    assert "an operator broke it" in error["message"]
     assert (entry.owner, entry.lease) == ("the job", 6)
 
 
@@ -384,7 +384,7 @@ def test_a_release_that_is_refused_hides_no_exit_code(run, memory, monkeypatch):
     code, _, err = run("--lock", "job", "--", "sh", "-c", "exit 3")
 
     assert code == 3
-    assert "cannot give back job" in err
+    assert "cannot release job" in err
     assert "The token has expired" in err
 
 

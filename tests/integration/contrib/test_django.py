@@ -503,7 +503,7 @@ def test_a_lock_that_is_lost_while_sql_commits(client, shop, monkeypatch, caplog
 def test_outside_of_the_block(client, shop):
     """Each helper says where it belongs, before it takes anything."""
     lock = shop.Stock.lock(PRODUCT)
-    with transaction.atomic(), pytest.raises(ConfigurationError, match="commit after the locks are given back"):
+    with transaction.atomic(), pytest.raises(ConfigurationError, match="commit after the locks are released"):
         locked_atomic(lock).__enter__()
     with transaction.atomic(), pytest.raises(ConfigurationError, match="needs LocksMiddleware or a locked_atomic"):
         hold(lock)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.bank_audit import run_bank
 
-SECONDS: Final = float(os.environ.get("KILLS_S", "8"))
+SECONDS: Final = float(os.environ.get("KILLS_S", "5"))
 
 
 @pytest.mark.timeout(SECONDS + 240)

@@ -11,9 +11,10 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from pynamodb.connection import Connection
 
-from pynamo_locking import ConfigurationError, LockLost, Transaction, recover
+from pynamo_locking import ConfigurationError, LockLost, Transaction, TransactionConflict, recover
 from pynamo_locking._core import commit_paths
 from tests.support.transaction_models import (
     Plain,
@@ -352,3 +353,37 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
         tx.commit()
     assert missing
     assert not own.lost.is_set()
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_a_lock_is_lost_again_after_its_delete_was_given_up(
+    memory: Engine, place: _Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision is never answered, and the transaction aborted: a lock that is gone then, others have removed."""
+    memory.bind(Purse, Transactions)
+    purses(3, prefix="r")
+    Purse(KEY).save()
+    place.force(monkeypatch)
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation == "TransactWriteItems" and tx.id == kwargs["ClientRequestToken"]:
+            raise ConnectionClosedError(endpoint_url="memory")
+        return original(connection, operation, kwargs, *args)
+
+    with suppress(LockLost), Purse.locked(KEY) as lock:
+        tx = Transaction(workers=1)
+        tx.delete(tx.get(Purse, KEY))
+        for i in range(place.reads):
+            tx.get(Purse, f"r{i}")
+        for i in range(5):
+            tx.save(Purse(f"n{i}"))
+        with monkeypatch.context() as patch, pytest.raises(TransactionConflict, match="was given up"):
+            patch.setattr(Connection, "dispatch", dispatch)
+            tx.commit()
+        table = Purse._get_connection()
+        table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"purse_id": {"S": KEY}}})
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert lock._own is not None
+        assert lock._own.lost.is_set()

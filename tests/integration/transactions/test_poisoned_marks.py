@@ -31,7 +31,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import header_requests
 from pynamo_locking._io.header_requests import header_table_of
-from pynamo_locking._transactions import completion
+from pynamo_locking._transactions import recovery
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import held_elsewhere
@@ -704,7 +704,7 @@ def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
 
 def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It watches for a day and 5 %, where the stored end is of no use."""
-    monkeypatch.setattr(completion, "_LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(recovery, "_LOOK_AGAIN_S", 3600.0)
     put(Transactions, header("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)}))
     put(Transactions, participants("T", participant()))
     put_marked(mark("T", name_of(Transactions)))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from botocore.exceptions import ClientError
 
-from benchmarks.contenders import CONTENDERS
+from benchmarks.contenders import CONTENDERS, Place, Turn
+from benchmarks.contenders.counters import create_table, low_level_client
 from benchmarks.contenders.ours import Edit
-from benchmarks.locks import contention, layer
-from benchmarks.locks.crew import Shift
+from benchmarks.locks import caps, contention, layer
+from benchmarks.locks.crew import Round, Shift
 from benchmarks.locks.tables import fill, spread
 from benchmarks.locks.variants import Variant, variants
+from benchmarks.meter import Taken, metered
+from benchmarks.throttled import throttled
 
 
 def test_overtakings():
@@ -51,23 +55,95 @@ def test_slow_pollers_run_with_our_interval_too():
 
 def test_what_is_made_of_a_race():
     """Rounds are put together, throughput is compared within each; waits without an end count as long as they were."""
-    first = Shift([(0.0, 1.0), (1.0, 2.0)], [0.5], 4.0, Counter(), Counter(PutItem=6), 2.0, 4.0, seconds=4.0)
-    second = Shift([(10.0, 13.0)], [], 14.0, Counter(LockTimeout=1), Counter(PutItem=3), 1.0, 2.0, seconds=4.0)
+    rush = Shift([(-3.0, 0.0)], [0.0], 0.0, taken=Taken(Counter(PutItem=9), 0.0, {"a": 8.0}), seconds=2.0)
+    first = Shift([(0.0, 1.0), (1.0, 2.0)], [0.5], 4.0, taken=Taken(Counter(PutItem=6), 2.0, {"a": 4.0}), seconds=4.0)
+    taken = Taken(Counter(PutItem=3), 1.0, {"a": 1.0, "b": 1.0})
+    second = Shift([(10.0, 13.0)], [], 14.0, Counter(LockTimeout=1), taken, seconds=4.0)
+    turns = [Turn(1, 5), Turn(3, 7), Turn(2, 6)]
+    rounds = [Round(rush, first, 2, turns, 3), Round(Shift(seconds=2.0), second, 1, [Turn(1, 2), Turn(2, 1)], 1)]
 
-    race = contention.judge(Variant(Edit.name), 2, [first, second], [1.0, 0.125], total=2)
+    race = contention.judge(Variant(Edit.name), 2, rounds, [1.0, 0.125], [5.0, 2.5], total=3)
 
     assert (race.contender, race.threads, race.cycles, race.seconds, race.cycles_per_s) == ("edit()", 2, 3, 8.0, 0.375)
-    assert (race.ratio, race.ratios) == (1.25, "0.50 to 2.00")
+    assert (race.ratio, race.ratios, race.beside_plain) == (1.25, "0.50 to 2.00", 0.1)
     assert (race.requests, race.read_units, race.write_units) == (3.0, 1.0, 2.0)
     assert (race.wait_max_ms, race.overtaken_max, race.lost, race.failed) == (3500, 1, 1, {"LockTimeout": 1})
+    assert (race.cap_per_s, race.out_of_order, race.refused) == (1000 * 3 / 5, 1, 1.0)  # 5 of 6 units in one table
+    assert (race.rush_s, race.rush_served, race.rush_cycles_per_s, race.rush_write_units) == (2.0, 1, 0.25, 8.0)
 
 
-def test_a_race(dynoxide):
-    """Threads in processes run cycles until the time is over; what they say they did is in the item."""
-    [race] = contention.compare(str(dynoxide.host), 0, [Variant(Edit.name)], 2, 0.5, 2, lambda: None)
+def test_who_needs_no_unit_has_no_cap():
+    """Nothing is divided by nothing; who shows no ticket has none out of order."""
+    race = contention.judge(Variant(Edit.name), 1, [Round(steady=Shift(seconds=1.0))], [1.0], [1.0], total=0)
 
-    assert (race.threads, race.seconds, race.lost, race.failed) == (2, 1.0, 0, {})
-    assert contention.as_markdown([race]).count("\n") == 2
+    assert (race.cap_per_s, race.out_of_order) == (None, None)
+    assert " - |" in contention.as_markdown([race])
+
+
+@pytest.fixture
+def race_of(dynoxide):
+    """Return what one contender did in a race of two."""
+
+    def race_of(name, **course):
+        course = contention.Course(seconds=0.5, rush_s=5.0, **course)
+        [race] = contention.compare(str(dynoxide.host), 0, [Variant(name)], 2, course, lambda: None)
+        return race
+
+    return race_of
+
+
+@pytest.mark.parametrize("name", ["edit()", "locked() in the item", "locked() in a row", "NamedLock"])
+def test_a_race(race_of, name):
+    """All have a turn, and go on until the time is over; what they say they did is in the item, in order."""
+    race = race_of(name, rounds=2)
+
+    assert (race.threads, race.seconds, race.rush_served, race.lost, race.failed) == (2, 1.0, 2, 0, {})
+    assert (race.out_of_order, race.cycles > 0, race.beside_plain > 0) == (0, True, True)
+    assert contention.as_markdown([race]).count("\n") == 2 + 2 + 2
+
+
+def test_a_race_on_a_partition(dynoxide):
+    """Behind the throttle fewer turns are made than units allow, and the refusals are counted."""
+    with throttled(str(dynoxide.host), 20) as (url, refusals):
+        course = contention.Course(1.0, 1.0, 1, refusals)
+        [race] = contention.compare(url, 0, [Variant("unprotected")], 4, course, lambda: None)
+
+    assert race.refused > 0
+    assert race.cycles <= 20 * (1 + 2 + 1)  # the burst, both windows, and what was under way
+
+
+def test_units_of_refused_writes(dynoxide):
+    """DynamoDB bills them by the item that they met, and reports nothing."""
+    client = low_level_client(Place(str(dynoxide.host), ""))
+    table = dynoxide.new_name("metered")
+    create_table(client, table, "key")
+    item = {"key": {"S": "k"}, "body": {"S": "x" * 3000}}
+    with metered() as meter:
+        client.put_item(TableName=table, Item=item)
+        with pytest.raises(ClientError):
+            client.put_item(
+                TableName=table,
+                Item={"key": {"S": "k"}},
+                ConditionExpression="attribute_not_exists(body)",
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        early = meter.taken()
+        client.get_item(TableName=table, Key={"key": {"S": "k"}}, ConsistentRead=True)
+
+    assert (early.written, meter.write_units, meter.refused) == ({table: 6}, 3, 1)
+    assert (meter.taken() - early).read_units == 1
+    assert (early + early).requests == {"PutItem": 4}
+
+
+def test_caps(dynoxide):
+    """What a turn takes with two in the queue, and that 1,000 units are divided by it."""
+    dynoxide.bind(*caps.MODELS)
+
+    done = caps.measure(lambda: None, queues=(2,))
+
+    assert [each.units for each in done] == [2, 3, 2]
+    assert [round(each.cap_per_s) for each in done] == [500, 333, 500]
+    assert caps.as_markdown(done).count("\n") == 1 + 2 * len(caps.KINDS)
 
 
 def test_processor_time(dynoxide):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from tests.simulation.engine.faults import Fault
+from tests.support import partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.simulation.engine.wire import Request
 
@@ -26,6 +27,18 @@ def _refusal(request: Request, code: str, status: int, **details: Any) -> Client
 def failed(request: Request) -> ClientError:
     """Return the answer of a server that failed."""
     return _refusal(request, "InternalServerError", 500)
+
+
+def throttled(request: Request, are_spent: Sequence[bool]) -> ClientError:
+    """Return the answer of a partition that has no units left.
+
+    Args:
+        request: that is refused.
+        are_spent: for each of its places, whether its partition is the reason.
+    """
+    refused = partitions.refusal(request.operation, are_spent)
+    code, _message = refused.pop("Code"), refused.pop("Message")
+    return _refusal(request, code, 400, **refused)
 
 
 def too_old(request: Request) -> ClientError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import ClientError
 
 from pynamo_locking.testing import MemoryClient
+from tests.support.partitions import REFUSED
 
 if TYPE_CHECKING:
     from pynamodb.connection import Connection
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 _IN_PROGRESS: Final = "TransactionInProgressException"
 
 #: Refusals that botocore repeats. Source: its `_retry.json` and `retries/standard.py`.
-_REPEATED: Final = {"ThrottlingException", _IN_PROGRESS}
+_REPEATED: Final = {"ThrottlingException", REFUSED, _IN_PROGRESS}
+
+#: What it waits after. It does so after others as well; there the next attempt finds the same without a wait.
+_NOT_AT_ONCE: Final = {REFUSED, _IN_PROGRESS}
 
 
 class FaultyClient(MemoryClient):
@@ -48,7 +52,7 @@ class FaultyClient(MemoryClient):
                         refused: Any = error.response
                         refused["ResponseMetadata"]["RetryAttempts"] = attempt - 1
                     raise
-                if _code(error) == _IN_PROGRESS:
+                if _code(error) in _NOT_AT_ONCE:
                     self._network.back_off()
             else:
                 self._tell(operation_name, answer)

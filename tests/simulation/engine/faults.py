@@ -29,10 +29,11 @@ class Fault(Enum):
     PAUSE_BEFORE = "pause before"  # the process stands still for more than a lease, then sends the request
     PAUSE_AFTER = "pause after"  # the request is applied, then the process stands still
     DOUBLED = "doubled"  # sent on twice by something on the way, which passes the second answer on: nobody knows
+    HOT = "hot"  # others use up what a partition writes: this request and writes of a while are refused
 
 
 READS: Final = frozenset({"GetItem", "TransactGetItems", "Query", "Scan", "BatchGetItem"})
-_ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT})
+_ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT, Fault.HOT})
 TIMEOUTS: Final = frozenset({Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE})
 
 
@@ -67,9 +68,13 @@ class Faults:
             return None
         fault = options[choice - 1]
         self._left[fault] -= 1
+        self.note(fault, now)
+        return fault
+
+    def note(self, fault: Fault, now: float) -> None:
+        """Count a fault that has happened, drawn or not."""
         self.happened[fault] += 1
         self.last_at = now
-        return fault
 
     def age(self, n: int) -> int:
         """Choose by how many writes more than one a stale read is behind."""

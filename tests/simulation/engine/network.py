@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 from pynamo_locking._io import lock_document
 from pynamo_locking.testing import MemoryDynamoDB
-from tests.simulation.engine.answers import NOT_APPLIED, failed, too_old
+from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
 from tests.simulation.engine.client import FaultyClient
 from tests.simulation.engine.expiry import Expiry
 from tests.simulation.engine.faults import READS, TIMEOUTS, Fault
@@ -19,6 +19,7 @@ from tests.simulation.engine.native import Native, Replaced
 from tests.simulation.engine.scheduler import LATENCY_S, Dead, Landing
 from tests.simulation.engine.steps import Steps
 from tests.simulation.engine.wire import Change, Image, Place, Request, places_of, step_of_lock
+from tests.support.partitions import TRANSACTIONS, Partitions, write_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,10 @@ _OLDEST: Final = 3
 #: A signed request that arrives later than that is refused. Source: AWS's Signature Version 4, for most services.
 _SIGNED_S: Final = 300.0
 
-#: How long botocore waits before it repeats a transaction that is in progress.
+#: For how long the partition of an item is used up by others. A client of botocore's may have given up by then.
+_HOT_S: Final = 0.3
+
+#: How long botocore waits before it repeats a transaction that is in progress, or a request that was throttled.
 _BACK_OFF_S: Final = 0.05
 
 _BEFORE: Final = frozenset({Fault.CRASH_BEFORE, Fault.PAUSE_BEFORE})
@@ -65,6 +69,7 @@ class Network(MemoryDynamoDB):
         self._tokens = 0
         self._steps: Steps | None = None
         self._expiries = list[Expiry]()
+        self._partitions, self._is_limited = Partitions(), False
         self.purpose_of: Callable[[Actor], Any] = lambda _: None
         self.on_changes: list[Callable[[Request, list[Change]], None]] = []
         self.on_decided: list[Callable[[Request], None]] = []
@@ -106,6 +111,10 @@ class Network(MemoryDynamoDB):
         """
         self._expiries.append(Expiry(table, attribute, most))
 
+    def limit(self, units: float) -> None:
+        """Serve so many write units of each hash key in a second, and three times as many read units."""
+        self._partitions, self._is_limited = Partitions(units, 3 * units), True
+
     # One attempt
 
     def attempt(self, operation: str, kwargs: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -126,6 +135,7 @@ class Network(MemoryDynamoDB):
             knows_itself=_knows_itself(request),
             now=self._scheduler.now,
         )
+        fault = self._throttle(request, fault)
         if fault in _BEFORE:
             self._heard(request, fault, None)
             self._strike(fault, actor)
@@ -172,6 +182,8 @@ class Network(MemoryDynamoDB):
 
     def _result(self, request: Request, fault: Fault | None) -> dict[str, Any]:
         """Return what the client hears, or raise it."""
+        if fault is Fault.HOT:
+            raise throttled(request, self._are_spent(request))
         if fault is Fault.STALE:
             return self._stale(request)
         answer: dict[str, Any] = {}
@@ -214,8 +226,34 @@ class Network(MemoryDynamoDB):
             answer = refusal
         self._heard(request, Fault.LATE, answer)
 
+    # Partitions
+
+    def _throttle(self, request: Request, fault: Fault | None) -> Fault | None:
+        """Return what happens to a request, now that its partition is known."""
+        if fault is Fault.HOT:
+            for place in request.places[:1]:
+                self._partitions.exhaust(_partition(place), _HOT_S, reading=False, now=self._scheduler.now)
+        elif fault is None and request.places and any(self._are_spent(request)):
+            self._faults.note(Fault.HOT, self._scheduler.now)
+            return Fault.HOT
+        return fault
+
+    def _are_spent(self, request: Request) -> list[bool]:
+        reading, now = request.operation in READS, self._scheduler.now
+        spent = [self._partitions.is_spent(_partition(place), reading=reading, now=now) for place in request.places]
+        return spent or [True]  # a query is about no item that we know
+
+    def _charge(self, request: Request) -> None:
+        """Take the units of a request that is served now, also if a condition refuses it."""
+        factor = 2.0 if request.operation in TRANSACTIONS else 1.0
+        for place in request.places if self._is_limited else ():
+            stored = self._record(place)
+            units = factor * (1.0 if request.operation in READS else write_units(stored.size if stored else 0))
+            reading, now = request.operation in READS, self._scheduler.now
+            self._partitions.take(_partition(place), units, reading=reading, now=now)
+
     def back_off(self) -> None:
-        """Let a client wait before it repeats a transaction that is in progress."""
+        """Let a client wait before it repeats a request."""
         if self._scheduler.current is not None:
             self._scheduler.block(_BACK_OFF_S, "backs off")
 
@@ -235,6 +273,7 @@ class Network(MemoryDynamoDB):
     def apply(self, request: Request) -> dict[str, Any]:
         """Let DynamoDB serve a request in one step, and tell what it changed."""
         self._scheduler.now += LATENCY_S
+        self._charge(request)
         if self._steps is not None:
             self._steps.native.refuse_conflicts(request)
         token: Any = request.kwargs.get("ClientRequestToken")
@@ -253,6 +292,7 @@ class Network(MemoryDynamoDB):
 
     def _begun(self, steps: Steps, request: Request) -> Transaction:
         self._scheduler.now += LATENCY_S
+        self._charge(request)
         return steps.begin(request)
 
     def decided(self, request: Request) -> None:
@@ -309,6 +349,10 @@ def _knows_itself(request: Request) -> bool:
     """
     names = request.kwargs.get("ExpressionAttributeNames", {}).values()
     return request.operation == "UpdateItem" and (bool(request.step) or lock_document.TICKETS in names)
+
+
+def _partition(place: Place) -> tuple[str, Any]:
+    return place.table, place.key[0]
 
 
 def _is_transaction(request: Request) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pynamo_locking._core import intervals
-from pynamo_locking._intervals import disjoint, disjoint_mixin, unsure
+from pynamo_locking._intervals import disjoint, interval_mixin, placing
 from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.members import Members
@@ -76,9 +76,9 @@ def last_part_not_looked_at() -> Patches:
 
 
 def _none_is_done(is_done: Any) -> Any:
-    def forgetful(self: Any, placing: Any, found: Any) -> Any:
-        unsure.forget_unsure(placing.row)
-        return is_done(self, placing, found)
+    def forgetful(self: Any, place: Any, found: Any) -> Any:
+        placing.forget_unsure(place.row)
+        return is_done(self, place, found)
 
     return forgetful
 
@@ -96,7 +96,7 @@ class _Never(Exception):  # noqa: N818 - a stand-in
 @plants(Plan("intervals under locks", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 1}), "Truth")
 def done_under_a_lost_lock() -> Patches:
     """That the lock is lost is told as a refusal, though the items are stored: the guards decide, and not the lock."""
-    return [(disjoint_mixin, "LockLost", _Never)]
+    return [(interval_mixin, "LockLost", _Never)]
 
 
 # Queries

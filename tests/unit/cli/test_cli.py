@@ -27,7 +27,7 @@ from pynamodb.exceptions import ScanError
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from pynamo_locking._io.retries import Unavailable
-from pynamo_locking.cli import app, lock_tables, main, output, settings
+from pynamo_locking.cli import app, locks, main, output, settings
 from pynamo_locking.cli.problems import Exit, Problem, explain
 
 COMMANDS = [
@@ -68,7 +68,7 @@ def test_help_without_docstrings():
     """``python -OO`` drops them; the help is read from the source then."""
     command = [sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help"]
     helped = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "Take an entry out of a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
+    assert "Remove an entry from a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
 
 
 @pytest.mark.parametrize("command", [[], ["locks"], ["tables"], ["tx"]])
@@ -233,7 +233,7 @@ def test_a_file_without_settings(text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[tool.pynamo-locking]\nregoin = "x"', "has 'regoin' in [tool.pynamo-locking], which nobody knows"),
+        ('[tool.pynamo-locking]\nregoin = "x"', "has 'regoin' in [tool.pynamo-locking], which is not known"),
         ("[tool.pynamo-locking]\ntable = 1", "table in [tool.pynamo-locking] must be a string"),
         ("[tool.pynamo-locking]\ntable = ", "cannot be read"),
     ],
@@ -462,5 +462,5 @@ def test_a_lease_that_is_over_stands_out() -> None:
     times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
     holder, waiter = ({**entry, **each} for each in times)
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
-    alive, dead = (row[-1] for row in lock_tables.lines([lock], {}))
+    alive, dead = (row[-1] for row in locks._rows(lock))
     assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]

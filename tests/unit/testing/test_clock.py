@@ -276,7 +276,7 @@ def test_events_wait_in_virtual_time(clock):
 
 
 def test_mutexes_are_handed_on_in_order(clock):
-    """Whoever waits for a mutex holds up nobody, and its thread may take it again."""
+    """A thread that waits for a mutex does not hold up time, and the owner may take it again."""
     mutex = runtime.current.mutex()
     order = []
 

@@ -122,7 +122,7 @@ def test_locks_stay_within_its_block():
 FORK = """
 import os, signal, threading
 from pynamo_locking import NamedLock
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking.testing import MemoryDynamoDB, memory
 
 class Locks(NamedLock):
     class Meta:
@@ -132,13 +132,13 @@ with MemoryDynamoDB() as database:
     Locks.create_table()
     inside, forking = threading.Event(), threading.Event()
 
-    def serve(operation, kwargs, served=database._serve):
+    def serve(store, kwargs, served=memory._SERVED["GetItem"]):
         if threading.current_thread() is not threading.main_thread():
             inside.set()
             forking.wait(60)
-        return served(operation, kwargs)
+        return served(store, kwargs)
 
-    database._serve = serve
+    memory._SERVED["GetItem"] = serve
     os.register_at_fork(before=forking.set)  # runs before those that were registered earlier
     threading.Thread(target=Locks.lock_state, args=("a",), daemon=True).start()
     assert inside.wait(60)

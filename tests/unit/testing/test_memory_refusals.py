@@ -148,7 +148,7 @@ def test_updates_that_are_no_updates(client, update, message):
 
 @pytest.mark.parametrize("wait", ["sleep", "mutex"])
 def test_an_interrupted_wait_leaves_no_sleeper(monkeypatch, wait):
-    """Time does not wait for one who went away, nor does a mutex become theirs."""
+    """Time does not wait for a thread that was interrupted, nor does a mutex become its own."""
 
     def interrupted(_sleeper):
         raise KeyboardInterrupt

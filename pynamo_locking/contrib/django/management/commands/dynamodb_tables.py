@@ -12,10 +12,7 @@ from pynamo_locking.exceptions import ConfigurationError
 
 
 class Command(BaseCommand):
-    """Creates the tables of the models in the settings, or says which are absent, or have other keys.
-
-    What is there is left as it is.
-    """
+    """Creates absent tables of the models in the settings, or lists them. Tables that exist are not changed."""
 
     help = "The tables of the models in PYNAMO_LOCKING['MODELS']."
 

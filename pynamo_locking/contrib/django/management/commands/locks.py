@@ -14,9 +14,9 @@ from pynamo_locking.exceptions import LockingError
 
 
 class Command(BaseCommand):
-    """Shows who holds which lock and who waits, and removes entries by hand."""
+    """Shows the holders and waiters of locks, and removes entries by hand."""
 
-    help = "Who holds which lock, and who waits."
+    help = "Holders and waiters of locks."
 
     def add_arguments(self, parser: Any) -> None:
         """Declare the arguments."""
@@ -59,5 +59,5 @@ class Command(BaseCommand):
 def _agrees(question: str) -> bool:
     try:
         return input(question).strip().lower() in ("y", "yes")
-    except EOFError:  # nobody is there to be asked
+    except EOFError:  # no person can answer
         return False

@@ -1,0 +1,19 @@
+"""The mistakes of `tests.mistakes` can still be planted; not part of `make check`, which would notice each by this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mistakes import MISTAKES, PACKAGE, Mistake
+
+TABLE = Path(__file__).parents[3] / "docs" / "explanation" / "testing.md"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_the_right_code_is_there_once(mistake: Mistake) -> None:
+    text = (PACKAGE / mistake.file).read_text()
+    assert text.count(mistake.right) == 1
+    compile(text.replace(mistake.right, mistake.wrong), mistake.file, "exec")
+    assert f"| {mistake.name} |" in TABLE.read_text()

@@ -1,0 +1,188 @@
+"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that nobody else notices."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from benchmarks.contenders.counters import CREDENTIALS, REGION, create_table
+from pynamo_locking import LockSettings, NamedLock
+from tests.conftest import ON_AWS
+from tests.support.partitions import Partitions
+from tests.support.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.skipif(ON_AWS, reason="the proxy stands before an engine on this machine")
+
+REFUSED = "ProvisionedThroughputExceededException"
+#: Ten units of each kind, and so slow that next to nothing comes back in the course of a test: what is more than
+#: nothing lets one more request pass, which overdraws it.
+FEW = {"write_units": 0.001, "read_units": 0.001, "burst_s": 10_000}
+
+
+class Names(NamedLock):
+    """Locks in rows of their own."""
+
+    class Meta:
+        table_name = "throttled_names"
+        lock_settings = LockSettings(wait=60)
+
+
+def _lead_through(proxy: Proxy, engine: Engine) -> None:
+    """Send the locks' requests to the proxy; the engine's fixture puts it back."""
+    meta: Any = Names.Meta
+    meta.host = proxy.url
+    model: Any = Names
+    model._connection = None
+    model._get_connection().connection._local.session = engine._session
+
+
+def _client(proxy: Proxy, attempts: int) -> Any:
+    config = Config(parameter_validation=False, retries={"mode": "standard", "total_max_attempts": attempts})
+    session = botocore.session.get_session()
+    return session.create_client(
+        "dynamodb",
+        REGION,
+        endpoint_url=proxy.url,
+        config=config,
+        aws_access_key_id=CREDENTIALS["aws_access_key_id"],
+        aws_secret_access_key=CREDENTIALS["aws_secret_access_key"],
+    )
+
+
+class _Hot:
+    """A client behind the proxy, and a table with a hash and a range key."""
+
+    def __init__(self, proxy: Proxy, engine: Engine) -> None:
+        self.proxy = proxy
+        self.table = engine.new_name("hot")
+        self.client: Any = _client(proxy, attempts=1)
+        create_table(self.client, self.table, "key", "row")
+
+    def named(self, key: str, row: str = "r") -> dict[str, Any]:
+        return {"TableName": self.table, "Key": {"key": {"S": key}, "row": {"S": row}}}
+
+    def put(self, key: str, row: str = "r", size: int = 0, **more: Any) -> dict[str, Any]:
+        item = {"key": {"S": key}, "row": {"S": row}, "body": {"S": "x" * size}}
+        answer: dict[str, Any] = self.client.put_item(TableName=self.table, Item=item, **more)
+        return answer
+
+    def says(self, error: type[Exception] = ClientError) -> Any:
+        return pytest.raises(error, match=REFUSED)
+
+    @property
+    def written(self) -> float:
+        return self.proxy.units[False]
+
+    @property
+    def read(self) -> float:
+        return self.proxy.units[True]
+
+
+@pytest.fixture
+def hot(dynoxide: Engine) -> Iterator[_Hot]:
+    """A table with ten units for each key."""
+    assert dynoxide.host is not None
+    with Proxy(dynoxide.host, Partitions(**FEW)) as proxy:
+        yield _Hot(proxy, dynoxide)
+        assert proxy.errors == []
+
+
+def test_a_hot_key_is_refused_and_the_others_are_not(hot: _Hot) -> None:
+    """All rows of one hash key share its units; another key, and reads, have theirs."""
+    for i in range(11):
+        hot.put("hot", f"r{i}")
+    with hot.says() as caught:
+        hot.put("hot", "another row")
+
+    assert caught.value.response["ThrottlingReasons"] == [{"reason": "TableWriteKeyRangeThroughputExceeded"}]
+    assert hot.proxy.throttled == {"PutItem": 1}
+    hot.put("cold")
+    assert hot.client.get_item(**hot.named("hot", "r9"))["Item"]
+    assert "Item" not in hot.client.get_item(**hot.named("hot", "another row"))
+
+
+def test_units_go_by_size(hot: _Hot) -> None:
+    """A write of the whole item, a consistent read, and half of it for another one; the client sees no bill."""
+    answer = hot.put("a", size=3000)
+    assert (hot.written, answer.get("ConsumedCapacity")) == (3, None)
+    hot.client.get_item(**hot.named("a"), ConsistentRead=True)
+    hot.client.get_item(**hot.named("a"))
+    assert hot.read == 1.5
+    assert hot.put("a", ReturnConsumedCapacity="TOTAL")["ConsumedCapacity"]["CapacityUnits"] == 3
+
+
+def test_a_refused_condition_is_billed_by_what_it_met(hot: _Hot) -> None:
+    """Not by what it would have written; the item is shown to those who asked for it alone."""
+    hot.put("a", size=3000)
+    for shown in ({}, {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}):
+        with pytest.raises(ClientError, match="ConditionalCheckFailed") as caught:
+            hot.put("a", ConditionExpression="attribute_not_exists(body)", **shown)
+        assert ("Item" in caught.value.response) is bool(shown)
+
+    assert hot.written == 3 + 3 + 3
+
+
+def test_a_query_takes_units_of_its_key(hot: _Hot) -> None:
+    """Reads of a hash key share its units, however they are made."""
+    hot.put("a", size=1)
+    query = {"KeyConditionExpression": "#k = :k", "ExpressionAttributeNames": {"#k": "key"}, "ConsistentRead": True}
+    for key, times in (("a", 11), ("b", 1)):
+        for _ in range(times):
+            hot.client.query(TableName=hot.table, ExpressionAttributeValues={":k": {"S": key}}, **query)
+    with hot.says():
+        hot.client.get_item(**hot.named("a"))
+
+
+def test_a_transaction_is_cancelled(hot: _Hot) -> None:
+    """As a whole, and the reasons say which of the keys it was; it pays twice."""
+    puts = [{"Put": {"TableName": hot.table, "Item": hot.named(key)["Key"]}} for key in ("cold", "hot")]
+    hot.client.transact_write_items(TransactItems=puts)
+    assert hot.written == 4
+    for _ in range(9):
+        hot.put("hot")
+    with pytest.raises(ClientError, match="TransactionCanceledException") as caught:
+        hot.client.transact_write_items(TransactItems=puts)
+
+    assert [reason["Code"] for reason in caught.value.response["CancellationReasons"]] == ["None", "ThrottlingError"]
+
+
+def test_time_gives_units_back(dynoxide: Engine) -> None:
+    """What is refused now is served a moment later: botocore's own attempts get through."""
+    assert dynoxide.host is not None
+    with Proxy(dynoxide.host, Partitions(20, 60)) as proxy:
+        hot = _Hot(proxy, dynoxide)
+        hot.client = _client(proxy, attempts=10)
+        for _ in range(40):
+            hot.put("hot")
+    assert proxy.throttled["PutItem"] > 0
+
+
+def test_our_lock_gets_through(dynoxide: Engine) -> None:
+    """Turns on a hot row are slow, and all of them are taken: each thread waits, and nobody gives up."""
+    assert dynoxide.host is not None
+    dynoxide.bind(Names)
+    with Proxy(dynoxide.host, Partitions(20, 60)) as proxy:
+        _lead_through(proxy, dynoxide)
+        inside: list[int] = []
+
+        def turns() -> None:
+            for _ in range(4):
+                with Names.locked("hot") as lock:
+                    inside.append(lock.ticket)
+
+        with ThreadPoolExecutor(4) as pool:
+            for future in [pool.submit(turns) for _ in range(4)]:
+                future.result(60)
+    assert inside == sorted(inside)
+    assert len(inside) == 16
+    assert proxy.throttled.total() > 0
