@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pynamo_locking._core.errors import LockingError
 from pynamo_locking._io import lock_requests, retries, runtime
-from pynamo_locking._io.retries import Refused, Unavailable
+from pynamo_locking._io.retries import Refused, Unavailable, persistently
 from pynamo_locking._locks import cohorts, mailboxes
 
 if TYPE_CHECKING:
@@ -50,7 +50,12 @@ def leave_behind(row: LockRow, entry_id: str) -> None:
 
 def _finish(row: LockRow, entry_id: str) -> None:
     try:
-        _remove(row, entry_id)
+        image = persistently(lambda: lock_requests.release(row, entry_id, want_image=mailboxes.has_waiters(row)))
+        mailboxes.tell_waiters(row, image or None)
+    except (Refused, LockingError):  # it is not there, or DynamoDB refuses such requests for good
+        pass
+    except Unavailable as error:
+        logger.warning("gave up releasing the lock %s; waiters wait until its lease ends: %s", row.label, error)
     except BaseException:
         logger.exception("removal from %s failed; waiters wait until the lease ends", row.label)
     finally:
@@ -69,7 +74,8 @@ def release(row: LockRow, entry_id: str, caller: Caller | None = None, entry: Qu
 
     Raises:
         Refused: it is not there; `repeated` covers earlier requests as well.
-        Unavailable: no answer to the last request.
+        Unavailable: no answer to the last request. A thread goes on: a busy partition refuses several requests in a
+            row, and waiters would wait for the whole lease.
     """
     after = cohorts.succession(caller, entry)
     try:
@@ -77,7 +83,8 @@ def release(row: LockRow, entry_id: str, caller: Caller | None = None, entry: Qu
             return _hand_over(row, entry, after, caller)
         return retries.patiently(lambda: lock_requests.release(row, entry_id, want_image=mailboxes.has_waiters(row)))
     except Unavailable as error:
-        logger.warning("gave up releasing the lock %s; waiters wait until its lease ends: %s", row.label, error)
+        logger.warning("the release of the lock %s has no answer; a thread goes on with it: %s", row.label, error)
+        leave_behind(row, entry_id)
         raise
 
 
