@@ -37,12 +37,10 @@ from pynamo_locking.exceptions import (
 if _typing.TYPE_CHECKING:
     from pynamo_locking._core.commit_paths import Plan
     from pynamo_locking._intervals.interval_mixin import IntervalMixin
-    from pynamo_locking._locks.async_lock import AsyncLock, alocked_all
     from pynamo_locking._transactions.running import current_transaction, transaction, transactional
     from pynamo_locking._transactions.transaction import Transaction
 
 __all__ = [
-    "AsyncLock",
     "BatchError",
     "BatchResult",
     "ConfigurationError",
@@ -77,7 +75,6 @@ __all__ = [
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
-    "alocked_all",
     "current_transaction",
     "locked_all",
     "outcome",
@@ -87,11 +84,9 @@ __all__ = [
     "transactional",
 ]
 
-#: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, locks for asyncio load asyncio,
-#: and most programs need neither.
+#: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, which most programs do not need.
 _LATER = {
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "_transactions.running"),
-    **dict.fromkeys(("AsyncLock", "alocked_all"), "_locks.async_lock"),
     "Plan": "_core.commit_paths",
     "Transaction": "_transactions.transaction",
     "IntervalMixin": "_intervals.interval_mixin",

@@ -55,7 +55,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _nothing_is_renewed_afterwards() -> Iterator[None]:
     """What a test leaves locked is not renewed during the next one, which may count or lose requests."""
     yield
-    for entry in tuple(held_entry.held):
+    for entry in tuple(held_entry.all_held):
         entry.possession = entry.possession.over()
     removal._unfinished.clear()
 

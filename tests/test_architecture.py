@@ -14,8 +14,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 
 #: Where hand-written expressions stand: the requests of locks, of transactions' own rows, and of marks on items.
 REQUESTS = {"_io.lock_requests", "_io.header_requests", "_io.mark_requests"}
-#: They load a module when it is first needed: asyncio takes 25 ms to import, transactions evaluate expressions.
-LAZY = {"__init__": 1, "_models.awaitable": 1}
+#: It loads a module when it is first needed: transactions evaluate expressions.
+LAZY = {"__init__": 1}
 
 
 def functions() -> dict[str, int]:

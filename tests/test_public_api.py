@@ -17,7 +17,6 @@ import pynamo_locking
 import pynamo_locking.testing
 
 PUBLIC = [
-    "AsyncLock",
     "BatchError",
     "BatchResult",
     "ConfigurationError",
@@ -52,7 +51,6 @@ PUBLIC = [
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
-    "alocked_all",
     "current_transaction",
     "locked_all",
     "outcome",

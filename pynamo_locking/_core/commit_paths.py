@@ -180,14 +180,14 @@ def _with_costs(plan: Plan, members: Sequence[MemberFacts], extra: int) -> Plan:
     return replace(
         plan,
         requests=1 + rows + len(marked) + validations.requests + 1 + len(staged) + last,
-        write_units=1 + -(-sum(keys) // _KB) + marks + decision + finish + last,
+        write_units=1 + _kb(sum(keys)) + marks + decision + finish + last,
         read_units=validations.read_units,
         rows=rows,
     )
 
 
 def _units(member: MemberFacts) -> int:
-    return -(-max(1, member.size, member.before_size) // _KB)
+    return _kb(max(1, member.size, member.before_size))
 
 
 #: What a mark takes besides the values that it intends.

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import quote
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import LARGEST_KEYS
+from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.values import LARGEST_EXPONENT, MOST_DIGITS, SMALLEST_EXPONENT, stored_number
 
 #: No name of `row_name` begins like this: it encodes ``#`` as %23.
 GUARD_PREFIX: Final = "guard#"
 
 #: The longest label of an owner, in bytes of UTF-8. One item has all labels of a queue.
 LONGEST_OWNER: Final = 256
-
-#: DynamoDB's limits for numbers: 38 digits, 1E-130 to 9.99...E+125.
-MAX_DIGITS: Final = 38
-MIN_EXPONENT: Final = -130
-MAX_EXPONENT: Final = 125
-
-#: The caller's decimal context would round long numbers to 28 digits, so that two keys had one name.
-_EXACT: Final = Context(prec=10_000, traps=[])
 
 
 def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
@@ -60,16 +54,13 @@ def canonical_number(value: str) -> str:
         raise ConfigurationError(f"a number key must be a number, not {value!r}.") from None
     if not number.is_finite():
         raise ConfigurationError(f"a number key must be finite, not {value!r}.")
-    if not number:
-        return "0"
-    in_range = MIN_EXPONENT <= number.adjusted() <= MAX_EXPONENT
-    exact = number.normalize(_EXACT) if in_range else number
-    if not in_range or len(exact.as_tuple().digits) > MAX_DIGITS:
+    try:
+        return stored_number(number)
+    except Refusal:
         raise ConfigurationError(
-            f"a number key must have at most {MAX_DIGITS} digits and lie between 1E{MIN_EXPONENT} and "
-            f"1E{MAX_EXPONENT + 1}, unlike {value!r}."
-        )
-    return format(exact, "f")
+            f"a number key must have at most {MOST_DIGITS} digits and lie between 1E{SMALLEST_EXPONENT} and "
+            f"1E{LARGEST_EXPONENT + 1}, unlike {value!r}."
+        ) from None
 
 
 def checked_owner(owner: object) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
@@ -18,8 +17,7 @@ class Absence(Enum):
     UNKNOWN = "unknown"  # lost or left
 
 
-@dataclass(frozen=True)
-class Possession:
+class Possession(NamedTuple):
     """What is known of an entry since it was granted: held until its loss is proven, or until it is released.
 
     Attributes:
@@ -48,23 +46,23 @@ class Possession:
 
     def over(self) -> Possession:
         """Note that it is released."""
-        return self if self.is_over else replace(self, is_over=True)
+        return self if self.is_over else self._replace(is_over=True)
 
     def lost(self, reason: str) -> Possession:
         """Note that its loss is proven; without effect if it is not held."""
-        return replace(self, reason=reason) if self.is_held else self
+        return self._replace(reason=reason) if self.is_held else self
 
     def forked(self) -> Possession:
         """Note that this process is a forked child: an entry that was not released belongs to the parent."""
-        return self if self.is_over else replace(self, reason="forked")
+        return self if self.is_over else self._replace(reason="forked")
 
     def removing(self, copies: int = 1) -> Possession:
         """Note that so many more requests to remove it may arrive; -1 once DynamoDB refused one of them."""
-        return replace(self, removals=self.removals + copies)
+        return self._replace(removals=self.removals + copies)
 
     def deleting(self, expected: bool) -> Possession:  # noqa: FBT001
         """Note that a transaction may delete it with the item, or is known not to have done so."""
-        return replace(self, may_delete=expected)
+        return self._replace(may_delete=expected)
 
     def absent(self, state: LockState, *, is_removal: bool = False) -> Possession:
         """Note that a request (one of the `removals` if `is_removal`) was refused with a document without it."""

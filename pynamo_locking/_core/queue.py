@@ -147,6 +147,8 @@ class LockState:
         For a semaphore all but ``permits - 1`` of them must.
         """
         before = [other for other in self.entries if other.ticket < entry.ticket]
+        if not before:
+            return ()
         return tuple(before[i] for i in blockers(entry.claim, [other.claim for other in before]))
 
     def was_evicted(self, ticket: int, since: int | None = None) -> bool | None:

@@ -6,7 +6,6 @@ copy does not prove that nothing was written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -34,8 +33,7 @@ class Step(NamedTuple):
     pause: int | None = None
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """How a request may be sent again.
 
     Attributes:

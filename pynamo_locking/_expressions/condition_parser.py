@@ -5,44 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._expressions.conditions import (
-    SIZED,
-    And,
-    BeginsWith,
-    Between,
-    Condition,
-    Contains,
-    Different,
-    Equal,
-    Exists,
-    HasType,
-    In,
-    Not,
-    NotExists,
-    Or,
-    Ordered,
-    Size,
-)
+from pynamo_locking._expressions.conditions import SIZED, And, Condition, Not, Or, Test, size
 from pynamo_locking._expressions.parsing import Parsed, Parser
-from pynamo_locking._expressions.paths import Literal, Operand, Path
-from pynamo_locking._expressions.rules import BoundsInOrder, TypeName
+from pynamo_locking._expressions.paths import Computed, Literal, Operand
+from pynamo_locking._expressions.rules import bounds_in_order, type_name
 from pynamo_locking._expressions.values import SCALARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MOST_CHOICES: Final = 100
-_OF_UPDATES: Final = frozenset({"if_not_exists", "list_append"})
+_SIGNS: Final = frozenset({"=", "<>", "<", "<=", ">", ">=", "BETWEEN", "IN"})
 _PREFIXES: Final = frozenset({"S", "B"})
 _TEXTS: Final = frozenset({"S"})
-_OPERANDS: Final = {
-    "attribute_exists": 1,
-    "attribute_not_exists": 1,
-    "attribute_type": 2,
-    "begins_with": 2,
-    "contains": 2,
-    "size": 1,
-}
 
 
 @lru_cache(maxsize=4096)
@@ -52,9 +27,6 @@ def parse_condition(kind: str, text: str) -> Parsed[Condition]:
     Args:
         kind: ConditionExpression, FilterExpression or KeyConditionExpression.
         text: the expression.
-
-    Raises:
-        Refusal: it is no condition.
     """
     parser = _ConditionParser(kind, text)
     return parser.finish(parser.condition())
@@ -100,59 +72,41 @@ class _ConditionParser(Parser):
 
     def _comparison(self) -> Condition | Operand:
         left = self._primary()
-        if isinstance(left, Condition):
-            return left
         sign = self.tokens.next.upper()
-        if sign not in {"=", "<>", "<", "<=", ">", ">=", "BETWEEN", "IN"}:
+        if isinstance(left, Condition) or sign not in _SIGNS:
             return left
         self.tokens.take()
         self.count_operator()
         if sign == "BETWEEN":
             return self._between(left)
-        if sign == "IN":
-            return self._in(left)
-        return self._compared(sign, left, self._operand())
+        right = self._choices() if sign == "IN" else (self.operand(),)
+        self.demand_distinct(left, right, sign)
+        if sign not in {"=", "<>", "IN"}:
+            self._demand_order(sign, left, *right)
+        return Test(sign, (left, *right))
 
-    def _compared(self, sign: str, left: Operand, right: Operand) -> Condition:
-        self.demand_distinct(left, (right,), sign)
-        if sign == "=":
-            return Equal(left, right)
-        if sign == "<>":
-            return Different(left, right)
-        self._demand_order(sign, left, right)
-        return Ordered(sign, left, right)
-
-    def _demand_order(self, function: str, *operands: Operand) -> None:
+    def _demand_order(self, sign: str, *operands: Operand) -> None:
         for operand in operands:
-            self.demand_type(operand, SCALARS, function)
+            self.demand_type(operand, SCALARS, sign)
 
     def _between(self, operand: Operand) -> Condition:
-        low = self._operand()
+        low = self.operand()
         self.tokens.expect("AND")
-        high = self._operand()
+        high = self.operand()
         self._demand_order("BETWEEN", operand, low, high)
         if isinstance(low, Literal) and isinstance(high, Literal):
-            self.demand(BoundsInOrder(low.name, high.name))
-        return Between(operand, low, high)
+            self.demand(bounds_in_order(low.name, high.name))
+        return Test("BETWEEN", (operand, low, high))
 
-    def _in(self, operand: Operand) -> Condition:
-        choices = self._arguments()
+    def _choices(self) -> tuple[Operand, ...]:
+        choices = self.operands()
         if len(choices) > _MOST_CHOICES:
             raise self.tokens.error(
                 f"The IN operator is provided with too many operands; number of operands: {len(choices)}"
             )
-        self.demand_distinct(operand, choices, "IN")
-        return In(operand, choices)
+        return choices
 
-    def _arguments(self) -> tuple[Operand, ...]:
-        self.tokens.expect("(")
-        found = [self._operand()]
-        while self.tokens.accept(","):
-            found.append(self._operand())
-        self.tokens.expect(")")
-        return tuple(found)
-
-    def _operand(self) -> Operand:
+    def operand(self) -> Operand:
         operand = self._primary()
         if isinstance(operand, Operand):
             return operand
@@ -166,9 +120,7 @@ class _ConditionParser(Parser):
     def _primary(self) -> Condition | Operand:
         if self.tokens.next == "(":
             return self._group()
-        if self.tokens.after_next == "(" and self.tokens.next[:1].isalpha():
-            return self._function()
-        return self.path_or_literal()
+        return self._function() if self.tokens.is_function else self.path_or_literal()
 
     def _group(self) -> Condition | Operand:
         opened = self.tokens.place
@@ -182,38 +134,25 @@ class _ConditionParser(Parser):
         return inner
 
     def _function(self) -> Condition | Operand:
-        name = self.tokens.take()
-        if name in _OF_UPDATES:
-            raise self.tokens.error(f"The function is not allowed in a condition expression; function: {name}")
-        if name not in _OPERANDS:
-            raise self.tokens.error(f"Invalid function name; function: {name}")
+        name, operands = self.function(of_update=False)
         self.count_operator()
-        arguments = self._arguments()
-        if len(arguments) != _OPERANDS[name]:
-            raise self.tokens.error(
-                f"Incorrect number of operands for operator or function; "
-                f"operator or function: {name}, number of operands: {len(arguments)}"
-            )
-        return self._call(name, arguments)
-
-    def _call(self, name: str, arguments: tuple[Operand, ...]) -> Condition | Operand:
-        first, last = arguments[0], arguments[-1]
+        first, last = operands[0], operands[-1]
         if name == "size":
             self.demand_type(first, SIZED, name)
-            return Size(first)
+            return Computed(size, operands)
         if name in {"begins_with", "contains"}:
             self.demand_distinct(first, (last,), name)
-            if name == "contains":
-                return Contains(first, last)
+        else:
+            self.must_be_path(first, name)
+        if name == "begins_with":
             self.demand_type(first, _PREFIXES, name)
             self.demand_type(last, _PREFIXES, name)
-            return BeginsWith(first, last)
-        if not isinstance(first, Path):
-            raise self.tokens.error(f"Operator or function requires a document path; operator or function: {name}")
-        if name != "attribute_type":
-            return Exists(first) if name == "attribute_exists" else NotExists(first)
-        if not isinstance(last, Literal):
+        elif name == "attribute_type":
+            self._demand_type_name(last)
+        return Test(name, operands)
+
+    def _demand_type_name(self, operand: Operand) -> None:
+        if not isinstance(operand, Literal):
             raise self.tokens.syntax_error()
-        self.demand_type(last, _TEXTS, name)
-        self.demand(TypeName(last.name))
-        return HasType(first, last)
+        self.demand_type(operand, _TEXTS, "attribute_type")
+        self.demand(type_name(operand.name))

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._expressions.paths import Literal, Operand, Path, Scope
-from pynamo_locking._expressions.values import ELEMENTS, SCALARS, comparable
+from pynamo_locking._expressions.values import ELEMENTS, SCALARS, comparable, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from pynamo_locking._expressions.paths import Operand, Scope
     from pynamo_locking._expressions.values import Value
 
-_ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 #: Types whose ``size()`` is defined.
 SIZED: Final = frozenset({"S", "B", "SS", "NS", "BS", "L", "M"})
 
@@ -36,96 +31,20 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Size(Operand):
-    """``size(a)``."""
+class Test(Condition):
+    """An operator or a function that tests values, as ``a < b`` or ``attribute_exists(a)``.
 
-    operand: Operand
+    Attributes:
+        name: of the operator or function, as it is written.
+        operands: what it tests.
+    """
 
-    def value(self, scope: Scope) -> Value | None:
-        """Return the number of characters, bytes or elements; None where that says nothing."""
-        value = self.operand.value(scope)
-        if value is None:
-            return None
-        [(kind, content)] = value.items()
-        if kind == "S" and not content.isascii():  # characters as Java counts them
-            return {"N": str(len(content.encode("utf-16-le", "surrogatepass")) // 2)}
-        return {"N": str(len(content))} if kind in SIZED else None
-
-
-@dataclass(frozen=True)
-class Equal(Condition):
-    """``a = b``."""
-
-    left: Operand
-    right: Operand
+    name: str
+    operands: tuple[Operand, ...]
 
     def holds(self, scope: Scope) -> bool:
-        """Tell whether both are there and equal."""
-        left = self.left.value(scope)
-        return left is not None and left == self.right.value(scope)
-
-
-@dataclass(frozen=True)
-class Different(Condition):
-    """``a <> b``."""
-
-    left: Operand
-    right: Operand
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether they are not equal, or one of them is missing."""
-        left = self.left.value(scope)
-        return left is None or left != self.right.value(scope)
-
-
-@dataclass(frozen=True)
-class Ordered(Condition):
-    """``a < b``, and the other three."""
-
-    sign: str
-    left: Operand
-    right: Operand
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether both are of one type that has an order, and in this one."""
-        return in_order(self.sign, self.left.value(scope), self.right.value(scope))
-
-
-def in_order(sign: str, left: Value | None, right: Value | None) -> bool:
-    """Tell whether two values compare so. False if one is missing, or of another type."""
-    if left is None or right is None:
-        return False
-    kind = next(iter(left))
-    if kind not in SCALARS or kind not in right:
-        return False
-    return _ORDER[sign](comparable(left), comparable(right))
-
-
-@dataclass(frozen=True)
-class Between(Condition):
-    """``a BETWEEN b AND c``."""
-
-    operand: Operand
-    low: Operand
-    high: Operand
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether it is within the bounds, or one of them."""
-        value = self.operand.value(scope)
-        return in_order(">=", value, self.low.value(scope)) and in_order("<=", value, self.high.value(scope))
-
-
-@dataclass(frozen=True)
-class In(Condition):
-    """``a IN (b, c)``."""
-
-    operand: Operand
-    choices: tuple[Operand, ...]
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether it equals one of them."""
-        value = self.operand.value(scope)
-        return value is not None and any(value == choice.value(scope) for choice in self.choices)
+        """Tell whether the values pass; a missing one passes ``<>`` and ``attribute_not_exists`` only."""
+        return _TESTS[self.name](*[operand.value(scope) for operand in self.operands])
 
 
 @dataclass(frozen=True)
@@ -161,71 +80,57 @@ class Not(Condition):
         return not self.condition.holds(scope)
 
 
-@dataclass(frozen=True)
-class Exists(Condition):
-    """``attribute_exists(a)``."""
-
-    path: Path
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether the item has something there, be it NULL."""
-        return self.path.value(scope) is not None
-
-
-@dataclass(frozen=True)
-class NotExists(Condition):
-    """``attribute_not_exists(a)``."""
-
-    path: Path
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether the item has nothing there."""
-        return self.path.value(scope) is None
+def size(value: Value | None) -> Value | None:
+    """Return the number of characters, bytes or elements of a value; None where that says nothing."""
+    if value is None:
+        return None
+    [(kind, content)] = value.items()
+    if kind == "S" and not content.isascii():  # characters as Java counts them
+        return {"N": str(len(content.encode("utf-16-le", "surrogatepass")) // 2)}
+    return {"N": str(len(content))} if kind in SIZED else None
 
 
-@dataclass(frozen=True)
-class HasType(Condition):
-    """``attribute_type(a, :type)``."""
-
-    path: Path
-    type: Literal
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether the value there is of this type."""
-        value = self.path.value(scope)
-        return value is not None and scope.values[self.type.name]["S"] in value
+def _in_order(compare: Callable[[Any, Any], bool], left: Value | None, right: Value | None) -> bool:
+    if left is None or right is None:
+        return False
+    kind = type_of(left)
+    return kind in SCALARS and kind in right and compare(comparable(left), comparable(right))
 
 
-@dataclass(frozen=True)
-class BeginsWith(Condition):
-    """``begins_with(a, b)``."""
-
-    operand: Operand
-    prefix: Operand
-
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether a text or bytes begin so."""
-        value, prefix = self.operand.value(scope), self.prefix.value(scope)
-        if value is None or prefix is None:
-            return False
-        [(kind, content)] = value.items()
-        return kind in {"S", "B"} and kind in prefix and content.startswith(prefix[kind])
+def _between(value: Value | None, low: Value | None, high: Value | None) -> bool:
+    return _in_order(operator.ge, value, low) and _in_order(operator.le, value, high)
 
 
-@dataclass(frozen=True)
-class Contains(Condition):
-    """``contains(a, b)``."""
+def _begins_with(value: Value | None, prefix: Value | None) -> bool:
+    if value is None or prefix is None:
+        return False
+    [(kind, content)] = value.items()
+    return kind in {"S", "B"} and kind in prefix and content.startswith(prefix[kind])
 
-    operand: Operand
-    element: Operand
 
-    def holds(self, scope: Scope) -> bool:
-        """Tell whether a text or bytes have this part, or a set or list this element."""
-        value, element = self.operand.value(scope), self.element.value(scope)
-        if value is None or element is None:
-            return False
-        [(kind, content)] = value.items()
-        if kind == "L":
-            return element in content
-        part = ELEMENTS.get(kind, kind if kind in {"S", "B"} else None)
-        return part in element and element[part] in content
+def _contains(value: Value | None, element: Value | None) -> bool:
+    """Tell whether a text or bytes have this part, or a set or list this element."""
+    if value is None or element is None:
+        return False
+    [(kind, content)] = value.items()
+    if kind == "L":
+        return element in content
+    part = ELEMENTS.get(kind, kind if kind in {"S", "B"} else None)
+    return part in element and element[part] in content
+
+
+_TESTS: Final[dict[str, Callable[..., bool]]] = {
+    "=": lambda left, right: left is not None and left == right,
+    "<>": lambda left, right: left is None or left != right,
+    "<": partial(_in_order, operator.lt),
+    "<=": partial(_in_order, operator.le),
+    ">": partial(_in_order, operator.gt),
+    ">=": partial(_in_order, operator.ge),
+    "BETWEEN": _between,
+    "IN": lambda value, *choices: value is not None and value in choices,
+    "attribute_exists": lambda value: value is not None,
+    "attribute_not_exists": lambda value: value is None,
+    "attribute_type": lambda value, kind: value is not None and kind["S"] in value,
+    "begins_with": _begins_with,
+    "contains": _contains,
+}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pynamo_locking._expressions.values import Item, Value
 
@@ -50,7 +50,7 @@ class Path(Operand):
 
     def resolve(self, names: Mapping[Any, str]) -> Parts:
         """Return the path with the real names. Only placeholders begin with a #, so nothing else is replaced."""
-        return tuple([names.get(part, part) for part in self.parts])
+        return tuple(map(names.get, self.parts, self.parts))
 
     def value(self, scope: Scope) -> Value | None:
         """Return what the item has there."""
@@ -66,6 +66,18 @@ class Literal(Operand):
     def value(self, scope: Scope) -> Value | None:
         """Return the value that was given for it."""
         return scope.values[self.name]
+
+
+@dataclass(frozen=True)
+class Computed(Operand):
+    """What a function returns for the values of operands, as ``size(a)`` or ``a + b``."""
+
+    function: Callable[..., Value | None]
+    operands: tuple[Operand, ...]
+
+    def value(self, scope: Scope) -> Value | None:
+        """Return the result. The function is given None for an operand that has no value."""
+        return self.function(*[operand.value(scope) for operand in self.operands])
 
 
 def find(item: Item, parts: Parts) -> Value | None:
@@ -87,13 +99,17 @@ def described(parts: Parts) -> str:
     return "[" + ", ".join(f"[{part}]" if isinstance(part, int) else part for part in parts) + "]"
 
 
-def clash(paths: Iterable[Parts]) -> str | None:
-    """Return what is wrong with two paths in one expression, or None.
+def place(parts: Parts) -> Any:
+    """Return the sort key of a path: a path stands before its continuations, and places of a list in their order."""
+    return [(isinstance(part, int), part) for part in parts]
+
+
+def clash(in_order: Iterable[Parts]) -> str | None:
+    """Return what is wrong with two paths in one expression, or None. The paths are sorted by `place`.
 
     Neither may be a part of the other, and what one takes for a map the other must not take for a list.
     """
-    # Sorted, only neighbours can overlap: whatever stands between a path and its continuation continues it, too.
-    in_order = sorted(paths, key=lambda parts: [(isinstance(part, int), part) for part in parts])
+    # Only neighbours can overlap: whatever stands between a path and its continuation continues it, too.
     for one, two in pairwise(in_order):
         if one == two[: len(one)]:
             verb = "overlap"

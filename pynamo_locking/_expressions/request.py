@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._expressions.condition_parser import parse_condition
-from pynamo_locking._expressions.paths import Scope, clash, project, tree_of
+from pynamo_locking._expressions.paths import Scope, clash, place, project, tree_of
 from pynamo_locking._expressions.refusals import INVALID, Refusal, invalid
 from pynamo_locking._expressions.update_parser import parse_projection, parse_update
 from pynamo_locking._expressions.updates import apply
 from pynamo_locking._expressions.values import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamo_locking._expressions.conditions import Condition
     from pynamo_locking._expressions.parsing import Parsed
@@ -51,22 +51,19 @@ class BoundUpdate:
     """An update with its names and values.
 
     Attributes:
-        paths: what it changes.
+        paths: what it changes, sorted by `place`.
     """
 
     def __init__(self, actions: tuple[Action, ...], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
-        self.paths: list[Parts] = [action.path.resolve(names) for action in actions]
-        self._actions = actions
+        targets = [(action.path.resolve(names), action) for action in actions]
+        self._targets = sorted(targets, key=lambda target: place(target[0])) if len(targets) > 1 else targets
+        self.paths = [path for path, _ in self._targets]
         self._names = names
         self._values = values
 
     def apply(self, item: Item) -> Item:
-        """Return the item after the update.
-
-        Raises:
-            Refusal: the item does not allow it.
-        """
-        return apply(self._actions, Scope(item, self._names, self._values))
+        """Return the item after the update."""
+        return apply(self._targets, Scope(item, self._names, self._values))
 
     def updated(self, item: Item) -> Item:
         """Return the part of an item that the update is about."""
@@ -95,9 +92,6 @@ class Expressions:
     Args:
         request: the arguments of the request, or of one action of a transaction.
         kinds: the arguments that are expressions, as ``ConditionExpression``.
-
-    Raises:
-        Refusal: names or values are not as they have to be.
     """
 
     def __init__(self, request: Mapping[str, Any], *kinds: str) -> None:
@@ -105,22 +99,15 @@ class Expressions:
         self._kinds = kinds
         self._names: Mapping[str, str] = request.get(_NAMES, {})
         self._values: Mapping[str, Value] = {}
-        self._unused_names: set[str] = set()
-        self._unused_values: set[str] = set()
+        self._used: frozenset[str] = frozenset()
         if _NAMES in request:
-            self._check_placeholders(_NAMES)
-            self._unused_names.update(self._names)
+            self._check_placeholders(_NAMES, _IS_NAME)
         if _VALUES in request:
-            self._check_placeholders(_VALUES)
-            self._values = {key: _bound_value(key, value) for key, value in request[_VALUES].items()}
-            self._unused_values.update(self._values)
+            self._check_placeholders(_VALUES, _IS_VALUE)
+            self._values = _bound_values(request[_VALUES])
 
     def condition(self, kind: str = "ConditionExpression") -> BoundCondition | None:
-        """Return a condition of the request, or None if it has none.
-
-        Raises:
-            Refusal: it is no condition, or its names and values do not fit.
-        """
+        """Return a condition of the request, or None if it has none."""
         if kind not in self._request:
             return None
         parsed = parse_condition(kind, self._request[kind])
@@ -128,11 +115,7 @@ class Expressions:
         return BoundCondition(parsed, self._names, self._values)
 
     def update(self) -> BoundUpdate | None:
-        """Return the update of the request, or None if it has none.
-
-        Raises:
-            Refusal: it is no update, or its names and values do not fit, or two paths overlap.
-        """
+        """Return the update of the request, or None if it has none."""
         text = self._request.get("UpdateExpression")
         if not text:  # an empty one is taken for none
             return None
@@ -141,73 +124,66 @@ class Expressions:
         return update
 
     def projection(self) -> BoundProjection | None:
-        """Return the projection of the request, or None if it has none.
-
-        Raises:
-            Refusal: it is no projection, or its names do not fit, or two paths overlap.
-        """
+        """Return the projection of the request, or None if it has none."""
         kind = "ProjectionExpression"
         if kind not in self._request:
             return None
         paths = self._bind(parse_projection(self._request[kind]))
         resolved = [path.resolve(self._names) for path in paths]
-        _check_paths(kind, resolved)
+        _check_paths(kind, sorted(resolved, key=place))
         return BoundProjection(resolved)
 
     def check_all_used(self) -> None:
-        """Refuse the request if a name or value occurs in no expression.
-
-        Raises:
-            Refusal: one does not.
-        """
-        for parameter, unused in ((_NAMES, self._unused_names), (_VALUES, self._unused_values)):
-            if unused:
-                keys = ", ".join(sorted(unused))
+        """Refuse the request if a name or value occurs in no expression."""
+        for parameter, given in ((_NAMES, self._names), (_VALUES, self._values)):
+            if not given.keys() <= self._used:
+                keys = ", ".join(sorted(given.keys() - self._used))
                 raise invalid(f"Value provided in {parameter} unused in expressions: keys: {{{keys}}}")
 
-    def _check_placeholders(self, parameter: str) -> None:
+    def _check_placeholders(self, parameter: str, is_placeholder: Callable[[str], object]) -> None:
         if not any(self._request.get(kind) for kind in self._kinds):
             message = f"{parameter} can only be specified when using expressions"
             if parameter == _VALUES:
                 message += f": {' and '.join(self._kinds)} {'is' if len(self._kinds) == 1 else 'are'} null"
             raise invalid(message)
-        if not self._request[parameter]:
+        given = self._request[parameter]
+        if not given:
             raise invalid(f"{parameter} must not be empty")
-        is_placeholder = _IS_NAME if parameter == _NAMES else _IS_VALUE
-        for key in self._request[parameter]:
+        for key in given:
             if not is_placeholder(key):
                 raise invalid(f'{parameter} contains invalid key: Syntax error; key: "{key}"')
-            if parameter == _NAMES and not self._names[key]:
+            if not given[key] and parameter == _NAMES:
                 raise invalid(f"{_NAMES} contains invalid value: Empty attribute name for key {key}")
 
     def _bind(self, parsed: Parsed[_Root]) -> _Root:
-        if not self._names.keys() >= parsed.names:
-            [missing, *_] = sorted(parsed.names - self._names.keys())
-            what = "An expression attribute name used in the document path is not defined; attribute name"
-            raise invalid(f"Invalid {parsed.kind}: {what}: {missing}")
-        if not self._values.keys() >= parsed.values:
-            [missing, *_] = sorted(parsed.values - self._values.keys())
-            what = "An expression attribute value used in expression is not defined; attribute value"
-            raise invalid(f"Invalid {parsed.kind}: {what}: {missing}")
-        self._unused_names -= parsed.names
-        self._unused_values -= parsed.values
+        for given, used, what in (
+            (self._names, parsed.names, "name used in the document path is not defined; attribute name"),
+            (self._values, parsed.values, "value used in expression is not defined; attribute value"),
+        ):
+            if not given.keys() >= used:
+                missing = min(used - given.keys())
+                raise invalid(f"Invalid {parsed.kind}: An expression attribute {what}: {missing}")
+        self._used |= parsed.placeholders
         for rule in parsed.rules:
-            message = rule.broken(self._names, self._values)
+            message = rule(self._names, self._values)
             if message is not None:
                 raise invalid(f"Invalid {parsed.kind}: {message}")
         return parsed.root
 
 
-def _bound_value(key: str, value: Mapping[str, Any]) -> Value:
+def _bound_values(given: Mapping[str, Mapping[str, Any]]) -> dict[str, Value]:
+    values, key = dict[str, "Value"](), ""
     try:
-        return canonical(value)
+        for key, value in given.items():
+            values[key] = canonical(value)
     except Refusal as error:
         if error.code != INVALID:
             raise
         raise invalid(f"{_VALUES} contains invalid value: {error.message} for key {key}") from None
+    return values
 
 
-def _check_paths(kind: str, paths: list[Parts]) -> None:
-    message = clash(paths) if len(paths) > 1 else None
+def _check_paths(kind: str, in_order: list[Parts]) -> None:
+    message = clash(in_order)
     if message is not None:
         raise invalid(f"Invalid {kind}: {message}")

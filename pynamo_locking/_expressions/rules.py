@@ -1,17 +1,22 @@
-"""What has to be true of a request's names and values before an expression is evaluated."""
+"""What has to be true of a request's names and values before an expression is evaluated.
+
+Each function returns a rule. The rule returns DynamoDB's message if it is broken.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._expressions.values import TYPES, comparable, type_of
+from pynamo_locking._expressions.paths import described
+from pynamo_locking._expressions.values import TYPES, Value, comparable, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pynamo_locking._expressions.paths import Path
-    from pynamo_locking._expressions.values import Value
+
+Names = Mapping[str, str]
+Values = Mapping[str, Value]
+Rule = Callable[[Names, Values], "str | None"]
 
 #: As two of DynamoDB's messages name the types.
 _LONG_NAMES: Final = {
@@ -28,60 +33,39 @@ _LONG_NAMES: Final = {
 }
 
 
-class Rule:
-    """A demand on the names and values of a request."""
-
-    __slots__ = ()
-
-    def broken(self, names: Mapping[str, str], values: Mapping[str, Value]) -> str | None:
-        """Return DynamoDB's message if it is not met."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class AllowedTypes(Rule):
+def allowed_types(value: str, types: frozenset[str], function: str) -> Rule:
     """A value is of a type that a function or operator takes."""
 
-    value: str
-    types: frozenset[str]
-    function: str
-
-    def broken(self, names: Mapping[str, str], values: Mapping[str, Value]) -> str | None:  # noqa: ARG002
-        """Return DynamoDB's message if it is of another one."""
-        kind = type_of(values[self.value])
-        if kind in self.types:
+    def broken(_names: Names, values: Values) -> str | None:
+        kind = type_of(values[value])
+        if kind in types:
             return None
         what = "Incorrect operand type for operator or function; operator"
-        if self.function in {"ADD", "DELETE"}:
-            allowed = f"typeSet: ALLOWED_FOR_{self.function}_OPERAND"
-            return f"{what}: {self.function}, operand type: {_LONG_NAMES[kind]}, {allowed}"
-        return f"{what} or function: {self.function}, operand type: {kind}"
+        if function in {"ADD", "DELETE"}:
+            allowed = f"typeSet: ALLOWED_FOR_{function}_OPERAND"
+            return f"{what}: {function}, operand type: {_LONG_NAMES[kind]}, {allowed}"
+        return f"{what} or function: {function}, operand type: {kind}"
+
+    return broken
 
 
-@dataclass(frozen=True)
-class TypeName(Rule):
+def type_name(value: str) -> Rule:
     """A value names a type."""
 
-    value: str
-
-    def broken(self, names: Mapping[str, str], values: Mapping[str, Value]) -> str | None:  # noqa: ARG002
-        """Return DynamoDB's message if it does not."""
-        name = values[self.value].get("S")
+    def broken(_names: Names, values: Values) -> str | None:
+        name = values[value].get("S")
         if name is None or name in TYPES:
             return None  # another rule says that it is a text
         return f"Invalid attribute type name found; type: {name}, valid types: {{{','.join(sorted(TYPES))}}}"
 
+    return broken
 
-@dataclass(frozen=True)
-class BoundsInOrder(Rule):
+
+def bounds_in_order(lower: str, upper: str) -> Rule:
     """The bounds of BETWEEN are of one type, and in order."""
 
-    low: str
-    high: str
-
-    def broken(self, names: Mapping[str, str], values: Mapping[str, Value]) -> str | None:  # noqa: ARG002
-        """Return DynamoDB's message if they are not."""
-        low, high = values[self.low], values[self.high]
+    def broken(_names: Names, values: Values) -> str | None:
+        low, high = values[lower], values[upper]
         if type_of(low) != type_of(high):
             demand = "same data type for lower and upper bounds"
         elif comparable(low) > comparable(high):
@@ -91,6 +75,8 @@ class BoundsInOrder(Rule):
         bounds = f"lower bound operand: {_shown(low)}, upper bound operand: {_shown(high)}"
         return f"The BETWEEN operator requires {demand}; {bounds}"
 
+    return broken
+
 
 def _shown(value: Value) -> str:
     [(kind, content)] = value.items()
@@ -98,21 +84,16 @@ def _shown(value: Value) -> str:
     return f"AttributeValue: {{{kind}:{shown}}}"
 
 
-@dataclass(frozen=True)
-class Distinct(Rule):
+def distinct(one: Path, two: Path, function: str) -> Rule:
     """Two operands are not the same path."""
 
-    one: Path
-    two: Path
-    function: str
-
-    def broken(self, names: Mapping[str, str], values: Mapping[str, Value]) -> str | None:  # noqa: ARG002
-        """Return DynamoDB's message if they are."""
-        parts = self.one.resolve(names)
-        if parts != self.two.resolve(names):
+    def broken(names: Names, _values: Values) -> str | None:
+        parts = one.resolve(names)
+        if parts != two.resolve(names):
             return None
-        shown = ", ".join(f"[{part}]" if isinstance(part, int) else part for part in parts)
         return (
             "The first operand must be distinct from the remaining operands for this operator or function; "
-            f"operator: {self.function}, first operand: [{shown}]"
+            f"operator: {function}, first operand: {described(parts)}"
         )
+
+    return broken

@@ -33,9 +33,9 @@ _SET_NAMES: Final = {"SS": "string", "NS": "number", "BS": "binary"}
 _LEVELS: Final = 31
 #: In bytes.
 _LONGEST_NAME: Final = 65_535
-_DIGITS: Final = 38
-_LARGEST_EXPONENT: Final = 125
-_SMALLEST_EXPONENT: Final = -130
+MOST_DIGITS: Final = 38
+LARGEST_EXPONENT: Final = 125
+SMALLEST_EXPONENT: Final = -130
 _SAFE_DIGITS: Final = 18
 #: Exact for every sum that can be stored, and large enough to see that one cannot.
 _EXACT: Final = Context(prec=300, rounding=ROUND_HALF_EVEN)
@@ -50,11 +50,7 @@ def copy_of(value: _T) -> _T:
 
 
 def canonical_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
-    """Return an item of a request as it is stored.
-
-    Raises:
-        Refusal: it has a value that DynamoDB does not store.
-    """
+    """Return an item of a request as it is stored."""
     return {_name(name): canonical(value) for name, value in item.items()}
 
 
@@ -64,18 +60,13 @@ def canonical(value: Mapping[str, Any], depth: int = 0) -> Value:
     Args:
         value: the value.
         depth: the number of lists and maps around it.
-
-    Raises:
-        Refusal: DynamoDB does not store such a value.
     """
-    if len(value) != 1:
-        what = "has more than one datatypes set" if value else "is empty"
-        raise invalid(f"Supplied AttributeValue {what}, must contain exactly one of the supported datatypes")
-    [(kind, content)] = value.items()
+    kind = next(iter(value), "")
     read = _READ.get(kind)
-    if read is None:
-        raise invalid("Supplied AttributeValue is empty, must contain exactly one of the supported datatypes")
-    return {kind: read(content, depth)}
+    if read is None or len(value) != 1:
+        what = "has more than one datatypes set" if len(value) > 1 else "is empty"
+        raise invalid(f"Supplied AttributeValue {what}, must contain exactly one of the supported datatypes")
+    return {kind: read(value[kind], depth)}
 
 
 def _wrong_python_type(expected: str, content: object) -> Refusal:
@@ -100,7 +91,7 @@ def _name(content: Any) -> str:
 
 
 def _number(content: Any, _depth: int = 0) -> str:
-    return canonical_number(_text(content))
+    return canonical_number(content if type(content) is str else _text(content))
 
 
 def _binary(content: Any, _depth: int = 0) -> bytes:
@@ -109,10 +100,6 @@ def _binary(content: Any, _depth: int = 0) -> bytes:
     if isinstance(content, (bytes, bytearray, memoryview)):
         return bytes(content)
     raise _wrong_python_type("Binary", content)
-
-
-def _boolean(content: Any, _depth: int = 0) -> bool:
-    return bool(content)
 
 
 def _null(content: Any, _depth: int = 0) -> bool:
@@ -142,9 +129,6 @@ def check_levels(value: Value, depth: int) -> None:
     Args:
         value: the value.
         depth: the number of lists and maps around it.
-
-    Raises:
-        Refusal: it would be more than 31 lists and maps within each other.
     """
     [(kind, content)] = value.items()
     if kind in {"L", "M"}:
@@ -173,7 +157,7 @@ _READ: Final[dict[str, Callable[[Any, int], Any]]] = {
     "S": _text,
     "N": _number,
     "B": _binary,
-    "BOOL": _boolean,
+    "BOOL": lambda content, _depth: bool(content),
     "NULL": _null,
     "L": _list,
     "M": _map,
@@ -196,11 +180,7 @@ def decimal(text: str) -> Decimal:
 
 @lru_cache(maxsize=1 << 15)
 def canonical_number(text: str) -> str:
-    """Return the one spelling under which a number is stored.
-
-    Raises:
-        Refusal: it is no number, or has too many digits, or is too large or too small.
-    """
+    """Return the one spelling under which a number is stored."""
     if len(text) <= _SAFE_DIGITS and text.isascii() and text.isdigit() and text[0] != "0":
         return text
     try:
@@ -214,25 +194,23 @@ def canonical_number(text: str) -> str:
 
 def stored_number(number: Decimal) -> str:
     """Return how a finite number is stored."""
-    number = number.normalize(_EXACT)
     if not number:
         return "0"
     range_error = "Number {}. Attempting to store a number with magnitude {} than supported range"
-    if number.adjusted() > _LARGEST_EXPONENT:
+    if number.adjusted() > LARGEST_EXPONENT:
         raise invalid(range_error.format("overflow", "larger"))
-    if number.adjusted() < _SMALLEST_EXPONENT:
+    if number.adjusted() < SMALLEST_EXPONENT:
         raise invalid(range_error.format("underflow", "smaller"))
-    if len(number.as_tuple().digits) > _DIGITS:
+    number = number.normalize(_EXACT)
+    if len(number.as_tuple().digits) > MOST_DIGITS:
         raise invalid("Attempting to store more than 38 significant digits in a Number")
     return format(number, "f")
 
 
 def add_numbers(left: str, right: str, sign: int = 1) -> str:
-    """Return the stored form of a sum or difference of stored numbers.
-
-    Raises:
-        Refusal: it cannot be stored exactly.
-    """
+    """Return the stored form of a sum or difference of stored numbers."""
+    if sign > 0 and len(left) <= _SAFE_DIGITS >= len(right) and left.isdigit() and right.isdigit():
+        return str(int(left) + int(right))
     calculate = _EXACT.add if sign > 0 else _EXACT.subtract
     return stored_number(calculate(decimal(left), decimal(right)))
 
@@ -257,7 +235,12 @@ def item_size(item: Item) -> int:
     for name, value in item.items():
         size += len(name) if name.isascii() else _text_size(name)
         for kind, content in value.items():  # the one
-            size += len(content) if kind == "S" and content.isascii() else _SIZES[kind](content)
+            if kind == "N":
+                size += _number_size(content)
+            elif kind == "M":
+                size += 3 + len(content) + item_size(content)
+            else:
+                size += _SIZES[kind](content)
     return size
 
 
@@ -277,26 +260,14 @@ def _number_size(text: str) -> int:
     return (digits + 1) // 2 + 1 + (text[0] == "-")
 
 
-def _list_size(content: list[Value]) -> int:
-    return 3 + len(content) + sum([size_of(value) for value in content])
-
-
-def _map_size(content: Item) -> int:
-    return 3 + len(content) + item_size(content)
-
-
-def _flag_size(_content: bool) -> int:  # noqa: FBT001 - a value
-    return 1
-
-
 _SIZES: Final[dict[str, Callable[[Any], int]]] = {
     "S": _text_size,
     "N": _number_size,
     "B": len,
-    "BOOL": _flag_size,
-    "NULL": _flag_size,
-    "L": _list_size,
-    "M": _map_size,
+    "BOOL": lambda _content: 1,
+    "NULL": lambda _content: 1,
+    "L": lambda content: 3 + len(content) + sum([size_of(value) for value in content]),
+    "M": lambda content: 3 + len(content) + item_size(content),
     "SS": lambda content: sum(map(_text_size, content)),
     "NS": lambda content: sum(map(_number_size, content)),
     "BS": lambda content: sum(map(len, content)),

@@ -13,7 +13,7 @@ from pynamodb.connection import Connection
 from pynamo_locking._io import runtime
 
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
-_guard = runtime.current.mutex()
+_mutex = runtime.current.mutex()
 
 #: Stands for the timeout of the twin that keeps the model's own.
 _ONCE: Final = 0.0
@@ -39,13 +39,13 @@ def single_attempt(connection: Connection) -> Connection:
 def client_of(connection: Connection) -> Any:
     """Return a connection's client. PynamoDB would make one for each thread that comes before the first is made."""
     if getattr(connection, "_client", None) is None:  # a test's substitute may have none
-        with _guard:
+        with _mutex:
             return connection.client
     return connection.client
 
 
 def _twin(connection: Connection, timeout: float) -> Connection:
-    with _guard:
+    with _mutex:
         twins = _lock_connections.setdefault(connection, {})
         if timeout not in twins:
             twin = copy.copy(connection)
@@ -78,7 +78,7 @@ Connection.__init__ = _make_and_note  # type: ignore[method-assign]
 
 def note(connection: object) -> None:
     """Note a connection from an application, if it is one: it may be older than the import of this package."""
-    with _guard:
+    with _mutex:
         if isinstance(connection, Connection) and connection not in _connections:
             _connections.add(connection)
             if runtime.forks:
@@ -98,8 +98,8 @@ def _begin_anew(connection: Connection) -> None:
 
 def _forget_after_fork() -> None:
     """Stop using the parent's mutex and sockets in a child process, also in locks made before the fork."""
-    global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
-    _guard = runtime.current.mutex()
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
     for connection in [*_connections, *_lock_connections]:
         _begin_anew(connection)
 

@@ -28,7 +28,7 @@ logger = logging.getLogger("pynamo_locking")
 
 #: All subscriptions. Replaced as a whole, so that it can be read without a mutex.
 listeners: tuple[Subscription, ...] = ()
-_guard = runtime.current.mutex()
+_mutex = runtime.current.mutex()
 
 
 class Subscription:
@@ -113,7 +113,7 @@ def subscribe(
 
 def _replace(change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ...]]) -> None:
     global listeners  # noqa: PLW0603 - one stream for the process
-    with _guard:
+    with _mutex:
         listeners = change(listeners)
 
 
@@ -138,10 +138,9 @@ def is_logged(kind: str) -> bool:
 
 
 class Scope:
-    """One piece of work: counts its requests.
+    """One piece of work, inside a ``with`` statement: counts its requests.
 
     Args:
-        outer: the scope that it is a part of.
         keeps: whether events inside wait for its end.
 
     Attributes:
@@ -153,7 +152,7 @@ class Scope:
         kept: the events that wait for its end.
     """
 
-    def __init__(self, outer: Scope | None, *, keeps: bool) -> None:
+    def __init__(self, *, keeps: bool) -> None:
         self.began_s = runtime.current.monotonic()
         self.requests = 0
         self.looks = 0
@@ -162,9 +161,20 @@ class Scope:
         self.kept: list[Event] = []
         self._thread = runtime.current.party()[0] if keeps else None
         self._is_over = False
-        self._keeper = None if outer is None else outer.keeper_here()
-        if keeps and self._keeper is None:
-            self._keeper = self
+
+    def __enter__(self) -> Self:
+        outer = _scope.get()
+        around = None if outer is None else outer.keeper_here()
+        self._keeper = self if around is None and self._thread is not None else around
+        self._reset = _scope.set(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(ValueError):  # a task that is garbage collected ends in another context
+            _scope.reset(self._reset)
+        self._is_over = True
+        for event in self.kept:
+            emit(event)
 
     def keeper_here(self) -> Scope | None:
         """Return the outermost scope around that keeps events.
@@ -175,29 +185,6 @@ class Scope:
         is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.party()[0]
         return keeper if is_here else None
 
-    def end(self) -> None:
-        """Emit the events that were kept."""
-        self._is_over = True
-        for event in self.kept:
-            emit(event)
-
-
-class _Entered:
-    """A scope as a context manager."""
-
-    def __init__(self, *, keeps: bool) -> None:
-        self._keeps = keeps
-
-    def __enter__(self) -> Scope:
-        scope = self._scope = Scope(_scope.get(), keeps=self._keeps)
-        self._reset = _scope.set(scope)
-        return scope
-
-    def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(ValueError):  # a task that is garbage collected ends in another context
-            _scope.reset(self._reset)
-        self._scope.end()
-
 
 #: Without listeners.
 _NO_SCOPE: Final = contextlib.nullcontext()
@@ -207,7 +194,7 @@ _told: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_told", 
 
 def scope(*, keeps: bool = True) -> AbstractContextManager[Scope | None]:
     """Return the scope of a piece of work, if there are listeners; `keeps` if a mutex is held inside."""
-    return _Entered(keeps=keeps) if listeners else _NO_SCOPE
+    return Scope(keeps=keeps) if listeners else _NO_SCOPE
 
 
 def current_scope() -> Scope | None:
@@ -236,8 +223,8 @@ def clocks() -> dict[str, Any]:
 
 
 def _begin_anew_after_fork() -> None:
-    global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
-    _guard = runtime.current.mutex()
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
     for each in listeners:
         if each.after_fork is not None:
             each.after_fork()

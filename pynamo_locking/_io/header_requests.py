@@ -101,14 +101,10 @@ def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) 
         "ExpressionAttributeNames": {"#id": ID},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
-
-    def send() -> None:
-        try:
-            ask(header_table, "PutItem", kwargs)
-        except Refused as refused:
-            check_own(header_table, refused.image or {}, known_by)
-
-    persistently(send)
+    try:
+        persistently(lambda: ask(header_table, "PutItem", kwargs))
+    except Refused as refused:
+        check_own(header_table, refused.image or {}, known_by)
 
 
 def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str) -> None:
@@ -252,16 +248,12 @@ def _change(
     header_table: HeaderTable, header_id: str, changes: Mapping[str, Any], *, from_: State, **condition: Any
 ) -> Header:
     kwargs = _update(header_table, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
-
-    def send() -> Header:
-        try:
-            image = ask(header_table, "UpdateItem", kwargs).get("Attributes")
-        except Refused as refused:
-            image = refused.image
-        # A missing header counts as aborted: see `fate`.
-        return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
-
-    return persistently(send)
+    try:
+        image = persistently(lambda: ask(header_table, "UpdateItem", kwargs)).get("Attributes")
+    except Refused as refused:
+        image = refused.image
+    # A missing header counts as aborted: see `fate`.
+    return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
 
 
 def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:

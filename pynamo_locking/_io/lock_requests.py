@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.error_codes import INVALID
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-@dataclass(frozen=True)
-class NewEntry:
+class NewEntry(NamedTuple):
     """What a newcomer writes into the queue."""
 
     id: str

@@ -6,9 +6,9 @@ undone; if the task's loop is closed, a thread undoes it.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import logging
+import sys
 import weakref
 from collections import deque
 from concurrent import futures
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pynamo_locking._io.pauses import Pause
@@ -31,7 +32,17 @@ MAX_THREADS: Final = 32
 
 #: A longer pause is cut, since the clocks of loops can overflow; a waiter that wakes up too early looks again.
 _LONGEST_PAUSE_S: Final = 3600.0
-Cancelled = asyncio.CancelledError
+
+
+def _asyncio() -> Any:
+    """Return asyncio. A program with tasks has imported it; the others would wait 25 ms for an import here."""
+    return sys.modules["asyncio"]
+
+
+def cancelled() -> type[asyncio.CancelledError]:
+    """Return the class of the error that a cancelled task raises."""
+    error: type[asyncio.CancelledError] = _asyncio().CancelledError
+    return error
 
 
 class Crew:
@@ -125,7 +136,7 @@ async def _until_done(future: futures.Future[Any]) -> None:
         asyncio.CancelledError: the task was cancelled. An interrupt may have kept the thread's message from the loop,
             so only `future` tells whether the thread is done.
     """
-    loop = asyncio.get_running_loop()
+    loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
     told: asyncio.Future[None] = loop.create_future()
     future.add_done_callback(lambda _: _call_soon(loop, partial(_end, told)))
     await told
@@ -160,22 +171,22 @@ async def to_the_end(work: Callable[[], T]) -> T:
     except RuntimeError as error:  # blocking the loop for a request is better than holding a lock for ever
         logger.warning("no thread for a request, so the event loop waits for it: %s", error)
         return work()
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while True:  # also if it is done already: other tasks get their turn
         try:
             await _until_done(future)
-        except asyncio.CancelledError as error:
-            cancelled = error
+        except cancelled() as error:
+            cancellation = error
         if future.done():
             break
-    if cancelled is not None:
-        raise cancelled from future.exception()
+    if cancellation is not None:
+        raise cancellation from future.exception()
     return future.result()
 
 
 async def spend(pause: Pause) -> Image | None:
     """Let a pause pass while other tasks go on; return what was left in its mailbox."""
-    loop = asyncio.get_running_loop()
+    loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(max(0.0, min(pause.seconds, _LONGEST_PAUSE_S)), _end, over)
     # The mailbox outlives a closed loop, and must not keep the task alive. In an open loop the timer keeps it alive.

@@ -101,7 +101,7 @@ def send(
     unknown: Callable[[Exception], Exception],
     *,
     look: Callable[[Exception], _T] | None = None,
-    policy: Policy = Policy(),  # noqa: B008 - frozen
+    policy: Policy = Policy(),  # noqa: B008 - immutable
 ) -> _T:
     """Return the answer to a request.
 

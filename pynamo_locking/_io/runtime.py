@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import functools
 import os
 import random
 import secrets
@@ -113,11 +114,15 @@ class Runtime:
 
     def owner(self) -> str:
         """Return the label that names this process and thread to people."""
-        host, thread = (
-            name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore")
-            for name in (socket.gethostname(), threading.current_thread().name)
-        )
-        return f"{host}:{os.getpid()}:{thread}"
+        return _label(os.getpid(), threading.current_thread().name)
+
+
+@functools.lru_cache(maxsize=128)
+def _label(process: int, thread: str) -> str:
+    host, thread = (
+        name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore") for name in (socket.gethostname(), thread)
+    )
+    return f"{host}:{process}:{thread}"
 
 
 current = Runtime()

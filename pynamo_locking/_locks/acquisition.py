@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
@@ -52,6 +51,7 @@ class Acquisition:
         self._deadline = runtime.current.monotonic() + options.wait
         self._seen: dict[str, Sighting] = {}
         self._state = FREE
+        self._read: tuple[Image | None, LockState] = None, FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
         self._mailbox = mailboxes.Mailbox(options.claim, lambda image: lock_document.state_in(image, row.attribute))
@@ -64,7 +64,7 @@ class Acquisition:
         self._may_be_in, self._forks = False, runtime.forks
         self._handed_over: Image | None = None
         self._pace: Pace | None = None
-        self.own: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
+        self.held: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
     def run(self) -> HeldEntry:
         """Acquire the lock, or leave nothing behind.
@@ -84,11 +84,11 @@ class Acquisition:
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
-                own = yield from self._wait_for_turn(image)
-                if own is not None:
+                held = yield from self._wait_for_turn(image)
+                if held is not None:
                     mailboxes.close_mailbox(self._row, self._mailbox)
-                    self.own = own
-                    return own
+                    self.held = held
+                    return held
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
                 self._entry, self._may_be_in = None, False
@@ -139,9 +139,9 @@ class Acquisition:
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
         for _ in range(_ATTEMPTS_AT_ONCE):
-            new = replace(self._new, members=cohorts.drawing(self._caller))
+            new = self._new._replace(members=cohorts.drawing(self._caller))
             image = self._attempt(lambda: lock_requests.enter(self._row, new, self._options.capacity))  # noqa: B023
-            state = self._row.state(image)
+            state = self._state_in(image)
             if state.find(self._new.id) is not None:
                 return image
             if state.exists:
@@ -242,7 +242,7 @@ class Acquisition:
         for consistent in (False, True):
             if consistent:
                 image = yield from self._for_certain(lambda: lock_requests.look(self._row, consistent=True))
-            self._state = self._row.state(image)
+            self._state = self._state_in(image)
             # A late copy of our enter request may have revived the id under another ticket.
             found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
             if found is not None:
@@ -251,6 +251,12 @@ class Acquisition:
         if image is None and not self._row.may_create:
             self._no_such_item()
         return None
+
+    def _state_in(self, image: Image | None) -> LockState:
+        """Return the lock document of an image, read once from each."""
+        if image is None or self._read[0] is not image:
+            self._read = image, self._row.state(image)
+        return self._read[1]
 
     def _for_certain(self, request: Callable[[], Image | None]) -> Steps[Image | None]:
         attempt = 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -168,8 +167,8 @@ def succession(caller: Caller | None, entry: QueueEntry | None) -> Succession | 
             following.started = runtime.current.monotonic()
             cohort.waiting.popleft()
         if entry.members > 1:
-            return Succession(replace(following.new, members=entry.members - 1), entry.ticket + 1)
-        return Succession(replace(following.new, members=_drawing(following)), None)
+            return Succession(following.new._replace(members=entry.members - 1), entry.ticket + 1)
+        return Succession(following.new._replace(members=_drawing(following)), None)
 
 
 def pass_on(caller: Caller | None, image: Image | None = None) -> None:

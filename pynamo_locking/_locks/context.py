@@ -25,12 +25,12 @@ def own_entry_of(item: Model, row: LockRow) -> HeldEntry | None:
     Raises:
         LockLost: that entry is known to be lost.
     """
-    own: HeldEntry | None = vars(item).get(OWN_ENTRY)
-    if own is not None and own.row is not row and own.row.identity != row.identity:
-        own = None  # the item got another key since it was read
-    if own is None or (own.possession.is_over and not own.possession.reason):
-        own = held_entry.held_in_context(row)
-    return usable(own)
+    held: HeldEntry | None = vars(item).get(OWN_ENTRY)
+    if held is not None and held.row is not row and held.row.identity != row.identity:
+        held = None  # the item got another key since it was read
+    if held is None or (held.possession.is_over and not held.possession.reason):
+        held = held_entry.held_in_context(row)
+    return usable(held)
 
 
 def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry | None:
@@ -40,10 +40,10 @@ def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry 
         ConfigurationError: an entry of this thread or task conflicts, behind which it would wait for ever.
     """
     party = runtime.current.party()
-    mine = [own for own in held_entry.all_held_in_context(row) if own.party == party]
-    covering = [own for own in mine if own.entry.claim.covers(claim)]
+    mine = [held for held in held_entry.all_held_in_context(row) if held.party == party]
+    covering = [held for held in mine if held.entry.claim.covers(claim)]
     found = last if last in covering else next(iter(covering), None)
-    in_the_way = next((own for own in mine if own.entry.claim.conflicts(claim)), None)
+    in_the_way = next((held for held in mine if held.entry.claim.conflicts(claim)), None)
     if found is None and in_the_way is not None and in_the_way.possession.reason != "forked":
         raise ConfigurationError(
             f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
@@ -53,18 +53,18 @@ def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry 
     return found
 
 
-def usable(own: HeldEntry | None) -> HeldEntry | None:
+def usable(held: HeldEntry | None) -> HeldEntry | None:
     """Return an entry that a write may name, None if it has been released.
 
     Raises:
         LockLost: it is known to be lost.
         ConfigurationError: other parties may hold the lock as well, so it does not protect writes.
     """
-    if own is None:
+    if held is None:
         return None
-    if own.possession.reason:
-        raise own.loss()
-    if own.possession.is_over:
+    if held.possession.reason:
+        raise held.loss()
+    if held.possession.is_over:
         return None
-    own.check_alone()
-    return own
+    held.check_alone()
+    return held

@@ -21,46 +21,46 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_entry import HeldEntry
 
 
-def in_queue(own: HeldEntry) -> Condition:
+def in_queue(held: HeldEntry) -> Condition:
     """Our entry is in the queue.
 
     The condition names the ticket: a late copy of the request to enter could bring the id back after we left, under
     another ticket, and a late copy of a write must not find it.
     """
-    path = Path([own.row.attribute, lock_document.TICKETS, own.entry.id])
-    return path == Stored({"N": str(own.entry.ticket)})
+    path = Path([held.row.attribute, lock_document.TICKETS, held.entry.id])
+    return path == Stored({"N": str(held.entry.ticket)})
 
 
-def standing(own: HeldEntry, number: int) -> Condition:
+def standing(held: HeldEntry, number: int) -> Condition:
     """Our entry is in the queue, no later write of ours was applied, and no transaction has the item."""
-    standing: Condition = in_queue(own) & (_writes(own) < Stored({"N": str(number)})) & unmarked(own.row.attribute)
+    standing: Condition = in_queue(held) & (_writes(held) < Stored({"N": str(number)})) & unmarked(held.row.attribute)
     return standing
 
 
-def counting(own: HeldEntry, number: int) -> Action:
+def counting(held: HeldEntry, number: int) -> Action:
     """Store the number of the write in our entry."""
-    return _writes(own).set(Stored({"N": str(number)}))
+    return _writes(held).set(Stored({"N": str(number)}))
 
 
-def leaving(own: HeldEntry) -> list[Action]:
-    lock = Path([own.row.attribute])
-    return [lock[part][own.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
+def leaving(held: HeldEntry) -> list[Action]:
+    lock = Path([held.row.attribute])
+    return [lock[part][held.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
 
 
-def following(own: HeldEntry, after: Succession | None) -> list[Action]:
+def following(held: HeldEntry, after: Succession | None) -> list[Action]:
     """Store the entry of the next caller of this process, in the write that removes ours."""
     if after is None:
         return []
-    lock, new = Path([own.row.attribute]), after.new
+    lock, new = Path([held.row.attribute]), after.new
     upcoming = lock[lock_document.NEXT]
     actions: list[Action] = [lock[lock_document.QUEUE][new.id].set(Stored(new.stored(runtime.current.time_ms())))]
     if after.ticket is None:
         actions.append(upcoming.set(upcoming + Stored(number(new.members))))
     place = upcoming if after.ticket is None else Stored(number(after.ticket))
     actions.append(lock[lock_document.TICKETS][new.id].set(place))
-    if own.row.ttl_attribute is not None:
+    if held.row.ttl_attribute is not None:
         expiry_s = row_expiry_s(runtime.current.time_ms(), new.lease)
-        actions.append(Path([own.row.ttl_attribute]).set(Stored(number(expiry_s))))
+        actions.append(Path([held.row.ttl_attribute]).set(Stored(number(expiry_s))))
     return actions
 
 
@@ -99,5 +99,5 @@ def unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Condition:
     return path.does_not_exist() if raw is None else path == Stored({"M": raw})
 
 
-def _writes(own: HeldEntry) -> Path:
-    return Path([own.row.attribute, lock_document.QUEUE, own.entry.id, lock_document.WRITES])
+def _writes(held: HeldEntry) -> Path:
+    return Path([held.row.attribute, lock_document.QUEUE, held.entry.id, lock_document.WRITES])

@@ -52,11 +52,11 @@ class Heart:
         self._idle = 0
         self._released = 0
 
-    def add(self, own: Renewable) -> None:
+    def add(self, held: Renewable) -> None:
         """Renew an entry from now on, a third of its lease after its last renewal began."""
-        self._push(own, next_renewal(own.deadline - own.entry.lease, own.entry.lease))
+        self._push(held, next_renewal(held.deadline - held.entry.lease, held.entry.lease))
 
-    def remove(self, own: Renewable) -> None:  # noqa: ARG002 - the entry itself says that it has ended
+    def remove(self, held: Renewable) -> None:  # noqa: ARG002 - the entry itself says that it has ended
         """Note that an entry needs no more renewals; the heap is swept from time to time."""
         with self._condition:
             self._released += 1
@@ -65,12 +65,12 @@ class Heart:
                 heapq.heapify(self._due)
                 self._released = 0
 
-    def _push(self, own: Renewable, due: float) -> None:
+    def _push(self, held: Renewable, due: float) -> None:
         with self._condition:
-            heapq.heappush(self._due, (due, next(self._order), own))
+            heapq.heappush(self._due, (due, next(self._order), held))
             if self._idle == 0:
                 self._start_thread()
-            elif self._due[0][2] is own:
+            elif self._due[0][2] is held:
                 self._condition.notify()
 
     def _start_thread(self) -> None:
@@ -87,14 +87,14 @@ class Heart:
 
     def _serve(self) -> None:
         try:
-            while (own := self._next()) is not None:
+            while (held := self._next()) is not None:
                 try:
-                    due = self._renew(own)
+                    due = self._renew(held)
                 except BaseException:
-                    self._push(own, self._soon(own))  # even if this thread dies, the entry is renewed
+                    self._push(held, self._soon(held))  # even if this thread dies, the entry is renewed
                     raise
                 if due is not None:
-                    self._push(own, due)
+                    self._push(held, due)
         finally:
             with self._condition:
                 self._threads -= 1
@@ -120,34 +120,34 @@ class Heart:
 
     def _take(self) -> Renewable:
         """Take the first entry, and let another thread watch: this one may be busy for long."""
-        own = heapq.heappop(self._due)[2]
+        held = heapq.heappop(self._due)[2]
         if self._due and self._idle > 0:
             self._condition.notify()
         elif self._due:
             self._start_thread()
-        return own
+        return held
 
-    def _renew(self, own: Renewable) -> float | None:
+    def _renew(self, held: Renewable) -> float | None:
         """Renew once; return when to renew again, None if that is not needed any more."""
-        if not own.possession.is_held:
+        if not held.possession.is_held:
             return None
-        lease = own.entry.lease
+        lease = held.entry.lease
         started = runtime.current.monotonic()
         try:
-            own.renew()
+            held.renew()
         except LockLost:
             return None
         except Unavailable:
             pass  # `HeldEntry.renew` has reported it
         except Exception as error:  # noqa: BLE001
             # The loss is not proven, so giving up would be wrong.
-            own.outage.failed(own, error, is_odd=True)
+            held.outage.failed(held, error, is_odd=True)
         else:
             return next_renewal(started, lease)
-        return self._soon(own)
+        return self._soon(held)
 
-    def _soon(self, own: Renewable) -> float:
-        return runtime.current.monotonic() + retry_delay(own.entry.lease, runtime.current.jitter())
+    def _soon(self, held: Renewable) -> float:
+        return runtime.current.monotonic() + retry_delay(held.entry.lease, runtime.current.jitter())
 
 
 #: Of this process. Callers name the module, so that a test replaces it in one place.

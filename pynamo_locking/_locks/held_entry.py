@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.cohorts import Caller
 
 
-def in_order(owns: Iterable[HeldEntry]) -> list[HeldEntry]:
+def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
     """Return entries in the order in which all writers lock them for writing, so that writers cannot deadlock."""
-    return sorted(owns, key=lambda own: own.entry.id)
+    return sorted(entries, key=lambda held: held.entry.id)
 
 
 logger = logging.getLogger("pynamo_locking")
@@ -64,9 +64,7 @@ class HeldEntry:
         image: the image that first showed us in front.
     """
 
-    # What acquiring it took, and since when we hold it: known if there is a subscriber to events.
-    taking: event_stream.Scope | None = None
-    held_since_s: float | None = None
+    held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
     caller: Caller | None = None
@@ -80,10 +78,8 @@ class HeldEntry:
         self.party = runtime.current.party()
         self.pid = runtime.pid()
         self.depth = 1
-        # A downgrade was sent, and had no answer.
-        self.may_be_alone = False
-        # The item, which is not the row of the lock, was deleted under the lock.
-        self.is_item_deleted = False
+        self.may_be_alone = False  # a downgrade was sent, and had no answer
+        self.is_item_deleted = False  # under the lock, which is in another row
         self.lost = runtime.current.event()
         self.on_lost: list[Callable[[str], object]] = []
         self.outage = Outage()
@@ -91,7 +87,7 @@ class HeldEntry:
         self.last_beat = beat  # sent
         self.last_write = entry.writes  # made ready
         self._make_mutexes()
-        held.add(self)
+        all_held.add(self)
 
     def _make_mutexes(self) -> None:
         self._mutex = runtime.current.mutex()
@@ -211,16 +207,16 @@ class HeldEntry:
         with self.writing() as number:
             return number
 
-    def release_and_count(self) -> None:
-        """As `release`, and report what it consumed to subscribers."""
-        reports.releasing(self) if event_stream.listeners else self.release()
-
     def release(self) -> None:
         """Leave the queue.
 
         Raises:
             LockLost: we were no longer in it.
         """
+        with event_stream.scope(keeps=False):
+            self._release()
+
+    def _release(self) -> None:
         if self.possession.reason:
             self.end()
             raise self.loss()
@@ -336,21 +332,21 @@ class HeldEntry:
 
 
 #: Our entries in all queues.
-held: weakref.WeakSet[HeldEntry] = weakref.WeakSet()
+all_held: weakref.WeakSet[HeldEntry] = weakref.WeakSet()
 
 
 def _leave_all_to_parent() -> None:
-    for own in tuple(held):
-        own.leave_to_parent()
+    for held in tuple(all_held):
+        held.leave_to_parent()
 
 
 def _leave_at_exit() -> None:
     """Remove what the main thread holds. Other threads may still be at work."""
     thread = runtime.current.party()[:2]
-    mine = [own for own in tuple(held) if own.party[:2] == thread and own.possession.is_held]
-    for own in mine:
-        own.end(is_confirmed=False)  # or a renewal that comes too late would report a loss
-    removal.leave_at_exit({own.entry.id: own.row for own in mine})
+    mine = [held for held in tuple(all_held) if held.party[:2] == thread and held.possession.is_held]
+    for held in mine:
+        held.end(is_confirmed=False)  # or a renewal that comes too late would report a loss
+    removal.leave_at_exit({held.entry.id: held.row for held in mine})
 
 
 runtime.after_fork(_leave_all_to_parent)
@@ -359,20 +355,20 @@ _Held = Mapping[tuple[Any, ...], tuple["HeldEntry", ...]]
 _held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 
-def remember(own: HeldEntry) -> None:
-    held = _without(None)
-    _held.set({**held, own.row.identity: (*held.get(own.row.identity, ()), own)})
+def remember(held: HeldEntry) -> None:
+    before = _without(None)
+    _held.set({**before, held.row.identity: (*before.get(held.row.identity, ()), held)})
 
 
-def forget(own: HeldEntry) -> None:
-    if own in _held.get().get(own.row.identity, ()):
-        _held.set(_without(own))
+def forget(held: HeldEntry) -> None:
+    if held in _held.get().get(held.row.identity, ()):
+        _held.set(_without(held))
 
 
-def _without(own: HeldEntry | None) -> _Held:
+def _without(held: HeldEntry | None) -> _Held:
     """Return what this context holds, except one entry and those that have ended."""
     left = {
-        identity: tuple(each for each in entries if each is not own and not each.possession.is_over)
+        identity: tuple(each for each in entries if each is not held and not each.possession.is_over)
         for identity, entries in _held.get().items()
     }
     return {identity: entries for identity, entries in left.items() if entries}
@@ -380,14 +376,14 @@ def _without(own: HeldEntry | None) -> _Held:
 
 def all_held_in_context(row: LockRow) -> tuple[HeldEntry, ...]:
     """Return our entries in that lock that this context has not released, the last one first."""
-    return tuple(own for own in reversed(_held.get().get(row.identity, ())) if not own.possession.is_over)
+    return tuple(held for held in reversed(_held.get().get(row.identity, ())) if not held.possession.is_over)
 
 
 def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | None:
     """Return our entry in that lock that this context has not released: of all of it, or of a range with `bound`."""
-    held = all_held_in_context(row) if _held.get() else ()
+    mine = all_held_in_context(row) if _held.get() else ()
     return next(
-        (own for own in held if (own.entry.claim.contains(bound) if bound else not own.entry.claim.is_ranged)), None
+        (held for held in mine if (held.entry.claim.contains(bound) if bound else not held.entry.claim.is_ranged)), None
     )
 
 

@@ -234,24 +234,23 @@ Held = dict["HeldEntry", int]
 
 
 def held() -> Held:
-    return {
-        own: own.depth for entries in held_entry._held.get().values() for own in entries if not own.possession.is_over
-    }
+    context = held_entry._held.get().values()
+    return {each: each.depth for entries in context for each in entries if not each.possession.is_over}
 
 
 def release_all_since(before: Held, work: str) -> None:
     """Release what this context has acquired since and not released, and log `work`. Never raises."""
-    for own, depth in held().items():
-        forgotten = depth - before.get(own, 0)
+    for entry, depth in held().items():
+        forgotten = depth - before.get(entry, 0)
         if forgotten > 0:
-            logger.warning("%s was still held at the end of %s; it is released now", own, work)
-            _give_back(own, forgotten)
+            logger.warning("%s was still held at the end of %s; it is released now", entry, work)
+            _give_back(entry, forgotten)
 
 
-def _give_back(own: HeldEntry, times: int) -> None:
-    if [own.give_back() for _ in range(times)][-1]:  # else an outer block holds it as well
-        held_entry.forget(own)
+def _give_back(held: HeldEntry, times: int) -> None:
+    if [held.give_back() for _ in range(times)][-1]:  # else an outer block holds it as well
+        held_entry.forget(held)
         try:
-            own.release()
+            held.release()
         except LockingError as error:
-            logger.warning("the release of %s failed: %s", own, error)
+            logger.warning("the release of %s failed: %s", held, error)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._locks import guards, holding
+from pynamo_locking._io import loops
+from pynamo_locking._locks import guards, holding, tasks
 from pynamo_locking._locks.taking import Taker
 from pynamo_locking._locks.target import M
 
@@ -23,13 +25,18 @@ if TYPE_CHECKING:
 
 
 class Lock(Taker[M]):
-    """A first come, first served lock on one item or one name.
+    """A first come, first served lock on one item or one name, for threads and for tasks of asyncio.
 
-    Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` statement, or call `acquire()`
-    and `release()` in pairs. The object can be used again after a release; each time it takes a new ticket. A thread or
-    asyncio task that acquires a lock it already holds gets the same ticket again, and the last release leaves the
-    queue. Threads and tasks started inside a lock write under it if they inherit its context, but do not hold it: they
-    wait like all other threads.
+    Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` or ``async with`` statement,
+    or call `acquire()` and `release()`, or `aacquire()` and `arelease()`, in pairs. The object can be used again after
+    a release; each time it takes a new ticket. A thread or task that acquires a lock it already holds gets the same
+    ticket again, and the last release leaves the queue. Threads and tasks started inside a lock write under it if they
+    inherit its context, but do not hold it: they wait like all other threads.
+
+    Methods whose names begin with an "a" are awaited. PynamoDB blocks, so they make requests in threads, 32 at most;
+    waiting for a lock does not occupy a thread. `save` and other methods of models block the event loop unless they are
+    called through `asyncio.to_thread`; the lock guards them there as well. A lock that a task has acquired with ``async
+    with`` or `aacquire()` refuses, in a task, to block the event loop: `ConfigurationError` names the method to await.
 
     Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with None): at most
     one unexpired holder in DynamoDB's own document, holders in the order of their tickets, and no guarded write
@@ -37,8 +44,15 @@ class Lock(Taker[M]):
     exclusion of work outside DynamoDB. Pass the `ticket` to such systems, and let them refuse a smaller one than they
     have seen.
 
+    Guaranteed when a task is cancelled, however often, while it enters, waits, is granted the lock, holds or releases
+    it: when the task has ended, none of its entries is in the queue, and nothing is held. For this it may go on for the
+    time of the request that is under way, and of the request that removes the entry: 4 attempts of it at most, each no
+    longer than the lock's `request_timeout` allows. If an event loop is closed under its tasks, threads do the same
+    behind it. An async generator that is closed in the block releases the lock before `aclose` returns, if the task
+    that acquired it closes it, or the loop does.
+
     Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read a look, and one write
-    each third of the lease.
+    each third of the lease. A request that is awaited also costs the start of a thread, some 0.1 ms.
     """
 
     # Acquiring and releasing
@@ -64,20 +78,47 @@ class Lock(Taker[M]):
         self._acquire(wait)
         return self
 
+    async def aacquire(self, wait: Duration | None = None) -> Self:
+        """Acquire the lock as `acquire` does, while other tasks go on.
+
+        Args:
+            wait: as for `acquire`.
+
+        Returns:
+            The lock itself.
+
+        Raises:
+            LockTimeout, LockLost, OutcomeUnknown, ItemNotFound, ConfigurationError: as `acquire`.
+            asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
+        """
+        await self._aacquire(wait)
+        return self
+
     def release(self) -> None:
         """Release the lock; the last of several releases removes our entry from the queue.
 
         Raises:
             LockLost: the lock was lost before, so another party may have worked at the same time. Writes through the
                 models were refused from that moment on.
-            ConfigurationError: this object does not hold the lock.
+            ConfigurationError: this object does not hold the lock, or has acquired it with `aacquire`.
         """
-        takes = self._takes - 1
-        try:
-            self._give_back()
-        except BaseException as failure:
-            self._leave_above(takes, failure)
-            raise
+        if self._takes and self._is_awaited:
+            raise self._must_await("release")
+        self._leave(blocks=0)
+
+    async def arelease(self) -> None:
+        """Release the lock, which was acquired with `aacquire`, as `release` does.
+
+        A task that is cancelled meanwhile releases it nevertheless, and hears of the cancellation then.
+
+        Raises:
+            LockLost, ConfigurationError: as `release`.
+        """
+        if self._takes and not self._is_awaited:
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} was acquired {self._way}: release it with `lock.release()`."
+            )
+        await self._aleave(partial(self._leave, blocks=0))
 
     def __enter__(self) -> Self:
         self._enter()
@@ -87,6 +128,15 @@ class Lock(Taker[M]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._leave(error)
+
+    async def __aenter__(self) -> Self:
+        await self._aenter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._aleave(partial(self._leave, error), error)
 
     # What is known of it
 
@@ -126,15 +176,35 @@ class Lock(Taker[M]):
 
         Raises:
             DoesNotExist: there is no such item.
-            ConfigurationError: the lock was never acquired, or is a range.
+            ConfigurationError: the lock was never acquired, or is a range; or it was acquired with ``async with`` or
+                `aacquire`, and the item has to be read. ``await lock.aitem()`` reads it.
         """
-        own = self._last()
+        if self._must_read and self._is_awaited and tasks.current() is not None:
+            raise self._must_await("item")
+        return self._item()
+
+    async def aitem(self) -> M:
+        """Return the locked item as `item` does, reading it if it has to be read. 0 or 1 read.
+
+        Raises:
+            DoesNotExist, ConfigurationError: as `item`.
+        """
+        return await loops.call(self._item) if self._must_read else self._item()
+
+    @property
+    def _must_read(self) -> bool:
+        held = self._last()
+        is_known = self._given is not None or held.entry.claim.is_ranged
+        return not is_known and holding.must_read(held, self._target)
+
+    def _item(self) -> M:
+        held = self._last()
         if self._options.claim.is_ranged:
             raise ConfigurationError(
                 f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
             )
         if self._given is None:
-            self._given = holding.item_of(own, self._target)
+            self._given = holding.item_of(held, self._target)
         return self._given
 
     @property
@@ -145,11 +215,11 @@ class Lock(Taker[M]):
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed; 0 if it is not held."""
-        return self._own.remaining if self._own is not None and self._takes else 0.0
+        return self._held.remaining if self._held is not None and self._takes else 0.0
 
     @property
     def lost(self) -> Event:
-        """An event that is set once it is proven that the lock was lost while we held it."""
+        """An event of `threading`, set once it is proven that the lock was lost. Its wait() blocks the event loop."""
         return self._last().lost
 
     # Keeping it
@@ -162,7 +232,11 @@ class Lock(Taker[M]):
             OutcomeUnknown: no answer came; the lease is at least what it was.
             ConfigurationError: this object does not hold the lock.
         """
-        holding.renew(self._must_have_taken())
+        holding.renew(self._taken_for("renew"))
+
+    async def arenew(self) -> None:
+        """As `renew`, awaited."""
+        await loops.to_the_end(partial(holding.renew, self._must_have_taken()))
 
     def ensure(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
@@ -176,15 +250,12 @@ class Lock(Taker[M]):
             ConfigurationError: more was asked for than a lease is long, or the lock is not held.
         """
         wanted = seconds(remaining, "remaining")
-        own = self._must_have_taken()
-        if wanted >= own.entry.lease:
-            raise ConfigurationError(
-                f"ensure({wanted:g} s) can never hold: the lease is {own.entry.lease:g} s. Take a longer lease."
-            )
-        if own.possession.reason:
-            raise own.loss()
-        if own.remaining < wanted:
-            self.renew()
+        holding.ensure(self._taken_for("ensure"), wanted)
+
+    async def aensure(self, remaining: Duration) -> None:
+        """As `ensure`, awaited, with the same argument `remaining`."""
+        wanted = seconds(remaining, "remaining")
+        await loops.to_the_end(partial(holding.ensure, self._must_have_taken(), wanted))
 
     def downgrade(self) -> None:
         """Go on as one of the readers: waiters that share the lock are granted it now, in their turn.
@@ -205,7 +276,11 @@ class Lock(Taker[M]):
 
         Cost: 1 write.
         """
-        holding.downgrade(self._must_have_taken(), self._options.claim)
+        holding.downgrade(self._taken_for("downgrade"), self._options.claim)
+
+    async def adowngrade(self) -> None:
+        """As `downgrade`, awaited."""
+        await loops.to_the_end(partial(holding.downgrade, self._must_have_taken(), self._options.claim))
 
     # Guards for writes of your own
 
@@ -229,13 +304,13 @@ class Lock(Taker[M]):
     # Inside
 
     def _last(self) -> HeldEntry:
-        if self._own is None:
+        if self._held is None:
             raise ConfigurationError(
                 f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."
             )
-        return self._own
+        return self._held
 
     def __repr__(self) -> str:
-        if self._own is None or not self._takes:
+        if self._held is None or not self._takes:
             return f"<Lock {self._target.row.label} not held>"
         return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"

@@ -84,17 +84,17 @@ class Mailbox:
 
 
 _mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
-_guard = runtime.current.mutex()
+_mutex = runtime.current.mutex()
 
 
 def open_mailbox(row: LockRow, mailbox: Mailbox) -> None:
     """Let a mailbox hear of releases of that lock in this process."""
-    with _guard:
+    with _mutex:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
 
 
 def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
-    with _guard:
+    with _mutex:
         remaining = [box for box in _mailboxes.get(row.identity, ()) if box is not mailbox]
         if remaining:
             _mailboxes[row.identity] = remaining
@@ -104,7 +104,7 @@ def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
 
 def has_waiters(row: LockRow) -> bool:
     """Tell whether a thread of this process waits for that lock."""
-    with _guard:
+    with _mutex:
         return row.identity in _mailboxes
 
 
@@ -114,7 +114,7 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
     With the image they need no read; without it they look. A waiter behind one that conflicts with it cannot be next,
     and waking all waiters at each release would cost more than the lock.
     """
-    with _guard:
+    with _mutex:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
     placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
     queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
@@ -126,8 +126,8 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
 
 
 def _forget_after_fork() -> None:
-    global _guard  # noqa: PLW0603 - the parent may have held it at the moment of the fork
-    _guard = runtime.current.mutex()
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
     _mailboxes.clear()
 
 

@@ -105,8 +105,10 @@ def make_options(
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
     check_place(model)
     settings = checked_settings(settings, getattr(model.Meta, "lock_settings", None))
-    length = settings.lease if lease is None else seconds(lease, "lease")
-    check_lease(length, settings)
+    length = settings.lease  # checked with the settings
+    if lease is not None:
+        length = seconds(lease, "lease")
+        check_lease(length, settings)
     return LockOptions(
         wait=settings.wait if wait is None else seconds(wait, "wait"),
         lease=length,

@@ -31,35 +31,35 @@ class Outage:
         self._pause_s = 0.0
         self._is_over = False  # the lease, and the log has said so
 
-    def failed(self, own: Held, error: BaseException, *, is_odd: bool = False) -> None:
+    def failed(self, held: Held, error: BaseException, *, is_odd: bool = False) -> None:
         """Report that a renewal got no usable answer; `is_odd` logs the trace of an error that is not expected."""
         now = runtime.current.monotonic()
         if self._renewed_s is None:
-            self._renewed_s = own.deadline - own.entry.lease
+            self._renewed_s = held.deadline - held.entry.lease
             self._next_s, self._pause_s, self._is_over = now, _FIRST_PAUSE_S, False
-        has_ended = not own.remaining and not self._is_over
-        is_news = own.possession.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew
+        has_ended = not held.remaining and not self._is_over
+        is_news = held.possession.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew
         failing_s = now - self._renewed_s
         if is_news:
             self._next_s, self._pause_s = now + self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
             self._is_over = self._is_over or has_ended
             if not event_stream.is_logged("RenewalFailed"):
-                logger.warning("%s", self._words(own, error, failing_s), exc_info=error if is_odd else None)
+                logger.warning("%s", self._words(held, error, failing_s), exc_info=error if is_odd else None)
         if event_stream.listeners:
-            reports.renewal_failed(own, error, failing_s=failing_s, is_news=is_news)
+            reports.renewal_failed(held, error, failing_s=failing_s, is_news=is_news)
 
-    def _words(self, own: Held, error: BaseException, failing_s: float) -> str:
-        if own.remaining:
-            left = f"{own.remaining:.1f} s of its lease of {own.entry.lease:g} s are left"
+    def _words(self, held: Held, error: BaseException, failing_s: float) -> str:
+        if held.remaining:
+            left = f"{held.remaining:.1f} s of its lease of {held.entry.lease:g} s are left"
         else:
             left = "its lease has ended, so another party may take it, and its guarded writes are refused then"
-        further = "The heartbeat goes on trying. " if own.has_heartbeat else ""
+        further = "The heartbeat goes on trying. " if held.has_heartbeat else ""
         return (
-            f"{own} (holder {plain(own.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. {further}"
+            f"{held} (holder {plain(held.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. {further}"
             f"Last error: {str(error) or repr(error)}"
         )
 
-    def ended(self, own: Held) -> float | None:
+    def ended(self, held: Held) -> float | None:
         """Note a renewal that succeeded; return for how many seconds there had been none, if any had failed."""
         if self._renewed_s is None:
             return None
@@ -67,6 +67,6 @@ class Outage:
         if not event_stream.is_logged("Renewed"):
             kept = "; its lease had ended, and no other party took it" if self._is_over else ""
             logger.warning(
-                "%s (holder %s) is renewed again after %.1f s%s", own, plain(own.entry.owner), failing_s, kept
+                "%s (holder %s) is renewed again after %.1f s%s", held, plain(held.entry.owner), failing_s, kept
             )
         return failing_s

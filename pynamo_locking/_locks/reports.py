@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, runtime
@@ -12,7 +12,7 @@ from pynamo_locking._io.reports import about_lock, harmless
 from pynamo_locking.exceptions import LockTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pynamo_locking._core.possession import Possession
     from pynamo_locking._core.queue import LockState, QueueEntry
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.options import LockOptions
 
-_E = TypeVar("_E", bound="Held")
-
 
 class Held(Protocol):
-    """What events need of a held entry. `taking` and `held_since_s` are set only while there are listeners."""
+    """What events need of a held entry. `held_since_s` is set only while there are listeners."""
 
     row: LockRow
     entry: QueueEntry
     image: Image | None
-    taking: event_stream.Scope | None
     held_since_s: float | None
     deadline: float
     lost: Event
@@ -41,11 +38,10 @@ class Held(Protocol):
 
     @property
     def remaining(self) -> float: ...
-    def release(self) -> None: ...
 
 
-def _about_own(own: Held) -> dict[str, Any]:
-    return about_lock(own.row, own.entry.owner, own.entry.id, own.entry.ticket)
+def _about(held: Held) -> dict[str, Any]:
+    return about_lock(held.row, held.entry.owner, held.entry.id, held.entry.ticket)
 
 
 def ms_since(began_s: float) -> float:
@@ -53,29 +49,15 @@ def ms_since(began_s: float) -> float:
 
 
 @contextlib.contextmanager
-def attempt(row: LockRow, options: LockOptions) -> Iterator[event_stream.Scope | None]:
+def attempt(row: LockRow, options: LockOptions) -> Iterator[None]:
     """Count the requests of an attempt to acquire a lock, and report if it times out."""
     with event_stream.scope(keeps=False) as scope:
         try:
-            yield scope
+            yield
         except LockTimeout as error:
             if scope is not None:
                 _timed_out(row, options, scope, error)
             raise
-
-
-def taking(row: LockRow, options: LockOptions, take: Callable[[], _E]) -> _E:
-    """Acquire a lock, and note for `acquired` what it took."""
-    with attempt(row, options) as scope:
-        own = take()
-    own.taking = scope
-    return own
-
-
-def releasing(own: Held) -> None:
-    """Release a lock, and count for `released` what that consumes."""
-    with event_stream.scope(keeps=False):
-        own.release()
 
 
 @harmless
@@ -119,17 +101,17 @@ def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, er
 
 
 @harmless
-def acquired(own: Held) -> None:
-    own.held_since_s = runtime.current.monotonic()
-    own.taking = own.taking or event_stream.current_scope()  # a task is still in it
-    if own.taking is None:  # no listener when we began
+def acquired(held: Held) -> None:
+    held.held_since_s = runtime.current.monotonic()
+    attempt = event_stream.current_scope()
+    if attempt is None:  # no listener when we began
         return
-    facts = _attempt(own.taking, own.row.state(own.image))
-    emit(events.Acquired(**_about_own(own), **facts, lease_ms=own.entry.lease_ms, mode=own.entry.claim.mode))
+    facts = _attempt(attempt, held.row.state(held.image))
+    emit(events.Acquired(**_about(held), **facts, lease_ms=held.entry.lease_ms, mode=held.entry.claim.mode))
 
 
-def _held_ms(own: Held) -> float | None:
-    return None if own.held_since_s is None else ms_since(own.held_since_s)
+def _held_ms(held: Held) -> float | None:
+    return None if held.held_since_s is None else ms_since(held.held_since_s)
 
 
 def _units() -> float | None:
@@ -138,12 +120,12 @@ def _units() -> float | None:
 
 
 @harmless
-def renewed(own: Held, began_s: float, deadline_s: float, failed_s: float | None) -> None:
+def renewed(held: Held, began_s: float, deadline_s: float, failed_s: float | None) -> None:
     """Report a renewal of a lease that would have ended at `deadline_s`; after a failure, for how long it failed."""
     emit(
         events.Renewed(
-            **_about_own(own),
-            lease_ms=own.entry.lease_ms,
+            **_about(held),
+            lease_ms=held.entry.lease_ms,
             took_ms=ms_since(began_s),
             margin_ms=-ms_since(deadline_s),
             consumed_units=_units(),
@@ -153,13 +135,13 @@ def renewed(own: Held, began_s: float, deadline_s: float, failed_s: float | None
 
 
 @harmless
-def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news: bool) -> None:
+def renewal_failed(held: Held, error: BaseException, *, failing_s: float, is_news: bool) -> None:
     cause = getattr(error, "cause", None) or error
     emit(
         events.RenewalFailed(
-            **_about_own(own),
-            lease_ms=own.entry.lease_ms,
-            remaining_ms=own.remaining * 1000,
+            **_about(held),
+            lease_ms=held.entry.lease_ms,
+            remaining_ms=held.remaining * 1000,
             error=type(cause).__name__,
             failing_ms=failing_s * 1000,
             is_news=is_news,
@@ -168,18 +150,18 @@ def renewal_failed(own: Held, error: BaseException, *, failing_s: float, is_news
 
 
 @harmless
-def lost(own: Held) -> None:
-    emit(events.Lost(**_about_own(own), reason=own.possession.reason, held_ms=_held_ms(own)))
+def lost(held: Held) -> None:
+    emit(events.Lost(**_about(held), reason=held.possession.reason, held_ms=_held_ms(held)))
 
 
 @harmless
-def released(own: Held, *, is_confirmed: bool) -> None:
+def released(held: Held, *, is_confirmed: bool) -> None:
     emit(
         events.Released(
-            **_about_own(own),
-            held_ms=_held_ms(own),
-            renewals=own.last_beat,
-            writes=own.last_write,
+            **_about(held),
+            held_ms=_held_ms(held),
+            renewals=held.last_beat,
+            writes=held.last_write,
             is_confirmed=is_confirmed,
             consumed_units=_units(),
         )

@@ -1,10 +1,10 @@
-"""Several locks at once, in one order."""
+"""Several locks in one block: all of them, in one order, or the first that is free."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pynamo_locking._core.claims import spanning
 from pynamo_locking._core.lease import Duration, seconds
@@ -13,24 +13,56 @@ from pynamo_locking._locks.context import taken_here
 from pynamo_locking._locks.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from types import TracebackType
 
     from pynamo_locking._locks.target import M
 
+T = TypeVar("T")
+
+
+class Block(Generic[T]):
+    """A context manager for ``with`` and for ``async with``, made of one for each.
+
+    No coroutines of its own: an interrupt in one would leave the generator that it awaits running for ever.
+    """
+
+    def __init__(
+        self, block: Callable[[], AbstractContextManager[T]], ablock: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> None:
+        self._block = block
+        self._ablock = ablock
+
+    def __enter__(self) -> T:
+        self._entered = self._block()
+        return self._entered.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered.__exit__(kind, error, traceback)
+
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
+        self._aentered = self._ablock()
+        return self._aentered.__aenter__()
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._aentered.__aexit__(kind, error, traceback)
+
 
 @overload
-def locked_all(*locks: Lock[M], wait: Duration | None = None) -> AbstractContextManager[tuple[Lock[M], ...]]: ...
+def locked_all(*locks: Lock[M], wait: Duration | None = None) -> Block[tuple[Lock[M], ...]]: ...
 
 
 @overload
-def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> AbstractContextManager[tuple[Lock[Any], ...]]: ...
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]: ...
 
 
-@contextlib.contextmanager
-def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tuple[Lock[Any], ...]]:
-    """Acquire several locks, all or none.
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]:
+    """Acquire several locks, all or none, in a ``with`` or ``async with`` statement.
 
     They are acquired in one canonical order whatever the order of the arguments, so that two callers never wait for
     each other in a circle. Several ranges of one hash key (or of one name) are acquired as one range that spans them,
@@ -41,21 +73,36 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Iterator[tupl
             is fine.
         wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
 
-    Yields:
-        The locks, held, in the order of the arguments.
+    Returns:
+        A context manager that yields the locks, held, in the order of the arguments.
 
     Raises:
-        LockTimeout: not all of them in time; none is held.
+        LockTimeout: on entering: not all of them in time; none is held.
         LockLost: on leaving, if one of them was lost meanwhile.
-        ItemNotFound, ConfigurationError, OutcomeUnknown: as `Lock.acquire`.
+        ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
 
     Cost: that of each lock; ranges of one hash key cost that of one.
     """
     limit = max((lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    return Block(lambda: _all(locks, limit), lambda: _aall(locks, limit))
+
+
+@contextlib.contextmanager
+def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any], ...]]:
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
             _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
+        yield locks
+
+
+@contextlib.asynccontextmanager
+async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tuple[Lock[Any], ...]]:
+    deadline = runtime.current.monotonic() + limit
+    async with contextlib.AsyncExitStack() as held:
+        for lock in in_order(locks):
+            await lock._aenter(max(0.0, deadline - runtime.current.monotonic()))
+            held.push_async_exit(lock)
         yield locks
 
 
@@ -76,19 +123,36 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
 
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
-    own = taken_here(lock._target.row, lock._options.claim, lock._own)
-    return own is not None and not own.possession.reason
+    held = taken_here(lock._target.row, lock._options.claim, lock._held)
+    return held is not None and not held.possession.reason
+
+
+def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Block[Lock[M] | None]:
+    """Hold the first lock that can be acquired, or yield None; `skipped` are the reasons to try the next one."""
+    return Block(lambda: _first(locks, skipped), lambda: _afirst(locks, skipped))
 
 
 @contextlib.contextmanager
-def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Iterator[Lock[M] | None]:
-    """Hold the first lock that can be acquired, or yield None; `skipped` are the reasons to try the next one."""
+def _first(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Iterator[Lock[M] | None]:
     with contextlib.ExitStack() as held:
         taken: Lock[M] | None = None
         for lock in locks:
             with contextlib.suppress(*skipped):
                 _take(lock, None, held)
                 taken = lock
+                break
+        yield taken
+
+
+@contextlib.asynccontextmanager
+async def _afirst(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> AsyncIterator[Lock[M] | None]:
+    async with contextlib.AsyncExitStack() as held:
+        taken: Lock[M] | None = None
+        for lock in locks:
+            with contextlib.suppress(*skipped):
+                await lock._aenter()
+                taken = lock
+                held.push_async_exit(lock)
                 break
         yield taken
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Generic
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._locks import heartbeat, held_entry, holding, reports
+from pynamo_locking._io import event_stream, loops, runtime
+from pynamo_locking._locks import heartbeat, held_entry, holding, reports, tasks
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.context import taken_here
 from pynamo_locking._locks.target import M
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.options import LockOptions
     from pynamo_locking._locks.target import LockTarget
 
-if TYPE_CHECKING:
-    Before = tuple[int, "HeldEntry | None", int]
-
+    Before = tuple[int, HeldEntry | None, int]
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -32,13 +32,14 @@ logger = logging.getLogger("pynamo_locking")
 class Taker(Generic[M]):
     """The private part of `Lock`."""
 
-    _blocks = 0  # `with` statements that we are in
+    _blocks = 0  # `with` and `async with` statements that we are in
+    _is_awaited = False  # acquired with `async with` or `aacquire`
 
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._target = target
         self._options = options
         self._on_lost = on_lost
-        self._own: HeldEntry | None = None
+        self._held: HeldEntry | None = None
         self._takes = 0
         self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
@@ -47,18 +48,40 @@ class Taker(Generic[M]):
     # Acquiring
 
     def _acquire(self, wait: Duration | None) -> None:
-        options = self._options_for(wait)
-        before = None
+        options, before = self._options_for(wait), None
         try:
             self._begin()
             try:
-                before = self._before()
-                own = self._take_again(before)
-                if own is None:
-                    own = self._take(options)
-                else:
-                    holding.keep(own, self._begin_heartbeat)
-                self._note_take(own)
+                before = self._before(is_awaited=False)
+                held = self._take_again(before)
+                if held is None:
+                    held = self._take(options)
+                elif not held.remaining:
+                    holding.renew(held)
+                self._note_take(held, is_awaited=False)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:  # an interrupt that came after all that
+            self._undo(before)
+            raise
+
+    async def _aacquire(self, wait: Duration | None) -> None:
+        """As `_acquire`, but make requests in threads."""
+        options, before = self._options_for(wait), None
+        try:
+            self._begin()
+            try:
+                before = self._before(is_awaited=True)
+                held = self._take_again(before)
+                if held is None:
+                    held = await self._atake(options)
+                elif not held.remaining:
+                    await loops.to_the_end(partial(holding.renew, held))
+                self._note_take(held, is_awaited=True)
             except BaseException:
                 self._undo(before)
                 before = None
@@ -76,65 +99,83 @@ class Taker(Generic[M]):
         if not self._acquiring.acquire(blocking=False):
             raise self._in_use()
 
-    def _before(self) -> Before:
+    def _before(self, *, is_awaited: bool) -> Before:
         """Return the state to restore if the acquisition fails."""
-        own = taken_here(self._target.row, self._options.claim, self._own)
-        if self._takes and (own is None or own is not self._own):
+        if self._takes and self._is_awaited is not is_awaited:
+            raise ConfigurationError(
+                f"this Lock object holds {self._target.row.label}, which was acquired {self._way}. Acquire it so "
+                f"again, or make another Lock object."
+            )
+        held = taken_here(self._target.row, self._options.claim, self._held)
+        if self._takes and (held is None or held is not self._held):
             raise self._in_use()
         self._attempt = None
-        return self._takes, own, 0 if own is None else own.depth
+        return self._takes, held, 0 if held is None else held.depth
 
     def _take_again(self, before: Before) -> HeldEntry | None:
         """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
-        own = before[1]
-        if own is None or (own.possession.reason == "forked" and not self._takes):
+        held = before[1]
+        if held is None or (held.possession.reason == "forked" and not self._takes):
             return None
-        if own.possession.reason:
-            raise own.loss()  # an outer block has lost it; acquiring it anew would hide that
-        if not own.take_again():
+        if held.possession.reason:
+            raise held.loss()  # an outer block has lost it; acquiring it anew would hide that
+        if not held.take_again():
             return None
-        if self._on_lost is not None and self._on_lost not in own.on_lost:
-            own.on_lost.append(self._on_lost)
-        return own
+        if self._on_lost is not None and self._on_lost not in held.on_lost:
+            held.on_lost.append(self._on_lost)
+        return held
 
     def _take(self, options: LockOptions) -> HeldEntry:
         attempt = self._attempt = Acquisition(self._target.row, options)
-        own = reports.taking(self._target.row, options, attempt.run) if event_stream.listeners else attempt.run()
-        return self._hold(own)
+        with self._reported(options):
+            return self._hold(attempt.run())
 
-    def _hold(self, own: HeldEntry) -> HeldEntry:
+    async def _atake(self, options: LockOptions) -> HeldEntry:
+        party = runtime.current.party()
+        attempt = self._attempt = Acquisition(self._target.row, options)
+        with self._reported(options):
+            held = await tasks.take(attempt.steps(), self._hold)
+        held.party = party  # not the thread of the last request
+        held_entry.remember(held)
+        return held
+
+    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
+        return reports.attempt(self._target.row, options) if event_stream.listeners else contextlib.nullcontext()
+
+    def _hold(self, held: HeldEntry) -> HeldEntry:
         try:
-            holding.refuse_expired(own, self._target)
+            holding.refuse_expired(held, self._target)
             if self._on_lost is not None:
-                own.on_lost.append(self._on_lost)
+                held.on_lost.append(self._on_lost)
             if event_stream.listeners:
-                reports.acquired(own)  # before any other event of it
-            self._begin_heartbeat(own)
-            held_entry.remember(own)
+                reports.acquired(held)  # before any other event of it
+            self._begin_heartbeat(held)
+            held_entry.remember(held)
         except BaseException:
-            own.release_and_count()
+            held.release()
             raise
-        return own
+        return held
 
-    def _begin_heartbeat(self, own: HeldEntry) -> None:
-        if self._options.heartbeat and not own.has_heartbeat:
-            heartbeat.heart.add(own)
-            own.has_heartbeat = True
+    def _begin_heartbeat(self, held: HeldEntry) -> None:
+        if self._options.heartbeat and not held.has_heartbeat:
+            heartbeat.heart.add(held)
+            held.has_heartbeat = True
 
-    def _note_take(self, own: HeldEntry) -> None:
+    def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
+        self._begin_heartbeat(held)
         if not self._takes:
             self._given = None
-        self._own = own
+        self._held, self._is_awaited = held, is_awaited
         self._takes += 1
 
     def _undo(self, before: Before | None) -> None:
         """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
         if before is None:
             return
-        self._takes, own, depth = before
-        if own is not None:
-            own.depth = depth
-        granted = None if self._attempt is None else self._attempt.own
+        self._takes, held, depth = before
+        if held is not None:
+            held.depth = depth
+        granted = None if self._attempt is None else self._attempt.held
         if granted is not None and not granted.possession.is_over:
             granted.leave_behind()
 
@@ -148,25 +189,25 @@ class Taker(Generic[M]):
     # Releasing
 
     def _give_back(self) -> None:
-        own = self._must_have_taken()
-        takes, depth, is_last = self._takes - 1, own.depth - 1, False
+        held = self._must_have_taken()
+        takes, depth, is_last = self._takes - 1, held.depth - 1, False
         try:
             self._takes = takes
-            is_last = own.give_back()
+            is_last = held.give_back()
             if is_last:
-                held_entry.forget(own)
-                if not own.possession.is_over:
-                    own.release_and_count()
+                held_entry.forget(held)
+                if not held.possession.is_over:
+                    held.release()
         except LockingError:
             raise
         except BaseException:  # an interrupt, which may have come before anything was done
-            self._takes, own.depth = takes, depth
+            self._takes, held.depth = takes, depth
             if depth == 0:
-                own.leave_behind()
+                held.leave_behind()
             raise
         finally:
             if is_last:  # no caller can release it any more, so nothing may renew it
-                own.end(is_confirmed=False)
+                held.end(is_confirmed=False)
 
     # Blocks
 
@@ -180,8 +221,8 @@ class Taker(Generic[M]):
             self._leave_above(takes, error)
             raise
 
-    def _leave(self, error: BaseException | None) -> None:
-        """Release the lock at the end of a block, which ended with that error."""
+    def _leave(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
+        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
         takes = self._takes - 1
         try:
             self._give_back_after(error)
@@ -189,7 +230,41 @@ class Taker(Generic[M]):
             self._leave_above(takes, failure)
             raise
         finally:
+            self._blocks -= blocks
+
+    async def _aenter(self, wait: Duration | None = None) -> None:
+        self._blocks += 1
+        try:
+            await self._aacquire(wait)
+        except BaseException:
             self._blocks -= 1
+            raise
+
+    async def _aleave(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
+        """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
+        held, is_last, left = self._held, False, [leave]
+
+        def leave_once() -> None:
+            while left:
+                left.pop()()
+
+        try:
+            held = self._must_have_taken()
+            is_last = self._is_last_take
+            if isinstance(error, GeneratorExit) and not tasks.can_wait(held):
+                if not held.possession.is_over:
+                    tasks.leave_behind(leave, held)
+            else:
+                await loops.to_the_end(leave_once)
+        except (Exception, loops.cancelled()):
+            raise
+        except BaseException:  # an interrupt, perhaps before a thread has begun
+            if left:
+                tasks.leave_behind(leave_once, held)
+            raise
+        finally:
+            if held is not None and is_last:
+                held_entry.forget(held)
 
     def _leave_above(self, takes: int, error: BaseException) -> None:
         """Release what an interrupt has kept from being released: more than so many acquisitions."""
@@ -207,20 +282,41 @@ class Taker(Generic[M]):
 
     def __del__(self) -> None:
         """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
-        own = self._own if self._blocks > 0 and self._takes else None
-        if own is not None and not own.possession.is_over:
-            own.depth -= self._takes
-            if own.depth <= 0:
-                own.leave_behind()
+        held = self._held if self._blocks > 0 and self._takes else None
+        if held is not None and not held.possession.is_over:
+            held.depth -= self._takes
+            if held.depth <= 0:
+                held.leave_behind()
 
     # What is held
 
     def _must_have_taken(self) -> HeldEntry:
-        if self._own is None or not self._takes:
+        if self._held is None or not self._takes:
             raise ConfigurationError(
                 f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."
             )
-        return self._own
+        return self._held
+
+    def _taken_for(self, method: str) -> HeldEntry:
+        """Return our entry for a method that blocks.
+
+        Raises:
+            ConfigurationError: it would block the event loop of the task that has acquired the lock.
+        """
+        held = self._must_have_taken()
+        if self._is_awaited and tasks.current() is not None:
+            raise self._must_await(method)
+        return held
+
+    def _must_await(self, method: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the lock {self._target.row.label} was acquired {self._way}, and `lock.{method}` would block the event "
+            f"loop: use `await lock.a{method}()`."
+        )
+
+    @property
+    def _way(self) -> str:
+        return "with `async with` or aacquire()" if self._is_awaited else "with `with` or acquire()"
 
     @property
     def _is_last_take(self) -> bool:
@@ -229,11 +325,11 @@ class Taker(Generic[M]):
 
     @property
     def _is_item_deleted(self) -> bool:
-        own = self._must_have_taken()
-        return own.possession.is_over or own.is_item_deleted
+        held = self._must_have_taken()
+        return held.possession.is_over or held.is_item_deleted
 
     def _forget_item(self) -> None:
         """Let `item` be read anew the next time."""
-        own = self._must_have_taken()
-        own.copies.forget()
-        own.image = self._given = None
+        held = self._must_have_taken()
+        held.copies.forget()
+        held.image = self._given = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.models import Model
@@ -15,21 +16,19 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Model, default=Any)
 
 
+@dataclass(frozen=True)
 class LockTarget(Generic[M]):
     """What a lock protects: the item of a model, and the row that carries the lock.
 
-    Args:
+    Attributes:
         carrier: the model of that row, and its key as given by the caller.
         read: reads the item as it is now.
     """
 
-    def __init__(
-        self, model: type[M], row: LockRow, carrier: tuple[type[Model], Any, Any], read: Callable[[], M]
-    ) -> None:
-        self.model = model
-        self.row = row
-        self.carrier = carrier
-        self.read = read
+    model: type[M]
+    row: LockRow
+    carrier: tuple[type[Model], Any, Any]
+    read: Callable[[], M]
 
     @property
     def is_elsewhere(self) -> bool:

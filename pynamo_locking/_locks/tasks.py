@@ -6,10 +6,10 @@ import contextlib
 import logging
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._io import runtime
-from pynamo_locking._io.loops import Cancelled, call, spend, start, to_the_end
+from pynamo_locking._io.loops import call, cancelled, spend, start, to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class Taking:
         self._hold = hold
         self._stepping = runtime.current.exclusive()
         self._forks = runtime.forks
-        self.own: HeldEntry | None = None
+        self.held: HeldEntry | None = None
         self.is_over = False
         _underway.add(self)
 
@@ -53,7 +53,7 @@ class Taking:
                 return self._steps.send(told)
             except StopIteration as done:
                 _underway.discard(self)
-                self.own = self._hold(done.value)
+                self.held = self._hold(done.value)
                 return None
             except BaseException:
                 _underway.discard(self)
@@ -66,38 +66,43 @@ class Taking:
             self.is_over = True
             self._steps.close()
             _underway.discard(self)
-            own, self.own = self.own, None
-            if own is None:
+            held, self.held = self.held, None
+            if held is None:
                 return
             try:
-                own.release_and_count()
+                held.release()
             except Exception as error:  # noqa: BLE001 - the cancellation is the error to raise
                 logger.warning("%s (after its task was cancelled)", error)
 
     def leave_behind(self) -> None:
         """Abandon it in a thread, because no task can wait for it; in a forked child it is the parent's."""
         if self._forks == runtime.forks:
-            leave_behind(self.abandon, self.own)
+            leave_behind(self.abandon, self.held)
 
 
-def leave_behind(work: Callable[[], object], own: HeldEntry | None) -> None:
+def leave_behind(work: Callable[[], object], held: HeldEntry | None) -> None:
     """Release a lock in a thread, for a task that cannot wait; without a thread its lease ends by itself."""
     try:
         start(work)
     except RuntimeError:
-        if own is not None:
-            own.end(is_confirmed=False)  # or the heartbeat would renew it for ever
+        if held is not None:
+            held.end(is_confirmed=False)  # or the heartbeat would renew it for ever
 
 
-def can_wait(own: HeldEntry) -> bool:
+def current() -> Any:
+    """Return the task that calls this, or None."""
+    place = runtime.current.party()[-1]
+    return place() if isinstance(place, weakref.ref) else None
+
+
+def can_wait(held: HeldEntry) -> bool:
     """Tell whether the task that is being closed can wait while it releases a lock.
 
     An async generator can, if it is closed by the task that acquired the lock, or by a task that the loop starts only
     for that. If the garbage collector closes it, it cannot: its loop is closed, and a task that runs is another one.
     """
-    party = runtime.current.party()
-    task = party[-1]() if isinstance(party[-1], weakref.ref) else None
-    return task is not None and (own.party == party or type(task.get_coro()).__name__ == _CLOSING)
+    task = current()
+    return task is not None and (held.party == runtime.current.party() or type(task.get_coro()).__name__ == _CLOSING)
 
 
 async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
@@ -111,11 +116,11 @@ async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) 
             if isinstance(error, GeneratorExit):
                 taking.leave_behind()
             elif not taking.is_over:
-                with contextlib.suppress(Cancelled):  # cancelled once more
+                with contextlib.suppress(cancelled()):  # cancelled once more
                     await to_the_end(taking.abandon)
         except BaseException:  # another interrupt, perhaps before a thread has begun
             taking.leave_behind()
             raise
         raise
-    assert taking.own is not None  # noqa: S101 - `advance` has returned None
-    return taking.own
+    assert taking.held is not None  # noqa: S101 - `advance` has returned None
+    return taking.held

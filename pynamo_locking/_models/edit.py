@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Generic
 
-from typing_extensions import TypeVar, override
+from typing_extensions import TypeVar
 
 from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._locks.instances import EditUndo
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 G = TypeVar("G", bound="GuardedMixin")
 
 
-class Edit(contextlib.AbstractContextManager[G], Generic[G]):
-    """The context manager of `LockableModel.edit`."""
+class Edit(Generic[G]):
+    """The context manager of `LockableModel.edit`, for ``with`` and for ``async with``."""
 
     def __init__(self, lock: Lock[G]) -> None:
         self.lock = lock
         self._before: EditUndo | None = None
 
-    @override
     def __enter__(self) -> G:
         takes = self.lock._takes
         try:
@@ -37,6 +36,16 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
         except BaseException as error:
             if self.lock._takes > takes:
                 self.lock._leave(error)
+            raise
+        return item
+
+    async def __aenter__(self) -> G:
+        await self.lock._aenter()
+        try:
+            item = await self.lock.aitem()
+            self._note(item)
+        except BaseException as error:
+            await self.lock.__aexit__(type(error), error, error.__traceback__)
             raise
         return item
 
@@ -54,10 +63,17 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
         else:
             self._before.restore(error)
 
-    @override
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._leave(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.lock._aleave(partial(self._leave, error), error)
+
+    def _leave(self, error: BaseException | None) -> None:
         self._copies.edits -= 1
         try:
             if error is None:
@@ -66,15 +82,15 @@ class Edit(contextlib.AbstractContextManager[G], Generic[G]):
                 self._take_back(error)
         except BaseException as failure:
             self._take_back(failure)
-            self.lock.__exit__(type(failure), failure, failure.__traceback__)
+            self.lock._leave(failure)
             raise
-        self.lock.__exit__(kind, error, traceback)
+        self.lock._leave(error)
 
     def _save(self) -> None:
         if self.lock._is_item_deleted:  # in the block, and perhaps the lock with it
             return
         kind = EntryEffect.FINISH if self.lock._is_last_take else EntryEffect.KEEP
-        written = self.lock.item._writer()
+        written = self.lock._item()._writer()
         assert written is not None  # noqa: S101 - the lock is held
         try:
             written.save(None, checks_version=True, kind=kind)

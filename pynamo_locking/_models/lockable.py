@@ -13,23 +13,23 @@ from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking._locks.options import check_on_lost, make_claim, make_options
 from pynamo_locking._locks.several import first_of
-from pynamo_locking._models.awaitable import AwaitableMixin
 from pynamo_locking._models.edit import Edit
+from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
 
     from pynamo_locking._core.claims import Claim
     from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._locks.options import LockKeywords
+    from pynamo_locking._locks.several import Block
     from pynamo_locking._locks.target import LockTarget
     from pynamo_locking._models.attributes import LockAttribute
 
 
-class LockableMixin(AwaitableMixin):
+class LockableMixin(VersionedMixin):
     """Adds locks to a model: put it right before `Model` in the bases, or derive from `LockableModel`.
 
     The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
@@ -65,7 +65,7 @@ class LockableMixin(AwaitableMixin):
         on_lost: Callable[[str], object] | None = None,
         settings: LockSettings | None = None,
     ) -> Lock[Self]:
-        """Return the lock of one item, to be used in a ``with`` statement.
+        """Return the lock of one item, to be used in a ``with`` or ``async with`` statement.
 
         First come, first served, in every mode: readers that come after a waiting writer wait behind it.
         Inside, `lock.item` is the item as it was when the lock was acquired. For the guarantees under faults see
@@ -176,7 +176,7 @@ class LockableMixin(AwaitableMixin):
     @classmethod
     def try_locked(
         cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]
-    ) -> AbstractContextManager[Lock[Self] | None]:
+    ) -> Block[Lock[Self] | None]:
         """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
 
         Args:
@@ -185,7 +185,8 @@ class LockableMixin(AwaitableMixin):
             **options: those of `locked`; `wait` is 0 unless given.
 
         Returns:
-            A context manager that yields the held lock, or None if it was not acquired in time.
+            A context manager, also for ``async with``, that yields the held lock, or None if it was not acquired in
+            time.
 
         Raises:
             ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`. With
@@ -198,9 +199,7 @@ class LockableMixin(AwaitableMixin):
         return first_of([cls.locked(hash_key, range_key, **chosen)], (LockTimeout,))
 
     @classmethod
-    def locked_first(
-        cls, keys: Iterable[Any], **options: Unpack[LockKeywords]
-    ) -> AbstractContextManager[Lock[Self] | None]:
+    def locked_first(cls, keys: Iterable[Any], **options: Unpack[LockKeywords]) -> Block[Lock[Self] | None]:
         """Take the first of several locks that is free, skipping those that are not: for work queues.
 
         Like SQL's ``SKIP LOCKED``: workers that pass the same list take different items. With a
@@ -213,7 +212,7 @@ class LockableMixin(AwaitableMixin):
             **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
 
         Returns:
-            A context manager that yields the held lock, or None if none was free.
+            A context manager, also for ``async with``, that yields the held lock, or None if none was free.
 
         Raises:
             ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
@@ -246,10 +245,11 @@ class LockableMixin(AwaitableMixin):
 
     @classmethod
     def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:
-        """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``.
+        """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``, or ``async with``.
 
         The request that takes the lock reads the item, and the request that releases it saves the item.
-        If the block raises, nothing is saved; each of nested blocks undoes its own changes only.
+        If the block raises, nothing is saved; each of nested blocks undoes its own changes only. A task that is
+        cancelled during the save receives the cancellation after the item is saved and the lock released.
         All arguments are those of `locked`.
 
         Returns:

@@ -120,7 +120,7 @@ class Grant:
     @property
     def entry_id(self) -> str:
         """The name of its entry in the queue."""
-        own = self.lock._own
+        own = self.lock._held
         return "" if own is None else own.entry.id
 
     @property

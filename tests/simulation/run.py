@@ -267,7 +267,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
             setattr(module, name, value)
         yield
     finally:
-        for entry in tuple(held_entry.held):
+        for entry in tuple(held_entry.all_held):
             entry.possession = entry.possession.over()
         removal._unfinished.clear()
         logger.disabled = was_disabled

@@ -51,17 +51,17 @@ def by_acquire_and_release() -> None:
 
 
 async def in_a_block_of_a_task() -> None:
-    async with Locks.alocked("a"):
+    async with Locks.locked("a"):
         pass
 
 
 async def in_an_edit_of_a_task() -> None:
-    async with Plain.aedit("a") as item:
+    async with Plain.edit("a") as item:
         item.value += 1
 
 
 async def by_acquire_and_release_of_a_task() -> None:
-    lock = Locks.alocked("a")
+    lock = Locks.locked("a")
     await lock.aacquire()
     try:
         pass

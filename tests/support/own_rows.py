@@ -85,7 +85,7 @@ def by_hand() -> None:
 
 async def atake() -> None:
     """Take one as a task."""
-    async with Locks.alocked(NAME, wait=0):
+    async with Locks.locked(NAME, wait=0):
         pass
 
 
@@ -166,7 +166,7 @@ LOCKS: Final[dict[str, Way]] = {
     "`NamedLock.try_locked`": Way(Locks, NAME, lambda: take(Locks.try_locked(NAME))),
     "`NamedLock.locked_first`": Way(Locks, NAME, lambda: take(Locks.locked_first([NAME]))),
     "`NamedLock.edit`": Way(Memo, NAME, lambda: take(Memo.edit(NAME)), (Transactions,)),
-    "`NamedLock.alocked`, `AsyncLock`": Way(Locks, NAME, lambda: asyncio.run(atake())),
+    "`async with NamedLock.locked`": Way(Locks, NAME, lambda: asyncio.run(atake())),
     "`locked_all`": Way(Locks, NAME, lambda: take(locked_all(Locks.lock("a"), Locks.lock(NAME)))),
     "`Model.locked` with `Meta.lock_table`": Way(Locks, "{items}/d", lambda: take(Device.locked("d")), (Device,)),
     "`Model.edit` with `Meta.lock_table`": Way(Locks, "{items}/d", lambda: take(Device.edit("d")), (Device,)),

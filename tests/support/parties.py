@@ -71,8 +71,8 @@ def abandoned(lock: Lock[Any]) -> Lock[Any]:
 
     def take() -> None:
         lock.acquire()
-        assert lock._own is not None
-        lock._own.possession = lock._own.possession.over()  # no heartbeat renews it, no release removes it
+        assert lock._held is not None
+        lock._held.possession = lock._held.possession.over()  # no heartbeat renews it, no release removes it
 
     in_thread(take)
     return lock

@@ -14,7 +14,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.condition import Condition
 from typing_extensions import assert_type
 
-from pynamo_locking import AsyncLock, LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite, alocked_all
+from pynamo_locking import Lock, LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite, locked_all
 
 
 class Account(LockableModel):
@@ -32,8 +32,8 @@ class Locks(NamedLock):
 
 
 async def locked(transaction: TransactWrite) -> None:
-    async with Account.alocked("a-1", wait=10, lease=timedelta(minutes=1), heartbeat=False, owner="me") as lock:
-        assert_type(lock, AsyncLock[Account])
+    async with Account.locked("a-1", wait=10, lease=timedelta(minutes=1), heartbeat=False, owner="me") as lock:
+        assert_type(lock, Lock[Account])
         assert_type(lock.item, Account)
         assert_type(await lock.aitem(), Account)
         assert_type(lock.ticket, int)
@@ -47,30 +47,30 @@ async def locked(transaction: TransactWrite) -> None:
         await lock.aensure(timedelta(seconds=5))
         await lock.arenew()
         await lock.adowngrade()
-    assert_type(await Account.alocked("a-1").aacquire(wait=3), AsyncLock[Account])
-    await Account.alocked("a-1", permits=3, settings=LockSettings(), on_lost=print).arelease()
-    Account.alocked("a-1", waits=10)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    Account.alocked("a-1", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    Locks.alocked_range("a-1", 0, 1, permits=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert_type(await Account.locked("a-1").aacquire(wait=3), Lock[Account])
+    await Account.locked("a-1", permits=3, settings=LockSettings(), on_lost=print).arelease()
+    Account.locked("a-1", waits=10)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.locked("a-1", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Locks.locked_range("a-1", 0, 1, permits=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def other_ways() -> None:
-    async with Account.aedit("a-1", wait=5) as account:
+    async with Account.edit("a-1", wait=5) as account:
         assert_type(account, Account)
-    use(Account.aedit("a-1"))
-    async with Locks.alocked("nightly") as named, Locks.alocked_range("file", 0, None, shared=True) as part:
-        assert_type((named, part), tuple[AsyncLock[Locks], AsyncLock[Locks]])
-    async with Account.atry_locked("a-1") as tried:
-        assert_type(tried, AsyncLock[Account] | None)
-    async with Account.alocked_first(["a-1", "a-2"], lease=20) as first:
-        assert_type(first, AsyncLock[Account] | None)
-    async with alocked_all(Account.alocked("a-1"), Locks.alocked("x"), wait=timedelta(seconds=3)) as both:
-        assert_type(both, tuple[AsyncLock[Any], ...])
-    async with alocked_all(Account.alocked("a-1"), Account.alocked("a-2")) as locks:
-        assert_type(locks, tuple[AsyncLock[Account], ...])
-    Account.aedit("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    Account.atry_locked("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    Account.alocked_first(["a-1"], wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    use(Account.edit("a-1"))
+    async with Locks.locked("nightly") as named, Locks.locked_range("file", 0, None, shared=True) as part:
+        assert_type((named, part), tuple[Lock[Locks], Lock[Locks]])
+    async with Account.try_locked("a-1") as tried:
+        assert_type(tried, Lock[Account] | None)
+    async with Account.locked_first(["a-1", "a-2"], lease=20) as first:
+        assert_type(first, Lock[Account] | None)
+    async with locked_all(Account.locked("a-1"), Locks.locked("x"), wait=timedelta(seconds=3)) as both:
+        assert_type(both, tuple[Lock[Any], ...])
+    async with locked_all(Account.locked("a-1"), Account.locked("a-2")) as locks:
+        assert_type(locks, tuple[Lock[Account], ...])
+    Account.edit("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.try_locked("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.locked_first(["a-1"], wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def use(editing: AbstractAsyncContextManager[Account]) -> None: ...

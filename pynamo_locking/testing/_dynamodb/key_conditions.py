@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._expressions.conditions import And, BeginsWith, Between, Condition, Equal, Ordered
+from pynamo_locking._expressions.conditions import And, Test
 from pynamo_locking._expressions.paths import Literal, Operand, Path
 from pynamo_locking._expressions.refusals import invalid, invalid_value
 from pynamo_locking._expressions.values import comparable
@@ -14,6 +14,7 @@ from pynamo_locking._expressions.values import comparable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pynamo_locking._expressions.conditions import Condition
     from pynamo_locking._expressions.refusals import Refusal
     from pynamo_locking._expressions.request import BoundCondition
     from pynamo_locking.testing._dynamodb.views import Key, Schema
@@ -75,16 +76,12 @@ class KeyCondition:
         }[sign]
 
     def _read(self, part: Condition) -> tuple[str, tuple[str, list[Any]]]:
-        if isinstance(part, (Equal, Ordered)):
-            sign = part.sign if isinstance(part, Ordered) else "="
-            if isinstance(part.right, Path):
-                return self._demand(part.right, _MIRRORED[sign], part.left)
-            return self._demand(part.left, sign, part.right)
-        if isinstance(part, Between):
-            return self._demand(part.operand, "BETWEEN", part.low, part.high)
-        if isinstance(part, BeginsWith):
-            return self._demand(part.operand, "begins_with", part.prefix)
-        raise invalid("Invalid operator used in KeyConditionExpression")
+        if not isinstance(part, Test) or part.name not in {*_MIRRORED, "BETWEEN", "begins_with"}:
+            raise invalid("Invalid operator used in KeyConditionExpression")
+        sign, (path, *literals) = part.name, part.operands
+        if sign in _MIRRORED and isinstance(literals[0], Path):
+            return self._demand(literals[0], _MIRRORED[sign], path)
+        return self._demand(path, sign, *literals)
 
     def _demand(self, path: Operand, sign: str, *literals: Operand) -> tuple[str, tuple[str, list[Any]]]:
         if not isinstance(path, Path) or not all(isinstance(literal, Literal) for literal in literals):

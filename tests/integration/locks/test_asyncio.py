@@ -17,7 +17,6 @@ from pynamo_locking import (
     LockLost,
     LockSettings,
     LockTimeout,
-    alocked_all,
     locked_all,
 )
 from pynamo_locking._io import dispatch as io_dispatch
@@ -68,7 +67,7 @@ def test_tasks_take_turns(cheap: Engine, model: Any) -> None:
     served: list[tuple[int, int]] = []
 
     async def work() -> None:
-        edit = model.aedit("a", settings=DEAF)
+        edit = model.edit("a", settings=DEAF)
         async with edit as item:
             item.value += 1
             served.append((edit.lock.ticket, item.value))
@@ -89,12 +88,12 @@ def test_two_hundred_tasks_wait_without_threads(cheap: Engine) -> None:
 
     async def work() -> None:
         nonlocal most
-        async with Plain.aedit("a", settings=DEAF) as item:
+        async with Plain.edit("a", settings=DEAF) as item:
             item.value += 1
         most = max(most, crew())
 
     async def main() -> None:
-        async with Plain.alocked("a", settings=DEAF) as lock:
+        async with Plain.locked("a", settings=DEAF) as lock:
             tasks = [asyncio.create_task(work()) for _ in range(200)]
             await until_waiting(Plain, "a", 200)
             while crew():  # noqa: ASYNC110 - the last answer is being heard
@@ -123,11 +122,11 @@ def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypa
         return dispatch(*args)
 
     async def work() -> None:
-        async with Plain.alocked("a", settings=DEAF):
+        async with Plain.locked("a", settings=DEAF):
             pass
 
     async def main() -> None:
-        async with Plain.alocked("a", settings=DEAF):
+        async with Plain.locked("a", settings=DEAF):
             until(lambda: crew() == 0, "the thread to leave")
             monkeypatch.setattr(io_dispatch, "dispatch", held_up)
             tasks = [asyncio.create_task(work()) for _ in range(5)]
@@ -151,7 +150,7 @@ def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
     async def work(number: int) -> None:
         one, other = keys[number % 50], keys[(number * 7 + 1) % 50]
         settings = LockSettings(poll=0.05, wait=PATIENCE, request_timeout=10)
-        async with alocked_all(Plain.alocked(one, settings=settings), Plain.alocked(other, settings=settings)) as pair:
+        async with locked_all(Plain.locked(one, settings=settings), Plain.locked(other, settings=settings)) as pair:
             for lock in {one: pair[0], other: pair[1]}.values():
                 item = await lock.aitem()
                 item.value += 1
@@ -172,7 +171,7 @@ def test_several_loops(cheap: Engine) -> None:
     bind(cheap, "a")
 
     async def work() -> None:
-        async with Plain.aedit("a", settings=DEAF) as item:
+        async with Plain.edit("a", settings=DEAF) as item:
             item.value += 1
 
     async def several() -> None:
@@ -199,7 +198,7 @@ def test_it_has_the_facts_and_the_cost_of_a_lock(cheap: Engine) -> None:
     bind(cheap, "a")
 
     async def main() -> None:
-        lock = Plain.alocked("a", lease=50, owner="me")
+        lock = Plain.locked("a", lease=50, owner="me")
         assert (lock.is_held, lock.remaining, lock.owner) == (False, 0.0, "me")
         with count_requests() as requests:
             async with lock as same:
@@ -235,11 +234,11 @@ def test_an_edit_costs_two_writes(cheap: Engine) -> None:
 
     async def main() -> None:
         with count_requests() as requests:
-            async with Plain.aedit("a") as item:
+            async with Plain.edit("a") as item:
                 item.value = 5
         assert requests.by_operation == {"UpdateItem": 2}
         with pytest.raises(RuntimeError, match="no"):
-            async with Plain.aedit("a") as item:
+            async with Plain.edit("a") as item:
                 item.value = 6
                 raise RuntimeError("no")
 
@@ -252,14 +251,14 @@ def test_an_item_elsewhere_is_read_on_demand(cheap: Engine) -> None:
     bind(cheap, "a")
 
     async def main() -> None:
-        async with Beside.alocked("a") as lock:
+        async with Beside.locked("a") as lock:
             with pytest.raises(ConfigurationError, match="aitem"):
                 _ = lock.item
             with count_requests() as requests:
                 assert (await lock.aitem()) is (await lock.aitem())
                 assert lock.item.value == 0
             assert requests.total == 1
-        async with Plain.alocked("a") as inner:
+        async with Plain.locked("a") as inner:
             Plain.get("a").save()
             with pytest.raises(ConfigurationError, match="aitem"):
                 _ = inner.item
@@ -276,13 +275,13 @@ def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
     bind(memory, "a")
 
     async def other() -> None:
-        async with Plain.alocked("a", wait=0):
+        async with Plain.locked("a", wait=0):
             raise AssertionError
 
     async def main() -> None:
-        async with Plain.alocked("a") as lock:
+        async with Plain.locked("a") as lock:
             with count_requests() as requests:
-                async with Plain.alocked("a") as inner:
+                async with Plain.locked("a") as inner:
                     with Plain.locked("a") as innermost:
                         assert {lock.ticket, inner.ticket, innermost.ticket} == {lock.ticket}
             assert requests.total == 0
@@ -292,11 +291,11 @@ def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
         with Plain.locked("a"), pytest.raises(LockTimeout):
             await asyncio.create_task(other())
         with Plain.locked("a") as outer:
-            async with Plain.alocked("a") as inner:
+            async with Plain.locked("a") as inner:
                 assert inner.ticket == outer.ticket
             assert not held_entry.holds_nothing()
         assert held_entry.holds_nothing()
-        async with Plain.alocked("a"):
+        async with Plain.locked("a"):
             assert not held_entry.holds_nothing()
         assert held_entry.holds_nothing()
 
@@ -309,7 +308,7 @@ def test_writes_are_guarded_in_the_task_and_in_its_threads(memory: Engine) -> No
     bind(memory, "a")
 
     async def main() -> None:
-        async with Plain.alocked("a", heartbeat=False) as lock:
+        async with Plain.locked("a", heartbeat=False) as lock:
             Plain.get("a").save()
             await asyncio.to_thread(lambda: Plain.get("a").save())
             assert Plain.lock_state("a").holders[0].writes == 2
@@ -335,14 +334,14 @@ def test_a_loss_is_told(memory: Engine) -> None:
 
     async def main() -> None:
         with pytest.raises(LockLost):
-            async with Plain.alocked("a", on_lost=reasons.append) as lock:
+            async with Plain.locked("a", on_lost=reasons.append) as lock:
                 Plain.break_lock("a", ticket=lock.ticket)
                 with pytest.raises(LockLost):
                     await lock.arenew()
                 assert lock.lost.is_set()
                 assert not lock.is_held
         with pytest.raises(RuntimeError, match="mine"):
-            async with Plain.alocked("a") as lock:
+            async with Plain.locked("a") as lock:
                 Plain.break_lock("a", ticket=lock.ticket)
                 raise RuntimeError("mine")
 
@@ -355,7 +354,7 @@ def test_the_heartbeat_renews(virtual_clock: VirtualClock, memory: Engine) -> No
     bind(memory, "a")
 
     async def main() -> None:
-        async with Plain.alocked("a", lease=60) as lock:
+        async with Plain.locked("a", lease=60) as lock:
             for beat in range(1, 5):
                 virtual_clock.jump(20)
                 until(lambda beat=beat: Plain.lock_state("a").holders[0].beat >= beat)
@@ -377,19 +376,19 @@ def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: str, w
         with Plain.edit("a", settings=DEAF) as item:
             item.value += 1
 
-    async def aedit() -> None:
-        async with Plain.aedit("a", settings=DEAF) as item:
+    async def edit_in_task() -> None:
+        async with Plain.edit("a", settings=DEAF) as item:
             item.value += 1
 
     async def main() -> None:
         if holder == "task":
-            lock: Any = Plain.alocked("a", settings=DEAF)
+            lock: Any = Plain.locked("a", settings=DEAF)
             await lock.aacquire()
             release: Callable[[], Any] = lock.arelease
         else:
             taken = in_thread(lambda: Plain.locked("a", settings=DEAF).acquire())
             release = lambda: asyncio.to_thread(taken.release)  # noqa: E731
-        waiting = asyncio.create_task(aedit() if waiter == "task" else asyncio.to_thread(edit))
+        waiting = asyncio.create_task(edit_in_task() if waiter == "task" else asyncio.to_thread(edit))
         await until_waiting(Plain, "a", 1)
         with count_requests() as requests:
             await release()
@@ -404,33 +403,33 @@ def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: str, w
 
 
 def test_try_first_and_range(memory: Engine) -> None:
-    """`atry_locked`, `alocked_first` and `alocked_range` do what their namesakes do."""
+    """`try_locked`, `locked_first` and `locked_range` do in a task what they do in a thread."""
     bind(memory, "a", "b")
 
     async def other(expected: str | None) -> None:
-        async with Plain.atry_locked("a") as lock:
+        async with Plain.try_locked("a") as lock:
             assert lock is None
-        async with Plain.alocked_first(["gone", "a", "b"]) as lock:
+        async with Plain.locked_first(["gone", "a", "b"]) as lock:
             assert (None if lock is None else lock.item.name) == expected
 
     async def ranges() -> None:
         with pytest.raises(LockTimeout):
-            await Locks.alocked_range("r", 5, 8, wait=0).aacquire()
-        async with Locks.alocked_range("r", 6, 8, wait=0) as part:
+            await Locks.locked_range("r", 5, 8, wait=0).aacquire()
+        async with Locks.locked_range("r", 6, 8, wait=0) as part:
             assert part.is_held
             with pytest.raises(ConfigurationError):
                 await part.aitem()
 
     async def main() -> None:
-        async with Plain.atry_locked("a") as lock:
+        async with Plain.try_locked("a") as lock:
             assert lock is not None
             await asyncio.create_task(other("b"))
-            async with Plain.alocked("b"):
+            async with Plain.locked("b"):
                 await asyncio.create_task(other(None))
-        async with Locks.alocked_range("r", 0, 6) as part:
+        async with Locks.locked_range("r", 0, 6) as part:
             assert part.is_held
             await asyncio.create_task(ranges())
-        async with Locks.alocked("name") as named:
+        async with Locks.locked("name") as named:
             assert named.name == "name"
 
     asyncio.run(main())
@@ -443,7 +442,7 @@ def test_all_or_none(memory: Engine) -> None:
     bind(memory, "a", "b")
 
     async def one(*keys: str) -> None:
-        async with alocked_all(*[Plain.alocked(key, settings=DEAF) for key in keys], wait=PATIENCE) as locks:
+        async with locked_all(*[Plain.locked(key, settings=DEAF) for key in keys], wait=PATIENCE) as locks:
             assert [lock.item.name for lock in locks] == list(keys)
 
     def two(*keys: str) -> None:
@@ -453,13 +452,13 @@ def test_all_or_none(memory: Engine) -> None:
     async def main() -> None:
         work = [one("a", "b"), one("b", "a"), asyncio.to_thread(two, "b", "a"), asyncio.to_thread(two, "a", "b")]
         await asyncio.gather(*work)
-        async with Plain.alocked("b"):
+        async with Plain.locked("b"):
             with pytest.raises(LockTimeout):
                 await asyncio.create_task(short())
             assert Plain.lock_state("a").entries == ()
 
     async def short() -> None:
-        async with alocked_all(Plain.alocked("a"), Plain.alocked("b"), wait=0):
+        async with locked_all(Plain.locked("a"), Plain.locked("b"), wait=0):
             raise AssertionError
 
     asyncio.run(main())
@@ -472,16 +471,16 @@ def test_errors_are_the_same(memory: Engine) -> None:
     async def never_awaited(reason: str) -> None: ...
 
     async def main() -> None:
-        for way in (Plain.alocked, Plain.aedit, Plain.atry_locked):
+        for way in (Plain.locked, Plain.edit, Plain.try_locked):
             with pytest.raises(ConfigurationError, match="coroutine function"):
                 way("a", on_lost=never_awaited)
         with pytest.raises(ItemNotFound):
-            await Plain.alocked("gone").aacquire()
+            await Plain.locked("gone").aacquire()
         with pytest.raises(ConfigurationError):
-            Plain.alocked("a", lease=0)
+            Plain.locked("a", lease=0)
         with pytest.raises(ConfigurationError, match="alone"):
-            Plain.aedit("a", shared=True)
-        async with Plain.alocked("a") as lock:
+            Plain.edit("a", shared=True)
+        async with Plain.locked("a") as lock:
 
             async def misuse() -> None:
                 with pytest.raises(ConfigurationError, match="in use"):
@@ -508,16 +507,16 @@ def queue(name):
     return len(Locks.lock_state(name).entries)
 
 async def wait():
-    async with Locks.alocked("a"):
+    async with Locks.locked("a"):
         pass
 
 async def again():
-    async with Locks.alocked("b") as lock:
+    async with Locks.locked("b") as lock:
         assert lock.is_held
     assert queue("b") == 0
 
 async def main():
-    async with Locks.alocked("a") as lock:
+    async with Locks.locked("a") as lock:
         waiting = asyncio.create_task(wait())
         while queue("a") < 2:
             await asyncio.sleep(0)
@@ -547,10 +546,88 @@ print("well")
 """
 
 
+def test_a_lock_is_released_as_it_was_acquired(memory: Engine) -> None:
+    """The other form is refused, and the error names what to write; the lock stays held."""
+    bind(memory, "a")
+    by_thread = Plain.lock("a")
+
+    async def main() -> None:
+        async with Plain.locked("a") as lock:
+            for method in (lock.release, lambda: in_thread(lock.release)):
+                with pytest.raises(ConfigurationError, match=r"use `await lock.arelease\(\)`"):
+                    method()
+            with pytest.raises(ConfigurationError, match=r"acquired with `async with`.*Acquire it so again"), lock:
+                raise AssertionError
+            async with lock:
+                assert lock.is_held
+            assert lock.is_held
+        with by_thread:
+            with pytest.raises(ConfigurationError, match=r"release it with `lock.release\(\)`"):
+                await by_thread.arelease()
+            with pytest.raises(ConfigurationError, match=r"acquired with `with`.*Acquire it so again"):
+                await by_thread.aacquire()
+            await by_thread.arenew()
+            assert by_thread.is_held
+
+    asyncio.run(main())
+    assert Plain.lock_state("a").entries == ()
+
+
+def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory: Engine) -> None:
+    """The error names the method to await; a thread of the task may call what blocks."""
+    bind(memory, "a")
+
+    async def main() -> None:
+        async with Beside.locked("a", lease=50) as lock:
+            for method, call in {
+                "renew": lock.renew,
+                "ensure": lambda: lock.ensure(1),
+                "downgrade": lock.downgrade,
+                "item": lambda: lock.item,
+            }.items():
+                with count_requests() as requests, pytest.raises(ConfigurationError, match=rf"`await lock.a{method}\("):
+                    call()
+                assert requests.total == 0
+            await asyncio.to_thread(lock.renew)
+            await asyncio.to_thread(lock.ensure, 1)
+            assert (await asyncio.to_thread(lambda: lock.item)) is lock.item
+            await asyncio.to_thread(lock.downgrade)
+            assert Beside.lock_state("a").holders[0].mode == "shared"
+
+    asyncio.run(main())
+
+
+def test_one_block_for_threads_and_tasks(memory: Engine) -> None:
+    """What `edit`, `try_locked` and `locked_all` return serves `with` and `async with`, and can be used again."""
+    bind(memory, "a", "b")
+    edit, tried, both = Plain.edit("a"), Plain.try_locked("a"), locked_all(Plain.lock("a"), Plain.lock("b"))
+
+    async def main() -> None:
+        async with edit as item:
+            item.value += 1
+        async with tried as lock:
+            assert lock is not None
+            assert lock.is_held
+        async with both as locks:
+            assert [lock.is_held for lock in locks] == [True, True]
+
+    for _ in range(2):
+        asyncio.run(main())
+        with edit as item:
+            item.value += 1
+        with tried as lock:
+            assert lock is not None
+            assert lock.item.value == item.value
+        with both as locks:
+            assert [lock.is_held for lock in locks] == [True, True]
+    assert Plain.get("a").value == 4
+    assert Plain.lock_state("a").entries == Plain.lock_state("b").entries == ()
+
+
 def test_a_lock_whose_loop_was_closed(memory: Engine) -> None:
     """It is held still, and can be given back; to take it in another loop is refused, and says why."""
     memory.bind(Locks)
-    lock = Locks.alocked("a")
+    lock = Locks.locked("a")
 
     async def take() -> None:
         await lock.aacquire()
@@ -567,10 +644,16 @@ LATER: Final = """
 import sys
 import pynamo_locking
 assert "asyncio" not in sys.modules
-class Model(pynamo_locking.LockableModel):
-    pass
+from pynamo_locking.testing import MemoryDynamoDB
+class Locks(pynamo_locking.NamedLock):
+    class Meta:
+        table_name = "locks"
+        region = "us-east-1"
+with MemoryDynamoDB():
+    Locks.create_table()
+    with Locks.locked("a") as lock:
+        lock.renew()
 assert "asyncio" not in sys.modules
-assert pynamo_locking.AsyncLock and "asyncio" in sys.modules
 print("well")
 """
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import LockSettings, alocked_all
+from pynamo_locking import LockSettings, locked_all
 from pynamo_locking._io import dispatch as io_dispatch
 from pynamo_locking._io import loops, runtime
 from pynamo_locking._locks import held_entry, mailboxes
@@ -92,34 +92,34 @@ def state() -> list[Any]:
 
 
 async def locks() -> None:
-    async with Plain.alocked("a", settings=DEAF) as lock:
+    async with Plain.locked("a", settings=DEAF) as lock:
         await lock.arenew()
-        async with Plain.alocked("a") as inner:
+        async with Plain.locked("a") as inner:
             assert inner.ticket == lock.ticket
 
 
 async def edits() -> None:
-    async with Plain.aedit("a", settings=DEAF) as item:
+    async with Plain.edit("a", settings=DEAF) as item:
         item.value += 1
 
 
 async def edits_beside() -> None:
-    async with Beside.aedit("a", settings=DEAF) as item:
+    async with Beside.edit("a", settings=DEAF) as item:
         item.value += 1
 
 
 async def takes_all() -> None:
-    async with alocked_all(Beside.alocked("b", settings=DEAF), Plain.alocked("a", settings=DEAF), wait=50):
+    async with locked_all(Beside.locked("b", settings=DEAF), Plain.locked("a", settings=DEAF), wait=50):
         await asyncio.sleep(0)
 
 
 async def tries() -> None:
-    async with Plain.atry_locked("a") as lock:
+    async with Plain.try_locked("a") as lock:
         assert lock is not None
 
 
 async def ranges() -> None:
-    async with Locks.alocked_range("r", 1, 5, settings=DEAF), Locks.alocked_range("r", 7, 9, settings=DEAF):
+    async with Locks.locked_range("r", 1, 5, settings=DEAF), Locks.locked_range("r", 7, 9, settings=DEAF):
         pass
 
 
@@ -172,11 +172,11 @@ def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any
     key = "b" if work is takes_all else "a"
 
     async def behind() -> None:
-        async with model.alocked(key, settings=DEAF, owner="last"):
+        async with model.locked(key, settings=DEAF, owner="last"):
             pass
 
     async def run(place: int) -> tuple[bool, int]:
-        async with model.alocked(key, settings=DEAF) as holder:
+        async with model.locked(key, settings=DEAF) as holder:
             cancelled = Cancelled(work(), place, how)
             waiter = asyncio.ensure_future(cancelled)
             while len(model.lock_state(key).waiters) < 1 and not waiter.done():  # noqa: ASYNC110 - no event for it
@@ -230,10 +230,10 @@ def test_out_of_time_from_outside(memory: Engine) -> None:
     """`asyncio.wait_for` ends a wait, and the holder has not noticed."""
 
     async def main() -> None:
-        async with Plain.alocked("a", settings=DEAF) as holder:
+        async with Plain.locked("a", settings=DEAF) as holder:
 
             async def wait() -> None:
-                await Plain.alocked("a", settings=DEAF).aacquire()
+                await Plain.locked("a", settings=DEAF).aacquire()
 
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.create_task(wait()), 0.02)  # else it is this task, from Python 3.12 on
@@ -248,7 +248,7 @@ def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
     begun: list[int] = []
 
     async def hold(key: str) -> None:
-        async with Plain.alocked(key, settings=DEAF):
+        async with Plain.locked(key, settings=DEAF):
             begun.append(1)
             await asyncio.sleep(1000)
 
@@ -266,11 +266,11 @@ def test_ctrl_c(memory: Engine) -> None:
     """So it is after an interrupt from the keyboard."""
 
     async def wait() -> None:
-        async with Plain.alocked("a", settings=DEAF):
+        async with Plain.locked("a", settings=DEAF):
             pass
 
     async def main() -> None:
-        async with Plain.alocked("a", settings=DEAF):
+        async with Plain.locked("a", settings=DEAF):
             waiter = asyncio.create_task(wait())
             while len(state()) < 2:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0)
@@ -298,7 +298,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
         return answer
 
     async def hold() -> None:
-        async with Plain.alocked("a", settings=DEAF):
+        async with Plain.locked("a", settings=DEAF):
             held.set()
             await loop.create_future()
 
@@ -334,7 +334,7 @@ def test_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     async def main() -> None:
-        async with Plain.aedit("a", settings=DEAF) as item:
+        async with Plain.edit("a", settings=DEAF) as item:
             waiter = asyncio.ensure_future(way())
             while not any(box.on_ring for boxes in mailboxes._mailboxes.values() for box in boxes):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
@@ -354,7 +354,7 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
     """What the child of a fork collects is not taken out of the queue: it belongs to tasks of the parent."""
 
     async def main() -> None:
-        async with Plain.alocked("a", settings=DEAF):
+        async with Plain.locked("a", settings=DEAF):
             waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=DEAF)._options)
             taking = locks_tasks.Taking(waiting.steps(), lambda own: own)
             assert taking.advance(None) is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import alocked_all
+from pynamo_locking import locked_all
 from pynamo_locking._io import dispatch as io_dispatch
 from pynamo_locking._io import loops
 from pynamo_locking._locks import held_entry
@@ -51,20 +51,20 @@ def is_free() -> bool:
 
 
 async def locked() -> AsyncIterator[int]:
-    async with Plain.alocked("a", lease=600):
+    async with Plain.locked("a", lease=600):
         yield 1
         yield 2
 
 
 async def edited() -> AsyncIterator[int]:
-    async with Plain.aedit("a", lease=600) as item:
+    async with Plain.edit("a", lease=600) as item:
         item.value = 5
         yield 1
         yield 2
 
 
 async def all_locked() -> AsyncIterator[int]:
-    async with alocked_all(Plain.alocked("a", lease=600), Beside.alocked("a", lease=600)):
+    async with locked_all(Plain.locked("a", lease=600), Beside.locked("a", lease=600)):
         yield 1
         yield 2
 
@@ -82,7 +82,7 @@ def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]])
                 break
         assert is_free()
         assert held_entry.holds_nothing()
-        async with Plain.atry_locked("a") as lock:
+        async with Plain.try_locked("a") as lock:
             assert lock is not None
 
     asyncio.run(main())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import alocked_all, sweep, transaction
+from pynamo_locking import locked_all, sweep, transaction
 from pynamo_locking._core.limits import MOST_ACTIONS
 from tests.support.interrupts import (
     by_acquire_and_release,
@@ -143,12 +143,12 @@ def interrupt(
 
 
 async def in_a_block_of_an_item() -> None:
-    async with Plain.alocked("a") as lock:
+    async with Plain.locked("a") as lock:
         await lock.aitem()
 
 
 async def in_three_locks() -> None:
-    async with alocked_all(Locks.alocked("a"), Locks.alocked("b"), Plain.alocked("a")):
+    async with locked_all(Locks.locked("a"), Locks.locked("b"), Plain.locked("a")):
         await asyncio.sleep(0)
 
 

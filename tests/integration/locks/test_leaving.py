@@ -25,9 +25,9 @@ def test_who_failed_to_release_does_not_go_on_renewing(account, error):
         patch.setattr(lock_requests, "release", fail)
         with pytest.raises(type(error)):
             lock.release()
-    assert lock._own.possession.is_over
+    assert lock._held.possession.is_over
     with pytest.raises(LockLost):
-        lock._own.renew()
+        lock._held.renew()
 
 
 def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
@@ -82,5 +82,5 @@ def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, name, _interrupted(getattr(module, name)))
         lock.release()
-    assert lock._own.possession.is_over
+    assert lock._held.possession.is_over
     assert held_entry.held_in_context(lock._target.row) is None

@@ -401,7 +401,7 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
         def call(*arguments, **options):
             result = original(*arguments, **options)
             with pytest.raises(LockLost):
-                lock._own.renew()
+                lock._held.renew()
             return result
 
         return call

@@ -22,7 +22,6 @@ from pynamo_locking import (
     StaleVersion,
     TransactWrite,
     VersionAttribute,
-    alocked_all,
     locked_all,
     transaction,
 )
@@ -194,14 +193,14 @@ def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any
     assert stored(kind) == (5, 0)
 
 
-def test_an_inner_aedit_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
+def test_an_inner_edit_of_a_task_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
     """The same for tasks."""
 
     async def work() -> None:
-        async with kind.aedit("a") as outer:
+        async with kind.edit("a") as outer:
             outer.v = 5
             with pytest.raises(OopsError):
-                async with kind.aedit("a") as inner:
+                async with kind.edit("a") as inner:
                     inner.w = 9
                     raise OopsError
             outer.v += 1
@@ -323,19 +322,19 @@ def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
             assert outer.item is old
 
 
-def test_an_inner_aedit_reads_what_another_copy_has_written(kind: Any) -> None:
+def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind: Any) -> None:
     """The same for tasks; an `item` that has to be read first says so."""
 
     async def work() -> None:
-        async with kind.alocked("a") as lock:
+        async with kind.locked("a") as lock:
             await lock.aitem()
             await asyncio.to_thread(write_through_another_copy, kind, "save")
             assert lock.item.v == 0  # the instance of this block
-            async with kind.alocked("a") as nested:
+            async with kind.locked("a") as nested:
                 with pytest.raises(ConfigurationError, match="aitem"):
                     _ = nested.item
                 assert (await nested.aitem()).v == 10
-            async with kind.aedit("a") as inner:
+            async with kind.edit("a") as inner:
                 inner.w = 1
 
     asyncio.run(work())
@@ -482,15 +481,15 @@ def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
     async def work() -> None:
         loop_thread.append(threading.get_ident())
         with shifted_clock() as world:
-            async with kind.alocked("a", heartbeat=False, lease=20) as outer:
+            async with kind.locked("a", heartbeat=False, lease=20) as outer:
                 world.shift += 30
-                async with kind.alocked("a", heartbeat=False) as inner:  # which would notice that time has passed
+                async with kind.locked("a", heartbeat=False) as inner:  # which would notice that time has passed
                     assert inner.is_held
                     assert outer.is_held
                 world.shift += 30
                 await asyncio.to_thread(lambda: in_thread(lambda: kind.locked("a", wait=60).acquire().release()))
                 with pytest.raises(LockLost):
-                    async with kind.atry_locked("a"):
+                    async with kind.try_locked("a"):
                         pytest.fail("it is not held")
 
     renew = lock_requests.renew
@@ -528,7 +527,7 @@ def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytes
         with kind.locked("a", heartbeat=False):
             assert added == []
         with kind.locked("a"), kind.locked("a"):
-            assert added == [outer._own]
+            assert added == [outer._held]
         with kind.locked("a"):
             pass
     with kind.locked("a") as outer, kind.locked("a"):
@@ -544,9 +543,9 @@ def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: 
     monkeypatch.setattr(heartbeat.heart, "add", lambda own: (added.append(own), add(own)))
 
     async def work() -> None:
-        async with kind.alocked("a", heartbeat=False):
+        async with kind.locked("a", heartbeat=False):
             assert added == []
-            async with kind.alocked("a"):
+            async with kind.locked("a"):
                 assert len(added) == 1
 
     asyncio.run(work())
@@ -617,9 +616,9 @@ def test_ranges_of_which_one_is_held_already_for_tasks() -> None:
     """The same for tasks."""
 
     async def work() -> None:
-        async with Reading.alocked_range("d", 0, 10) as outer:
-            ranges = Reading.alocked_range("d", 2, 3), Reading.alocked_range("d", 20, 30)
-            async with alocked_all(*ranges) as (again, new):
+        async with Reading.locked_range("d", 0, 10) as outer:
+            ranges = Reading.locked_range("d", 2, 3), Reading.locked_range("d", 20, 30)
+            async with locked_all(*ranges) as (again, new):
                 assert (again.ticket == outer.ticket, new.ticket == outer.ticket) == (True, False)
 
     asyncio.run(work())

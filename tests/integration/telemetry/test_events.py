@@ -782,7 +782,7 @@ def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
     free: dict[str, bool] = {}
 
     def try_all(event: Event) -> None:
-        own = lock._own
+        own = lock._held
         if own is not None:
             mutexes = (own._mutex, own._renewing, own._writing)
             free[type(event).__name__] = in_thread(lambda: all(map(taken_and_given_back, mutexes)))
@@ -864,13 +864,13 @@ def test_tasks_are_told_of_as_well(tables: None, heard: Heard) -> None:
     """The same events, with the requests that were made for them in threads; and when a task runs out of time."""
 
     async def work() -> None:
-        async with Account.alocked("a", owner="first") as lock:
+        async with Account.locked("a", owner="first") as lock:
             with suppress(LockTimeout):
                 await asyncio.create_task(late())
             await lock.arenew()
 
     async def late() -> None:
-        async with Account.alocked("a", owner="late", wait=0.05):
+        async with Account.locked("a", owner="late", wait=0.05):
             raise AssertionError("it is held")
 
     asyncio.run(work())

@@ -544,7 +544,7 @@ def test_a_child_can_subscribe_though_the_parent_was_about_to() -> None:
         with events.subscribe(print):
             return str(len(event_stream.listeners))
 
-    with event_stream._guard:
+    with event_stream._mutex:
         assert in_thread(lambda: in_child(child)) == "1"
 
 

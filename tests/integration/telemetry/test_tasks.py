@@ -48,7 +48,7 @@ def names(heard: list[Event]) -> list[str]:
 
 
 async def take() -> None:
-    async with Plain.alocked("a"):
+    async with Plain.locked("a"):
         pass
 
 
@@ -161,7 +161,7 @@ def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
 
     async def request(number: int) -> None:
         with tracers.get_tracer("application").start_as_current_span(f"request {number}") as parent:
-            async with Plain.aedit("a", owner=str(number)) as item:
+            async with Plain.edit("a", owner=str(number)) as item:
                 assert trace.get_current_span() is parent
                 item.value += 1
 

@@ -716,7 +716,7 @@ def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch:
 
 def test_labels_and_leases_that_are_refused(memory: Engine) -> None:
     """When a lock is made, in each of its forms, and before any request."""
-    for make in (Purse.lock, Purse.locked, Purse.edit, Purse.alocked, Purse.aedit):
+    for make in (Purse.lock, Purse.locked, Purse.edit):
         for options in ({"lease": 1e27}, {"lease": DAY + 1}, {"lease": math.inf}, {"owner": "x" * 257}, {"owner": 7}):
             with pytest.raises(ConfigurationError, match=r"max_lease|finite|owner"):
                 make("p0", **options)
@@ -728,12 +728,12 @@ def test_labels_and_leases_that_are_refused(memory: Engine) -> None:
 
 
 async def take() -> None:
-    async with Purse.alocked("p0", wait=1):
+    async with Purse.locked("p0", wait=1):
         pass
 
 
 async def change() -> None:
-    async with Purse.aedit("p0", wait=1) as purse:
+    async with Purse.edit("p0", wait=1) as purse:
         purse.balance = 5
 
 

@@ -502,7 +502,7 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
     account("a", balance=7).save()
     original(*copies[0])  # the late copy of the enter request: the id is back, under a new ticket
     state = account.lock_state("a")
-    assert (state.holders[0].id, state.holders[0].writes) == (lock._own.entry.id, 0)
+    assert (state.holders[0].id, state.holders[0].writes) == (lock._held.entry.id, 0)
     client = account._get_connection().connection.client
     with pytest.raises(client.exceptions.ConditionalCheckFailedException):
         client._make_api_call("UpdateItem", sent)

@@ -154,8 +154,8 @@ class Workload:
         row = self.row(lock)
         with self.history.taking("acquire", row) as done:
             lock.acquire(**arguments)
-            assert lock._own is not None
-            done.value = lock._own.entry.id
+            assert lock._held is not None
+            done.value = lock._held.entry.id
         if done.told is not Told.APPLIED:
             self.history.timeouts += 1
             return False
@@ -164,7 +164,7 @@ class Workload:
 
     def give_back(self, lock: Lock[Any]) -> None:
         """Give a lock back, whatever became of it."""
-        kind = "release" if lock._own is not None and lock._own.depth == 1 else "inner release"
+        kind = "release" if lock._held is not None and lock._held.depth == 1 else "inner release"
         with self.history.taking(kind, self.row(lock), lock.ticket) as done:
             lock.release()
         if done.told is not Told.APPLIED:

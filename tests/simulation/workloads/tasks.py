@@ -19,7 +19,7 @@ from tests.simulation.workloads.base import Workload
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pynamo_locking import AsyncLock
+    from pynamo_locking import Lock
     from tests.simulation.history import History, Operation
 
 #: When a task is cancelled, in seconds: within its first requests, or while it waits or works.
@@ -62,12 +62,12 @@ class Tasks(Workload):
 
     async def task(self, *, has_heir: bool = False) -> None:
         """Take, work, save, release; perhaps with another task that is begun under the lock, and has to wait for it."""
-        lock = self.model.alocked(self.key)
+        lock = self.model.locked(self.key)
         if not await self.ataken(lock):
             return
         heir = asyncio.ensure_future(self.task()) if has_heir else None
         try:
-            with self.history.held(lock._lock, self.row(lock._lock)), self.alone(lock.ticket):
+            with self.history.held(lock, self.row(lock)), self.alone(lock.ticket):
                 await asyncio.sleep(self.work_s)
                 await self.asave(lock)
         except GeneratorExit:  # of a dead process, collected after the run
@@ -90,20 +90,20 @@ class Tasks(Workload):
         finally:
             self.inside.discard(ticket)
 
-    async def agive_back(self, lock: AsyncLock[Any]) -> None:
+    async def agive_back(self, lock: Lock[Any]) -> None:
         """Give a lock back, whatever became of it."""
         with self.atask("release", lock):
             await lock.arelease()
 
-    async def ataken(self, lock: AsyncLock[Any]) -> bool:
+    async def ataken(self, lock: Lock[Any]) -> bool:
         """Take a lock; tell whether that went well."""
         with self.atask("acquire", lock) as done:
             await lock.aacquire()
         if done.told is Told.APPLIED:
-            self.history.granted(lock._lock, self.row(lock._lock))
+            self.history.granted(lock, self.row(lock))
         return done.told is Told.APPLIED
 
-    async def asave(self, lock: AsyncLock[Any]) -> None:
+    async def asave(self, lock: Lock[Any]) -> None:
         """Change the item under the lock, to the end even if the task is cancelled meanwhile."""
         with self.atask("save", lock) as done:
             item = await lock.aitem()
@@ -111,13 +111,13 @@ class Tasks(Workload):
             await loops.to_the_end(item.save)
 
     @contextlib.contextmanager
-    def atask(self, kind: str, lock: AsyncLock[Any]) -> Iterator[Operation]:
+    def atask(self, kind: str, lock: Lock[Any]) -> Iterator[Operation]:
         """Report an operation of a task, whose requests are made by other actors that inherit its context.
 
         What a cancelled one did, nobody has told it.
         """
         is_write = kind == "save"
-        place = self.item(lock._lock) if is_write else self.row(lock._lock)
+        place = self.item(lock) if is_write else self.row(lock)
         done = self.history._begin(kind, place, ticket=None if kind == "acquire" else lock.ticket)
         if not is_write:
             self.history.operations.remove(done)

@@ -25,13 +25,13 @@ class Fresh:
     @property
     def client(self):
         if self._client is None:
-            self.made_alone.append(connections._guard._is_owned())
+            self.made_alone.append(connections._mutex._is_owned())
             self._client = object()
         return self._client
 
 
 def test_a_client_is_made_by_one_thread_at_a_time():
-    """Under the guard, so that threads which come at the same time get the first one's; and once."""
+    """Under the mutex, so that threads which come at the same time get the first one's; and once."""
     connection = Fresh()
 
     assert connections.client_of(connection) is connections.client_of(connection)

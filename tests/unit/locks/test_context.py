@@ -214,7 +214,7 @@ def test_a_context_does_not_collect_what_ended_elsewhere():
 def test_a_forked_child_has_no_waiters(monkeypatch):
     """No thread of the parent lives in a child, and its mutex may be held for ever."""
     guard = threading.Lock()
-    monkeypatch.setattr(mailboxes, "_guard", guard)
+    monkeypatch.setattr(mailboxes, "_mutex", guard)
     opened(row())
     guard.acquire()
     mailboxes._forget_after_fork()

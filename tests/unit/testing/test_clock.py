@@ -347,7 +347,7 @@ def test_a_lock_from_before_lives_in_real_time():
         Counter.create_table()
         Counter("a").save()
         with Counter.locked("a", lease=0.3) as lock:
-            before = lock._own.deadline
+            before = lock._held.deadline
             with VirtualClock() as clock:
                 clock.jump(HOUR)
                 renewed = threading.Event()
@@ -361,7 +361,7 @@ def test_a_lock_from_before_lives_in_real_time():
 
                 database.handle = see
                 assert renewed.wait(PATIENCE_S)
-            assert before <= lock._own.deadline < before + 60
+            assert before <= lock._held.deadline < before + 60
             assert not lock.lost.is_set()
 
 

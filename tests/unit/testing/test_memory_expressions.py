@@ -446,6 +446,8 @@ def test_names_and_values_that_are_refused(request_, message):
         ({"S": "a", "N": "1"}, "Supplied AttributeValue has more than one datatypes set"),
         ({"Q": "a"}, "Supplied AttributeValue is empty"),
         (n("1E126"), "Number overflow"),
+        (n("1E+9999999"), "Number overflow"),
+        (n("1E-9999999"), "Number underflow"),
         (n("1E-131"), "Number underflow"),
         (n("1" * 39), "more than 38 significant digits"),
         (n("NaN"), "cannot be converted to a numeric value"),
