@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
@@ -321,9 +322,11 @@ class Acquisition:
                 return None
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
-        own = HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
-        own.caller = self._caller
-        return own
+        held = HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
+        if self._caller is not None:
+            held.caller, known = self._caller, weakref.ref(held)
+            held.caller.has_expired = lambda: (of := known()) is not None and not of.remaining
+        return held
 
     # Giving up
 

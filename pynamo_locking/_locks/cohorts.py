@@ -61,6 +61,7 @@ class Caller:
     Attributes:
         started: when the first write began that may have stored its entry; None if there was none.
         image: the item as that write left it, if known.
+        has_expired: tells whether the lock that it holds has reached the end of its lease.
     """
 
     def __init__(
@@ -72,30 +73,49 @@ class Caller:
         self.most = most
         self.remove = remove
         self.stage = Stage.OVER
-        self.successor: Caller | None = None
         self.has_left = False
         self.started: float | None = None
         self.image: Image | None = None
+        self.has_expired: Callable[[], bool] = lambda: False
 
 
 class Cohort:
-    """The callers of this process for one lock. The leader is forgotten if an interrupt kept it from leaving."""
+    """The callers of this process for one lock."""
 
     def __init__(self, leader: Caller) -> None:
         self.waiting: deque[Caller] = deque()
+        self.called: Caller | None = None  # the next one, once a write may have stored its entry
         self.lead(leader)
 
     @property
-    def leader(self) -> Caller | None:
-        """The caller that acts for the others."""
+    def following(self) -> Caller | None:
+        """The caller that leads next."""
+        return self.called or (self.waiting[0] if self.waiting else None)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the leader acts: not if an interrupt kept it from leaving, or if it hangs without a heartbeat."""
         leader = self._leader()
-        return None if leader is None or leader.stage is Stage.OVER else leader
+        return leader is not None and leader.stage is Stage.LEADING and not leader.has_expired()
+
+    def is_led_by(self, caller: Caller) -> bool:
+        return self._leader() is caller and caller.stage is Stage.LEADING
 
     def lead(self, caller: Caller) -> None:
+        self.called = None
         if self.waiting and self.waiting[0] is caller:
             self.waiting.popleft()
         self._leader = weakref.ref(caller)
         caller.stage = Stage.LEADING
+
+    def call(self) -> Caller | None:
+        """Choose the next caller, before a write that may store its entry."""
+        following = self.following
+        if following is not None and self.called is None:
+            self.called, following.stage = following, Stage.CALLED
+            following.started = runtime.current.monotonic()
+            self.waiting.popleft()
+        return following
 
 
 _cohorts: dict[tuple[Any, ...], Cohort] = {}
@@ -106,7 +126,7 @@ def join(caller: Caller) -> None:
     """Let a caller lead, or line up behind the callers that came before it."""
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
-        if cohort is None or not (cohort.leader or cohort.waiting):
+        if cohort is None or not (cohort.is_led or cohort.following):
             _cohorts[caller.row.identity] = Cohort(caller)
         else:
             caller.stage = Stage.WAITING
@@ -117,7 +137,7 @@ def is_leading(caller: Caller) -> bool:
     """Tell whether it is the caller's turn to act for the cohort."""
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
-        if cohort is not None and cohort.leader is None and cohort.waiting[0] is caller:
+        if cohort is not None and cohort.following is caller and not cohort.is_led:
             cohort.lead(caller)
         return caller.stage is Stage.LEADING
 
@@ -136,15 +156,13 @@ def may_leave(caller: Caller) -> bool:
 
 def drawing(caller: Caller | None) -> int:
     """Return how many tickets the caller draws: one for each caller in line, and its own."""
-    if caller is None:
-        return 1
     with _mutex:
-        return _drawing(caller)
+        cohort = None if caller is None else _cohorts.get(caller.row.identity)
+        return 1 if caller is None or cohort is None else _drawing(caller, cohort)
 
 
-def _drawing(caller: Caller) -> int:
-    cohort = _cohorts.get(caller.row.identity)
-    return 1 if cohort is None else min(len(cohort.waiting) + 1, caller.most)
+def _drawing(caller: Caller, cohort: Cohort) -> int:
+    return min(len(cohort.waiting) + 1, caller.most)
 
 
 def succession(caller: Caller | None, entry: QueueEntry | None) -> Succession | None:
@@ -157,18 +175,12 @@ def succession(caller: Caller | None, entry: QueueEntry | None) -> Succession | 
         return None
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
-        if cohort is None or cohort.leader is not caller:
+        following = cohort.call() if cohort is not None and cohort.is_led_by(caller) else None
+        if cohort is None or following is None:
             return None
-        following = caller.successor or (cohort.waiting[0] if cohort.waiting else None)
-        if following is None:
-            return None
-        if caller.successor is None:
-            caller.successor, following.stage = following, Stage.CALLED
-            following.started = runtime.current.monotonic()
-            cohort.waiting.popleft()
         if entry.members > 1:
             return Succession(following.new._replace(members=entry.members - 1), entry.ticket + 1)
-        return Succession(following.new._replace(members=_drawing(following)), None)
+        return Succession(following.new._replace(members=_drawing(following, cohort)), None)
 
 
 def pass_on(caller: Caller | None, image: Image | None = None) -> None:
@@ -176,15 +188,15 @@ def pass_on(caller: Caller | None, image: Image | None = None) -> None:
     while caller is not None:
         with _mutex:
             cohort = _cohorts.get(caller.row.identity)
-            if cohort is None or cohort.leader is not caller:
+            if cohort is None or not cohort.is_led_by(caller):
                 return
-            following = caller.successor or (cohort.waiting[0] if cohort.waiting else None)
+            following = cohort.following
             if following is None:
                 del _cohorts[caller.row.identity]
             else:
                 following.image = image
                 cohort.lead(following)
-            caller.stage, caller.successor = Stage.OVER, None
+            caller.stage = Stage.OVER
         if following is None:
             return
         if not following.has_left:

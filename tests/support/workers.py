@@ -50,8 +50,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE: Final = 60.0
 """Seconds after which a test gives up; never the time that something should take."""
 
-#: Each thread of a test stands for a process of its own: it has an entry of its own in the queue.
-SETTINGS: Final = LockSettings(poll=0.02, request_timeout=5, block=1)
+SETTINGS: Final = LockSettings(poll=0.02, request_timeout=5)
 
 
 class Plain(LockableModel):

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 #: No caller that waits for a look of its own gets through in time.
-LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
+LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=32)
 #: The same, with an entry for each caller.
-ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10, block=1)
+ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10)
 
 
 def waiting(model: Any, key: str) -> int:
@@ -224,7 +224,7 @@ def test_threads_and_tasks_are_in_one_line(dynoxide: Engine) -> None:
     lock = Plain.lock("a", settings=LAZY).acquire()
 
     async def task() -> int:
-        async with Plain.aedit("a", settings=LAZY) as item:
+        async with Plain.edit("a", settings=LAZY) as item:
             item.value += 1
         return int(item.value)
 
@@ -241,10 +241,10 @@ def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
 
     async def play() -> None:
         async def work() -> None:
-            async with Plain.aedit("a", settings=LAZY) as item:
+            async with Plain.edit("a", settings=LAZY) as item:
                 item.value += 1
 
-        async with Plain.alocked("a", settings=LAZY):
+        async with Plain.locked("a", settings=LAZY):
             tasks = [asyncio.create_task(work()) for _ in range(3)]
             await asyncio.to_thread(until, lambda: waiting(Plain, "a") == 3)
             tasks[0].cancel()
@@ -275,7 +275,7 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     lock = Plain.lock("a", settings=LAZY)
     caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
     cohorts.join(caller)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
         del caller
         assert future.result()[1] == 1
