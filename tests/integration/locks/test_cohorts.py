@@ -286,3 +286,15 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
 def test_the_size_of_a_block_is_checked(block: Any) -> None:
     with pytest.raises(Exception, match="block must be a whole number above 0"):
         LockSettings(block=block)
+
+
+def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
+    """Its lease has ended, so the callers behind it enter by themselves, as other processes would."""
+    short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
+    lock = model.lock("a", settings=short).acquire()
+    with lined_up(model, "a", edit(model, short, lease=60, wait=60), edit(model, short, lease=60, wait=60)) as futures:
+        assert [future.result()[1] for future in futures] == [1, 2]
+    with pytest.raises(LockLost):
+        lock.release()
+    assert model.lock_state("a").entries == ()
+    assert not cohorts._cohorts
