@@ -96,6 +96,11 @@ class LockSettings:
         poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB of the
             item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.
+        block: how many callers of one process may share an entry of the queue. The first of them draws a ticket for
+            each caller that waits with it, and the entry is handed over from caller to caller: one write for each turn,
+            no read and no polling. A caller that comes later draws its ticket up to one such block later than callers
+            of other processes do. 1, so that each caller has an entry of its own; 32 suits a lock that many threads or
+            tasks of a process want.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
             times as long, so that two renewals can fail before it ends. 1 s.
 
@@ -113,6 +118,7 @@ class LockSettings:
     poll_max: Seconds = Seconds(2.0)
     request_timeout: Seconds = Seconds(1.0)
     max_lease: Seconds = Seconds(LONGEST_LEASE_S)
+    block: int = 1
 
     def __post_init__(self) -> None:
         if self.max_clock_skew is not None:
@@ -123,6 +129,8 @@ class LockSettings:
             raise ConfigurationError(
                 f"max_waiters must be at most {MOST_WAITERS}, got {self.max_waiters!r}: all are kept in one item."
             )
+        if not _is_number(self.block) or self.block < 1 or self.block % 1:
+            raise ConfigurationError(f"block must be a whole number above 0, got {self.block!r}.")
         if not 0 < self.poll <= self.poll_max < math.inf:
             raise ConfigurationError(f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s).")
         if not 0 < self.poll_min < math.inf:

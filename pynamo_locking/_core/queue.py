@@ -57,6 +57,7 @@ class QueueEntry:
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
         writes: number of the last guarded write made under this entry.
         read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
+        members: how many callers of one process it stands for: they get this ticket and those that follow it.
     """
 
     id: str
@@ -68,6 +69,12 @@ class QueueEntry:
     until_ms: int
     writes: int
     read_ms: int
+    members: int = 1
+
+    @property
+    def last_ticket(self) -> int:
+        """The ticket of the last caller that the entry stands for."""
+        return self.ticket + self.members - 1
 
     @property
     def mode(self) -> str:

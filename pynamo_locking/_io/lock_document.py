@@ -6,6 +6,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
@@ -44,6 +45,7 @@ LEASE = "lease_ms"
 BEAT = "beat"
 UNTIL = "until_ms"
 WRITES = "writes"
+MEMBERS = "members"
 PERMITS = "permits"
 LOWER = "lower"
 UPPER = "upper"
@@ -71,7 +73,7 @@ EMPTY: Final[dict[str, Any]] = {"M": {}}
 NULL: Final[dict[str, Any]] = {"NULL": True}
 
 
-def new_entry(owner: str, claim: Claim, lease: float, now_ms: int) -> dict[str, Any]:
+def new_entry(owner: str, claim: Claim, lease: float, now_ms: int, members: int = 1) -> dict[str, Any]:
     lease_ms = int(lease * 1000)
     return {
         "M": {
@@ -81,6 +83,7 @@ def new_entry(owner: str, claim: Claim, lease: float, now_ms: int) -> dict[str, 
             UNTIL: number(now_ms + lease_ms),
             WRITES: number(0),
             **_stored_claim(claim),
+            **({} if members == 1 else {MEMBERS: number(members)}),
         }
     }
 
@@ -116,11 +119,11 @@ def _bound_in(stored: Mapping[str, Any]) -> Bound:
     return bound
 
 
-def new_document(entry_id: str, entry: dict[str, Any], ticket: int) -> dict[str, Any]:
+def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:
     return {
         "M": {
             SINCE: number(ticket),
-            NEXT: number(ticket + 1),
+            NEXT: number(ticket + members),
             QUEUE: {"M": {entry_id: entry}},
             TICKETS: {"M": {entry_id: number(ticket)}},
             EVICTED: {"M": {}},
@@ -157,10 +160,10 @@ def _state(raw: Mapping[str, Any]) -> LockState:
     entries = [_entry(name, _ticket_in(tickets[name]), stored["M"], now_ms) for name, stored in raw[QUEUE]["M"].items()]
     if len(entries) > 1:
         entries.sort(key=lambda entry: entry.ticket)
-        if len({entry.ticket for entry in entries}) < len(entries):  # two would hold the lock
+        if any(entry.last_ticket >= after.ticket for entry, after in pairwise(entries)):  # two would hold the lock
             raise ValueError(raw[TICKETS])
     next_ticket = _ticket_in(raw[NEXT])
-    if entries and entries[-1].ticket >= next_ticket:  # a newcomer would overtake an entry
+    if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
         raise ValueError(next_ticket)
     return LockState(
         entries=tuple(entries),
@@ -263,8 +266,16 @@ def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Qu
         beat=int(stored[BEAT]["N"]),
         until_ms=int(stored[UNTIL]["N"]),
         writes=int(stored[WRITES]["N"]),
+        members=_members_in(stored),
         read_ms=now_ms,
     )
+
+
+def _members_in(stored: Mapping[str, Any]) -> int:
+    members = int(stored[MEMBERS]["N"]) if MEMBERS in stored else 1
+    if members < 1:
+        raise ValueError(members)
+    return members
 
 
 def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:

@@ -30,23 +30,24 @@ class NewEntry(NamedTuple):
     owner: str
     lease: float
     claim: Claim = WHOLE
+    members: int = 1
 
     def stored(self, now_ms: int) -> dict[str, Any]:
-        return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms)
+        return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms, self.members)
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
-    """Join the queue and take the next ticket, in one atomic write.
+    """Join the queue and take the next ticket, and one for each other member of the entry, in one atomic write.
 
     Refused if there is no document yet, if we are in it already, or if it has `capacity` entries.
     """
     now_ms = runtime.current.time_ms()
     return _update(
         row,
-        set_="#l.#q.#me = :entry, #l.#t.#me = #l.#n, #l.#n = #l.#n + :one",
+        set_="#l.#q.#me = :entry, #l.#t.#me = #l.#n, #l.#n = #l.#n + :members",
         condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
         names={"#n": lock_document.NEXT, "#me": entry.id},
-        values={":entry": entry.stored(now_ms), ":one": number(1), ":max": number(capacity)},
+        values={":entry": entry.stored(now_ms), ":members": number(entry.members), ":max": number(capacity)},
         lease=entry.lease,
     )
 
@@ -65,7 +66,7 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
         condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",
         names={"#h": row.hash_name},
         values={
-            ":map": lock_document.new_document(entry.id, entry.stored(now_us // 1000), now_us),
+            ":map": lock_document.new_document(entry.id, entry.stored(now_us // 1000), now_us, entry.members),
             ":empty": lock_document.EMPTY,
             ":null": {"S": "NULL"},
         },
@@ -108,6 +109,29 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
         condition="attribute_exists(#l.#t.#me)",
         names={"#me": entry_id},
         want_image=want_image,
+    )
+
+
+def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None) -> Image:
+    """Leave the queue, and let the next caller of this process have that ticket, or the next one if None.
+
+    Refused if our entry is gone, so only one copy stores the new entry.
+    """
+    stored, values = new.stored(runtime.current.time_ms()), {":ticket": number(entry.ticket)}
+    names = {"#me": entry.id, "#you": new.id}
+    if ticket is None:
+        names["#n"], values[":members"] = lock_document.NEXT, number(new.members)
+        place = "#l.#t.#you = #l.#n, #l.#n = #l.#n + :members"
+    else:
+        values[":place"], place = number(ticket), "#l.#t.#you = :place"
+    return _update(
+        row,
+        set_=f"#l.#q.#you = :entry, {place}",
+        remove="#l.#q.#me, #l.#t.#me",
+        condition="#l.#t.#me = :ticket",
+        names=names,
+        values={**values, ":entry": stored},
+        lease=new.lease,
     )
 
 

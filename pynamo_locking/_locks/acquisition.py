@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
@@ -16,7 +17,8 @@ from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.pauses import Pause, walk
 from pynamo_locking._io.resolver import Resolver, StillPending
 from pynamo_locking._io.retries import Refused, Unavailable
-from pynamo_locking._locks import mailboxes, removal, reports
+from pynamo_locking._locks import cohorts, mailboxes, removal, reports
+from pynamo_locking._locks.cohorts import Caller
 from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
 
@@ -37,6 +39,9 @@ _ATTEMPTS_WITHOUT_WAIT: Final = 4
 #: Attempts to enter without a pause between, while other parties make room or create the document.
 _ATTEMPTS_AT_ONCE: Final = 4
 
+#: How long a caller whose time is over waits at a time for the write that may store its entry.
+_CALLED_S: Final = 0.05
+
 
 class Acquisition:
     """One attempt to acquire a lock."""
@@ -51,10 +56,14 @@ class Acquisition:
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
         self._mailbox = mailboxes.Mailbox(options.claim, lambda image: lock_document.state_in(image, row.attribute))
+        self._caller: Caller | None = None
+        if options.may_share_an_entry:
+            self._caller = Caller(row, self._new, self._mailbox, options.settings.block, removal.leave_behind)
         self._resolver = Resolver(deadline=self._deadline)
         self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
+        self._handed_over: Image | None = None
         self._pace: Pace | None = None
         self.held: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
@@ -71,9 +80,11 @@ class Acquisition:
     def steps(self) -> Steps[HeldEntry]:
         """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
+            if self._caller is not None:
+                yield from self._line_up(self._caller)
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
-                image = yield from self._enter()
+                image = self._handed_over if self._may_be_in else (yield from self._enter())
                 held = yield from self._wait_for_turn(image)
                 if held is not None:
                     mailboxes.close_mailbox(self._row, self._mailbox)
@@ -81,18 +92,33 @@ class Acquisition:
                     return held
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
+                self._entry, self._may_be_in = None, False
                 if self._options.wait and runtime.current.monotonic() >= self._deadline:
                     self._time_out("our entry was removed")
                 self._new, self._mailbox.ticket = self._name_entry(), None
+                if self._caller is not None:
+                    self._caller.new = self._new
         except BaseException:
             try:
                 mailboxes.close_mailbox(self._row, self._mailbox)  # or it would get the images for remaining waiters
             finally:
-                self._leave()
+                self._give_up()
             raise
 
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.token(), self._options.owner, self._options.lease, self._options.claim)
+
+    def _line_up(self, caller: Caller) -> Steps[None]:
+        """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""
+        cohorts.join(caller)
+        while not cohorts.is_leading(caller):
+            left = self._deadline - runtime.current.monotonic()
+            if left <= 0 and cohorts.may_leave(caller):
+                self._time_out("other callers of this process were first")
+            yield Pause(min(left, self._options.settings.poll_max) if left > 0 else _CALLED_S, self._mailbox)
+        self._may_be_in = caller.started is not None
+        if (handed_over := cohorts.come(caller)) is not None:
+            self._started, self._handed_over = handed_over
 
     # Entering
 
@@ -114,7 +140,8 @@ class Acquisition:
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
         for _ in range(_ATTEMPTS_AT_ONCE):
-            image = self._attempt(lambda: lock_requests.enter(self._row, self._new, self._options.capacity))
+            new = self._new._replace(members=cohorts.drawing(self._caller))
+            image = self._attempt(lambda: lock_requests.enter(self._row, new, self._options.capacity))  # noqa: B023
             state = self._state_in(image)
             if state.find(self._new.id) is not None:
                 return image
@@ -129,7 +156,7 @@ class Acquisition:
                 continue
             if image is not None:
                 refuse_foreign(self._row, image)
-            image = self._attempt(lambda: lock_requests.enter_first(self._row, self._new))
+            image = self._attempt(lambda: lock_requests.enter_first(self._row, new))  # noqa: B023
             if image is None:
                 self._no_such_item()
             if self._row.state(image).find(self._new.id) is not None:
@@ -295,7 +322,11 @@ class Acquisition:
                 return None
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
-        return HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
+        held = HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
+        if self._caller is not None:
+            held.caller, known = self._caller, weakref.ref(held)
+            held.caller.has_expired = lambda: (of := known()) is not None and not of.remaining
+        return held
 
     # Giving up
 
@@ -338,3 +369,13 @@ class Acquisition:
         """Remove our entry, if it is there or may still arrive."""
         if self._may_be_in and self._forks == runtime.forks:  # a forked child has no place in the queue
             removal.leave(self._row, self._new.id)
+
+    def _give_up(self) -> None:
+        """Let the next caller of this process have our entry, or remove it, if it is there or may still arrive."""
+        if self._forks != runtime.forks:
+            return
+        try:
+            if self._may_be_in:
+                removal.leave(self._row, self._new.id, self._caller, self._entry)
+        finally:
+            cohorts.give_up(self._caller)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._io import lock_document
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._core.lease import row_expiry_s
+from pynamo_locking._io import lock_document, runtime
+from pynamo_locking._io.stored import Stored, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._locks.cohorts import Succession
     from pynamo_locking._locks.held_entry import HeldEntry
 
 
@@ -43,6 +45,23 @@ def counting(held: HeldEntry, number: int) -> Action:
 def leaving(held: HeldEntry) -> list[Action]:
     lock = Path([held.row.attribute])
     return [lock[part][held.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
+
+
+def following(held: HeldEntry, after: Succession | None) -> list[Action]:
+    """Store the entry of the next caller of this process, in the write that removes ours."""
+    if after is None:
+        return []
+    lock, new = Path([held.row.attribute]), after.new
+    upcoming = lock[lock_document.NEXT]
+    actions: list[Action] = [lock[lock_document.QUEUE][new.id].set(Stored(new.stored(runtime.current.time_ms())))]
+    if after.ticket is None:
+        actions.append(upcoming.set(upcoming + Stored(number(new.members))))
+    place = upcoming if after.ticket is None else Stored(number(after.ticket))
+    actions.append(lock[lock_document.TICKETS][new.id].set(place))
+    if held.row.ttl_attribute is not None:
+        expiry_s = row_expiry_s(runtime.current.time_ms(), new.lease)
+        actions.append(Path([held.row.ttl_attribute]).set(Stored(number(expiry_s))))
+    return actions
 
 
 def unlocked(row: LockRow) -> Condition:

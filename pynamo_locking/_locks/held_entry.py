@@ -17,7 +17,7 @@ from pynamo_locking._core.naming import plain
 from pynamo_locking._core.possession import Possession
 from pynamo_locking._io import event_stream, lock_requests, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
-from pynamo_locking._locks import heartbeat, mailboxes, removal, reports
+from pynamo_locking._locks import cohorts, heartbeat, mailboxes, removal, reports
 from pynamo_locking._locks.callbacks import call_back
 from pynamo_locking._locks.instances import Copies
 from pynamo_locking._locks.outages import Outage
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState, QueueEntry
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.cohorts import Caller
 
 
 def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
@@ -65,6 +66,8 @@ class HeldEntry:
 
     held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
+    # The caller that leads those who wait in this process, if callers may wait behind this entry.
+    caller: Caller | None = None
 
     def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image) -> None:
         self.row = row
@@ -219,7 +222,7 @@ class HeldEntry:
             raise self.loss()
         try:
             self._know(Possession.removing)
-            image = removal.release(self.row, self.entry.id)
+            image = removal.release(self.row, self.entry.id, self.caller, self.entry)
             self.end()
             mailboxes.tell_waiters(self.row, image or None)
         except Unavailable:  # the log has it
@@ -285,6 +288,8 @@ class HeldEntry:
                 self.lost.set()
         if now.is_over and not before.is_over:
             heartbeat.heart.remove(self)
+        if before.is_held and not now.is_held:
+            cohorts.pass_on(self.caller)
         if before.is_held and now.reason:
             self._tell_of_loss()
         elif before.is_held and now.is_over and event_stream.listeners:

@@ -9,7 +9,7 @@ from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import expiry
-from pynamo_locking._locks import mailboxes
+from pynamo_locking._locks import cohorts, mailboxes
 from pynamo_locking._locks.context import OWN_ENTRY
 from pynamo_locking.exceptions import ItemNotFound, OutcomeUnknown, also
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def left(held: HeldEntry, image: Image | None) -> None:
     """Note that a write removed our entry, and wake waiters in this process."""
+    cohorts.pass_on(held.caller, image)
     held.end()
     mailboxes.tell_waiters(held.row, image)
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 def _progress(state: LockState) -> tuple[int, ...]:
     """Return what never decreases while a lock document changes: a later image has no less.
 
-    A newcomer takes the next ticket. So while the next ticket is the same, entries only leave; and while none leaves,
-    their beats and their writes only grow. Proves nothing about two documents with a deletion in between, whose tickets
-    come from wall clocks.
+    A newcomer takes the next ticket. So while the next ticket is the same, entries only leave, or are handed over to a
+    later ticket; and while none does, their beats and their writes only grow. Proves nothing about two documents with a
+    deletion in between, whose tickets come from wall clocks.
     """
     entries = state.entries
-    return state.next_ticket, -len(entries), sum(entry.beat + entry.writes for entry in entries)
+    tickets = sum(entry.ticket for entry in entries)
+    return state.next_ticket, -len(entries), tickets, sum(entry.beat + entry.writes for entry in entries)
 
 
 class Mailbox:

@@ -62,6 +62,11 @@ class LockOptions:
             return 1  # any other entry blocks us
         return min(self.settings.max_waiters + self.claim.permits, MOST_WAITERS + 1)
 
+    @property
+    def may_share_an_entry(self) -> bool:
+        """Whether other callers of this process may wait behind our entry, and we behind theirs."""
+        return self.claim == WHOLE and self.wait > 0 and self.settings.block > 1
+
     def must_fit(self, first: QueueEntry, label: str) -> None:
         """Refuse to wait in a queue of another kind, by its first entry, if that is alive.
 

@@ -11,7 +11,7 @@ from pynamo_locking._core.error_codes import ACTION_FAILED
 from pynamo_locking._core.outcome import EntryEffect, Outcome
 from pynamo_locking._core.sending import Next
 from pynamo_locking._io import answers, dispatch, retries, runtime
-from pynamo_locking._locks import guards
+from pynamo_locking._locks import cohorts, guards
 from pynamo_locking._locks.held_entry import in_order
 from pynamo_locking._locks.holding import left
 from pynamo_locking._writes.inside import Check, judged, settle_inside
@@ -29,7 +29,10 @@ def row_guard(own: HeldEntry, number: int, kind: EntryEffect) -> dict[str, Any]:
 
     A ConditionCheck costs the same but cannot store the number, so a late copy could overtake a later write.
     """
-    actions = guards.leaving(own) if kind is EntryEffect.FINISH else [guards.counting(own, number)]
+    if kind is EntryEffect.FINISH:
+        actions = [*guards.leaving(own), *guards.following(own, cohorts.succession(own.caller, own.entry))]
+    else:
+        actions = [guards.counting(own, number)]
     names: dict[str, str] = {}
     values: dict[str, Any] = {}
     kwargs = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.outcome import EntryEffect, Outcome, judge
 from pynamo_locking._io import answers, retries
-from pynamo_locking._locks import guards, mailboxes
+from pynamo_locking._locks import cohorts, guards, mailboxes
 from pynamo_locking._locks.holding import left
 from pynamo_locking._writes.refusals import refusal
 
@@ -38,10 +38,11 @@ def inside(own: HeldEntry, write: Write) -> dict[str, Any]:
             kwargs = write.kwargs(guards.standing(own, number), [guards.counting(own, number)])
             return _send(own, write, number, kwargs)
         finishes = write.kind is EntryEffect.FINISH
-        if finishes and mailboxes.has_waiters(own.row):
+        after = cohorts.succession(own.caller, own.entry) if finishes else None
+        if after is not None or (finishes and mailboxes.has_waiters(own.row)):
             write.return_values = "ALL_NEW"
         with own.going():
-            kwargs = write.kwargs(guards.standing(own, number), guards.leaving(own))
+            kwargs = write.kwargs(guards.standing(own, number), [*guards.leaving(own), *guards.following(own, after)])
             data = _send(own, write, number, kwargs)
         left(own, data.get("Attributes") if finishes else None)
         return data

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking._core import limits
 from pynamo_locking._io import header_requests, loops, runtime
-from pynamo_locking._locks import heartbeat, held_entry, mailboxes, removal, tasks
+from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -238,6 +238,9 @@ class _OfProcess:
     def __setitem__(self, key: Any, value: Any) -> None:
         self._mine()[key] = value
 
+    def __delitem__(self, key: Any) -> None:
+        del self._mine()[key]
+
 
 @contextlib.contextmanager
 def _own_globals(world: World, workload: Workload) -> Iterator[None]:
@@ -246,6 +249,7 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "current", world),
         (mailboxes, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
+        (cohorts, "_cohorts", _OfProcess(world, "cohorts", dict)),
         (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
         (tasks, "_underway", set()),
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's

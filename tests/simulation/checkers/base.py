@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._io import lock_document
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.queue import LockState, QueueEntry
     from tests.simulation.engine.network import Change, Image, Request
     from tests.simulation.history import Grant
     from tests.simulation.run import Run
@@ -83,3 +83,15 @@ _OF_LOCKS = ("lock", "expires_s")
 def queue_of(image: Image | None) -> LockState:
     """Return the lock document of an item."""
     return lock_document.state_in(image, "lock")
+
+
+def handed_over(before: LockState, after: LockState) -> dict[str, QueueEntry]:
+    """Return by id the entries that took the place of another one, with its next ticket, and that other entry."""
+    left = {entry.id for entry in after.entries}
+    places = {entry.ticket + 1: entry for entry in before.entries if entry.id not in left and entry.members > 1}
+    old = {entry.id for entry in before.entries}
+    return {
+        entry.id: places[entry.ticket]
+        for entry in after.entries
+        if entry.id not in old and entry.ticket in places and entry.members == places[entry.ticket].members - 1
+    }

@@ -204,7 +204,7 @@ class TrueLoss(Checker):
 def _acts_for(actor: Actor, entry: QueueEntry) -> bool:
     """Tell whether an actor is the owner of an entry, or makes requests for the tasks of its process."""
     return entry.owner == str(actor) or (
-        actor.name.startswith("asyncio-") and entry.owner.startswith(f"{actor.process.name}.")
+        actor.name.startswith(("asyncio-", "leaving-")) and entry.owner.startswith(f"{actor.process.name}.")
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pynamo_locking._core.queue import EVICTION_SLOTS
 from pynamo_locking._io import lock_document
-from tests.simulation.checkers.base import Checker, content_of, queue_of
+from tests.simulation.checkers.base import Checker, content_of, handed_over, queue_of
 from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals_ahead
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class SoundQueue(Checker):
                 self.require(after.next_ticket >= before.next_ticket, f"{change.place}: the next ticket went back")
             elif after.exists:
                 self._highest[change.place] = 0
-            old = {entry.id for entry in before.entries}
+            old = {entry.id for entry in before.entries} | {*handed_over(before, after)}
             for entry in after.entries:
                 if entry.id not in old:
                     highest = self._highest.get(change.place, 0)
@@ -155,11 +155,11 @@ class SoundQueue(Checker):
                         entry.ticket > highest,
                         f"{request.operation} of {request.actor} took ticket {entry.ticket} after {highest}",
                     )
-                    self._highest[change.place] = entry.ticket
+                    self._highest[change.place] = entry.last_ticket
 
     def _check_document(self, place: Place, state: LockState, image: Image | None) -> None:
         self.require(not state.unreadable, f"{place}: {state.unreadable} in {state.raw}")
-        tickets = [entry.ticket for entry in state.entries]
+        tickets = [entry.ticket + i for entry in state.entries for i in range(entry.members)]
         self.require(len(set(tickets)) == len(tickets), f"{place}: two entries with one ticket: {tickets}")
         self.require(all(ticket < state.next_ticket for ticket in tickets), f"{place}: next ticket is taken: {state}")
         document = (image or {}).get("lock", {}).get("M", {})
@@ -178,16 +178,21 @@ class Fifo(Checker):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._arrivals: dict[tuple[Place, str, int], int] = {}
+        self._number = 0
         self._served: dict[Place, list[tuple[int, Claimed]]] = defaultdict(list)
         self._looked_at = 0
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Number the arrivals."""
+        """Number the arrivals: a caller whose entry is handed over arrived when its ticket was drawn."""
         for change in changes:
-            old = {(entry.id, entry.ticket) for entry in queue_of(change.before).entries}
-            for entry in queue_of(change.after).entries:
+            before, after = queue_of(change.before), queue_of(change.after)
+            old, places = {(entry.id, entry.ticket) for entry in before.entries}, handed_over(before, after)
+            for entry in after.entries:
                 if (entry.id, entry.ticket) not in old:
-                    self._arrivals[change.place, entry.id, entry.ticket] = len(self._arrivals)
+                    place = places.get(entry.id)
+                    number = None if place is None else self._arrivals[change.place, place.id, place.ticket]
+                    self._arrivals[change.place, entry.id, entry.ticket] = self._number if number is None else number
+                    self._number += 1
 
     def on_step(self) -> None:
         """Compare the grants with the arrivals, and with those who are still ahead in the queue."""
@@ -249,8 +254,9 @@ class Quiet(Checker):
             self.require(not entries, f"{place} still has {[entry.owner for entry in entries]}")
         self.require(not self.run.scheduler.actors, f"still running: {self.run.scheduler.actors}")
         for process in {done.actor.process for done in self.run.history.operations if done.actor.process.is_alive}:
-            boxes = process.own.get("mailboxes")
-            self.require(not boxes, f"{process.name} still has mailboxes: {boxes}")
+            for name in ("mailboxes", "cohorts"):
+                left_there = process.own.get(name)
+                self.require(not left_there, f"{process.name} still has {name}: {left_there}")
             heart = process.own.get("heart")
             if heart is not None:
                 left = [str(own) for _, _, own in heart._due if own.possession.is_held]

@@ -1,0 +1,238 @@
+"""The callers of one process that wait for the same lock: one entry of the queue stands for all of them.
+
+The first caller leads: it enters the queue, and draws a ticket for each caller that waits behind it. The write that
+removes the entry of one caller stores the entry of the next one, with the next ticket of the same draw. After the last
+ticket of a draw the next caller's entry goes to the end of the queue, with a ticket for each caller that waits by then.
+So a turn needs no read and no pause, and takes one write if the holder's last write is also its release, as in `edit`.
+
+Each entry is stored once, in the write that removes the one before it, and each has an id of its own. A late copy of a
+write by an earlier holder therefore finds no entry, and a late copy of the write that handed over finds none either.
+
+An idea of lock cohorting (Dice, Marathe, Shavit: ACM TOPC 1, 2, 2015).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.queue import QueueEntry
+    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._io.lock_requests import NewEntry
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.mailboxes import Mailbox
+
+
+class Stage(Enum):
+    """Where a caller is."""
+
+    WAITING = "in line"
+    CALLED = "a write that stores its entry may be under way"
+    LEADING = "it acts for the cohort: it enters the queue, waits there, or holds the lock"
+    OVER = "it has left"
+
+
+class Succession(NamedTuple):
+    """What a write stores for the next caller: its entry, under the given ticket, or under the next one if None."""
+
+    new: NewEntry
+    ticket: int | None
+
+
+class Caller:
+    """One caller of this process that wants a lock.
+
+    Args:
+        row: the item that carries the lock.
+        new: what it stores in the queue.
+        mailbox: where it sleeps.
+        most: the most tickets that it draws at once.
+        remove: lets a thread remove its entry from that row.
+
+    Attributes:
+        started: when the first write began that may have stored its entry; None if there was none.
+        image: the item as that write left it, if known.
+        has_expired: tells whether the lock that it holds has reached the end of its lease.
+    """
+
+    def __init__(
+        self, row: LockRow, new: NewEntry, mailbox: Mailbox, most: int, remove: Callable[[LockRow, str], object]
+    ) -> None:
+        self.row = row
+        self.new = new
+        self.mailbox = mailbox
+        self.most = most
+        self.remove = remove
+        self.stage = Stage.OVER
+        self.has_left = False
+        self.started: float | None = None
+        self.image: Image | None = None
+        self.has_expired: Callable[[], bool] = lambda: False
+
+
+class Cohort:
+    """The callers of this process for one lock."""
+
+    def __init__(self, leader: Caller) -> None:
+        self.waiting: deque[Caller] = deque()
+        self.called: Caller | None = None  # the next one, once a write may have stored its entry
+        self.lead(leader)
+
+    @property
+    def following(self) -> Caller | None:
+        """The caller that leads next."""
+        return self.called or (self.waiting[0] if self.waiting else None)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the leader acts: not if an interrupt kept it from leaving, or if it hangs without a heartbeat."""
+        leader = self._leader()
+        return leader is not None and leader.stage is Stage.LEADING and not leader.has_expired()
+
+    def is_led_by(self, caller: Caller) -> bool:
+        return self._leader() is caller and caller.stage is Stage.LEADING
+
+    def lead(self, caller: Caller) -> None:
+        self.called = None
+        if self.waiting and self.waiting[0] is caller:
+            self.waiting.popleft()
+        self._leader = weakref.ref(caller)
+        caller.stage = Stage.LEADING
+
+    def call(self) -> Caller | None:
+        """Choose the next caller, before a write that may store its entry."""
+        following = self.following
+        if following is not None and self.called is None:
+            self.called, following.stage = following, Stage.CALLED
+            following.started = runtime.current.monotonic()
+            self.waiting.popleft()
+        return following
+
+
+_cohorts: dict[tuple[Any, ...], Cohort] = {}
+_mutex = runtime.current.mutex()
+
+
+def join(caller: Caller) -> None:
+    """Let a caller lead, or line up behind the callers that came before it."""
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        if cohort is None or not (cohort.is_led or cohort.following):
+            _cohorts[caller.row.identity] = Cohort(caller)
+        else:
+            caller.stage = Stage.WAITING
+            cohort.waiting.append(caller)
+
+
+def is_leading(caller: Caller) -> bool:
+    """Tell whether it is the caller's turn to act for the cohort."""
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        if cohort is not None and cohort.following is caller and not cohort.is_led:
+            cohort.lead(caller)
+        return caller.stage is Stage.LEADING
+
+
+def come(caller: Caller) -> tuple[float, Image | None] | None:
+    """Let a leader come for the entry that was handed over to it, if one was; return when that began, and the image."""
+    started, image = caller.started, caller.image
+    caller.started = caller.image = None
+    return None if started is None else (started, image)
+
+
+def may_leave(caller: Caller) -> bool:
+    """Tell whether no write stores the caller's entry: then it can leave at once."""
+    return caller.stage is not Stage.CALLED
+
+
+def drawing(caller: Caller | None) -> int:
+    """Return how many tickets the caller draws: one for each caller in line, and its own."""
+    with _mutex:
+        cohort = None if caller is None else _cohorts.get(caller.row.identity)
+        return 1 if caller is None or cohort is None else _drawing(caller, cohort)
+
+
+def _drawing(caller: Caller, cohort: Cohort) -> int:
+    return min(len(cohort.waiting) + 1, caller.most)
+
+
+def succession(caller: Caller | None, entry: QueueEntry | None) -> Succession | None:
+    """Return what the write that removes the entry of a leader stores for the next caller; None if there is none.
+
+    A holder that has shared its lock hands nothing over: others may hold the lock by now, and would not see an
+    exclusive entry that comes ahead of theirs.
+    """
+    if caller is None or entry is None or entry.claim != WHOLE:
+        return None
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        following = cohort.call() if cohort is not None and cohort.is_led_by(caller) else None
+        if cohort is None or following is None:
+            return None
+        if entry.members > 1:
+            return Succession(following.new._replace(members=entry.members - 1), entry.ticket + 1)
+        return Succession(following.new._replace(members=_drawing(following, cohort)), None)
+
+
+def pass_on(caller: Caller | None, image: Image | None = None) -> None:
+    """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
+    while caller is not None:
+        with _mutex:
+            cohort = _cohorts.get(caller.row.identity)
+            if cohort is None or not cohort.is_led_by(caller):
+                return
+            following = cohort.following
+            if following is None:
+                del _cohorts[caller.row.identity]
+            else:
+                following.image = image
+                cohort.lead(following)
+            caller.stage = Stage.OVER
+        if following is None:
+            return
+        if not following.has_left:
+            following.mailbox.put(image)
+            return
+        caller, image = following, None
+        _remove_handed_over(caller)
+
+
+def give_up(caller: Caller | None) -> None:
+    """Leave the cohort, wherever the caller is in it."""
+    if caller is None:
+        return
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        if cohort is not None and caller.stage is Stage.WAITING:
+            with suppress(ValueError):  # an interrupt came before it was in line
+                cohort.waiting.remove(caller)
+            caller.stage = Stage.OVER
+        caller.has_left = True
+        is_leading = caller.stage is Stage.LEADING
+    if is_leading:
+        _remove_handed_over(caller)
+        pass_on(caller)
+
+
+def _remove_handed_over(caller: Caller) -> None:
+    """Remove the entry that was stored for a caller that did not come for it."""
+    if caller.started is not None:
+        caller.remove(caller.row, caller.new.id)
+
+
+def _forget_after_fork() -> None:
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
+    _cohorts.clear()
+
+
+runtime.after_fork(_forget_after_fork)

@@ -1,0 +1,300 @@
+"""Callers of one process that wait for the same lock: one entry stands for them, and is handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import ItemNotFound, LockLost, LockSettings, LockTimeout
+from pynamo_locking._locks import cohorts
+from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.workers import Beside, Locks, Plain, Versioned, until, until_queued
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+#: No caller that waits for a look of its own gets through in time.
+LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=32)
+#: The same, with an entry for each caller.
+ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10)
+
+
+def waiting(model: Any, key: str) -> int:
+    cohort = cohorts._cohorts.get(model.lock(key)._target.row.identity)
+    return 0 if cohort is None else len(cohort.waiting)
+
+
+@contextmanager
+def lined_up(model: Any, key: str, *works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
+    """Start functions in threads, one after the other; each is in line before the next one starts."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        futures, before = [], waiting(model, key)
+        for i, work in enumerate(works, start=1):
+            futures.append(pool.submit(work))
+            until(lambda: waiting(model, key) == before + i, f"{i} callers in line")  # noqa: B023
+        yield futures
+
+
+def edit(model: Any, settings: LockSettings = LAZY, **options: Any) -> Callable[[], tuple[int, int]]:
+    """Return a function that increments the item, and returns its ticket and the new value."""
+
+    def work() -> tuple[int, int]:
+        edited = model.edit("a", settings=settings, **options)
+        with edited as item:
+            item.value += 1
+        return edited.lock.ticket, int(item.value)
+
+    return work
+
+
+@pytest.fixture(params=[Plain, Versioned, Beside])
+def model(request: pytest.FixtureRequest, dynoxide: Engine) -> Any:
+    dynoxide.bind(Locks, request.param)
+    request.param("a").save()
+    return request.param
+
+
+def test_each_turn_is_one_write(dynoxide: Engine) -> None:
+    dynoxide.bind(Versioned)
+    Versioned("a").save()
+    lock = Versioned.lock("a", settings=LAZY).acquire()
+    with lined_up(Versioned, "a", *[edit(Versioned)] * 5) as futures, count_requests() as counted:
+        lock.release()
+        served = [future.result() for future in futures]
+    assert counted.by_operation == {"UpdateItem": 6}
+    first = served[0][0]
+    assert served == [(first + i, 1 + i) for i in range(5)]  # in order of arrival, one draw
+    assert first == lock.ticket + 1
+
+
+def test_in_order_of_arrival(model: Any) -> None:
+    lock = model.lock("a", settings=LAZY).acquire()
+    with lined_up(model, "a", *[edit(model)] * 4) as futures:
+        lock.release()
+        served = [future.result() for future in futures]
+    assert [value for _, value in served] == [1, 2, 3, 4]
+    assert [ticket for ticket, _ in served] == sorted({ticket for ticket, _ in served})
+    assert model.lock_state("a").entries == ()
+    assert not cohorts._cohorts
+
+
+def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
+    lock = model.lock("a", settings=LAZY).acquire()
+    assert model.lock_state("a").entries[0].members == 1
+    inner, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with model.locked("a", settings=LAZY):
+            inner.set()
+            go_on.wait()
+
+    with lined_up(model, "a", work, edit(model), edit(model)) as futures:
+        lock.release()
+        inner.wait()
+        entry = model.lock_state("a").entries[0]
+        assert (entry.ticket, entry.members, entry.last_ticket) == (lock.ticket + 1, 3, lock.ticket + 3)
+        assert model.lock_state("a").next_ticket == lock.ticket + 4
+        go_on.set()
+        assert futures[2].result() == (lock.ticket + 3, 2)
+
+
+def test_a_block_has_a_largest_size(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    small = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=2)
+    lock = Plain.lock("a", settings=small).acquire()
+    with lined_up(Plain, "a", *[edit(Plain, small)] * 3) as futures:
+        others = ThreadPoolExecutor(1)
+        other = others.submit(edit(Plain, ALONE))  # of another process, say
+        until_queued(Plain, "a", 2)
+        lock.release()
+        tickets = [future.result()[0] for future in futures]
+        between = other.result()[0]
+        others.shutdown()
+    assert between == lock.ticket + 1
+    assert tickets == [lock.ticket + 2, lock.ticket + 3, lock.ticket + 4]
+
+
+def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
+    lock = model.lock("a", settings=LAZY).acquire()
+    with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
+        with pytest.raises(LockTimeout, match="other callers of this process"):
+            futures[1].result()
+        lock.release()
+        assert [futures[i].result() for i in (0, 2)] == [(lock.ticket + 1, 1), (lock.ticket + 2, 2)]
+
+
+def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
+    """The callers behind it keep the place in the queue that it drew for them."""
+    other = model.lock("a", settings=ALONE).acquire()
+    gate = threading.Event()
+    real = cohorts.drawing
+
+    def two(caller: Any) -> int:
+        gate.wait()
+        return real(caller)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
+        patch.setattr(cohorts, "drawing", two)
+        leader = pool.submit(edit(model, wait=1))
+        until(lambda: bool(cohorts._cohorts), "a leader")
+        with lined_up(model, "a", edit(model)) as (behind,):
+            gate.set()
+            until_queued(model, "a", 2)
+            assert model.lock_state("a").entries[1].members == 2
+            newcomer = pool.submit(edit(model, ALONE))
+            until_queued(model, "a", 2)
+            with pytest.raises(LockTimeout):
+                leader.result()
+            until_queued(model, "a", 3)
+            other.release()
+            assert behind.result() == (other.ticket + 2, 1)
+            assert newcomer.result() == (other.ticket + 3, 2)
+
+
+def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
+    """Else the next caller would come ahead of readers that have been let in meanwhile."""
+    lock = model.lock("a", settings=LAZY).acquire()
+    second, go_on = model.lock("a", settings=LAZY), threading.Event()
+
+    def downgraded() -> None:
+        with second:
+            second.downgrade()
+            go_on.wait()
+
+    with lined_up(model, "a", downgraded, edit(model)) as futures:
+        lock.release()
+        until(lambda: [entry.mode for entry in model.lock_state("a").entries] == ["shared"], "a downgrade")
+        with model.locked("a", settings=ALONE, shared=True) as reader:
+            go_on.set()
+            futures[0].result()
+            until_queued(model, "a", 2)
+            assert [entry.mode for entry in model.lock_state("a").holders] == ["shared"]
+            assert reader.is_held
+        assert futures[1].result()[0] > reader.ticket
+
+
+def test_a_broken_lock_lets_the_others_enter_anew(model: Any) -> None:
+    lock = model.lock("a", settings=LAZY).acquire()
+    with lined_up(model, "a", edit(model), edit(model)) as futures:
+        model.break_lock("a", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            lock.renew()
+        assert [future.result()[1] for future in futures] == [1, 2]
+    with pytest.raises(LockLost):
+        lock.release()
+    assert model.lock_state("a").entries == ()
+
+
+def test_an_item_deleted_in_the_block(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    with Plain.locked("a", settings=LAZY) as lock, lined_up(Plain, "a", edit(Plain), edit(Plain)) as futures:
+        lock.item.delete()
+        for future in futures:
+            with pytest.raises(ItemNotFound):
+                future.result()
+    assert not cohorts._cohorts
+
+
+@pytest.mark.parametrize("lost", [lost_requests, lost_responses])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_hand_over_without_an_answer(model: Any, lost: Any, times: int) -> None:
+    """Each caller gets its turn once, whatever became of the write that hands over."""
+    lock = model.lock("a", settings=LAZY).acquire()
+    operation = "TransactWriteItems" if model is Beside else "UpdateItem"
+    with lined_up(model, "a", *[edit(model)] * 3) as futures, lost(operation, times):
+        lock.release()
+        done = [future.result()[1] for future in futures]
+    assert done == [1, 2, 3]
+    assert model.get("a", consistent_read=True).value == 3
+    assert model.lock_state("a").entries == ()
+
+
+def test_threads_and_tasks_are_in_one_line(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    lock = Plain.lock("a", settings=LAZY).acquire()
+
+    async def task() -> int:
+        async with Plain.edit("a", settings=LAZY) as item:
+            item.value += 1
+        return int(item.value)
+
+    with lined_up(Plain, "a", edit(Plain), lambda: asyncio.run(task()), edit(Plain)) as futures:
+        with count_requests() as counted:
+            lock.release()
+            assert [futures[0].result()[1], futures[1].result(), futures[2].result()[1]] == [1, 2, 3]
+        assert counted.by_operation == {"UpdateItem": 4}
+
+
+def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+
+    async def play() -> None:
+        async def work() -> None:
+            async with Plain.edit("a", settings=LAZY) as item:
+                item.value += 1
+
+        async with Plain.locked("a", settings=LAZY):
+            tasks = [asyncio.create_task(work()) for _ in range(3)]
+            await asyncio.to_thread(until, lambda: waiting(Plain, "a") == 3)
+            tasks[0].cancel()
+            await asyncio.wait(tasks[:1])
+            assert waiting(Plain, "a") == 2
+        await asyncio.gather(*tasks[1:])
+
+    asyncio.run(play())
+    assert Plain.get("a", consistent_read=True).value == 2
+    assert Plain.lock_state("a").entries == ()
+    assert not cohorts._cohorts
+
+
+def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    with ThreadPoolExecutor(2) as pool, Plain.locked("a", settings=ALONE):
+        futures = [pool.submit(edit(Plain, ALONE)) for _ in range(2)]
+        assert len(until_queued(Plain, "a", 3)) == 3
+        assert not cohorts._cohorts
+    assert sorted(future.result()[1] for future in futures) == [1, 2]
+
+
+def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
+    """A caller that an interrupt has kept from leaving does not hold up the others."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    lock = Plain.lock("a", settings=LAZY)
+    caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
+    cohorts.join(caller)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
+    with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
+        del caller
+        assert future.result()[1] == 1
+    assert not cohorts._cohorts
+
+
+@pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None])
+def test_the_size_of_a_block_is_checked(block: Any) -> None:
+    with pytest.raises(Exception, match="block must be a whole number above 0"):
+        LockSettings(block=block)
+
+
+def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
+    """Its lease has ended, so the callers behind it enter by themselves, as other processes would."""
+    short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
+    lock = model.lock("a", settings=short).acquire()
+    with lined_up(model, "a", edit(model, short, lease=60, wait=60), edit(model, short, lease=60, wait=60)) as futures:
+        assert [future.result()[1] for future in futures] == [1, 2]
+    with pytest.raises(LockLost):
+        lock.release()
+    assert model.lock_state("a").entries == ()
+    assert not cohorts._cohorts
