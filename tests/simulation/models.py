@@ -22,9 +22,7 @@ from pynamo_locking import (
 )
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
-SETTINGS: Final = LockSettings(
-    wait=1000, lease=6, poll_min=4, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10, block=32
-)
+SETTINGS: Final = LockSettings(wait=1000, lease=6, poll_min=4, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)
 
 #: Several looks between two renewals, so that those in an old image count.
 OFTEN: Final = replace(SETTINGS, poll_min=1.5, poll=1.5, poll_max=1.5)
@@ -34,6 +32,12 @@ BY_PACE: Final = replace(SETTINGS, poll_min=0.5, poll=2)
 
 #: Trusts no wall clock.
 NO_HINTS: Final = replace(SETTINGS, max_clock_skew=None)
+
+
+def share_entries(block: int) -> None:
+    """Let so many callers of a process share an entry, with all of these settings."""
+    for settings in (SETTINGS, OFTEN, BY_PACE, NO_HINTS):
+        object.__setattr__(settings, "block", block)
 
 
 class _Meta:

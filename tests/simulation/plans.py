@@ -36,6 +36,7 @@ class Plan:
         skew: none, some, or wild: beyond `max_clock_skew`.
         has_drift: choose the rates of the clocks.
         write_units: what DynamoDB serves of one hash key in a second; None for any number.
+        block: how many callers of a process may share an entry of the queue.
     """
 
     workload: str
@@ -49,6 +50,7 @@ class Plan:
     skew: str = "none"
     has_drift: bool = False
     write_units: float | None = None
+    block: int = 1
 
     @property
     def has_skew(self) -> bool:
@@ -118,4 +120,6 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
         plan = plan.but(faults={**faults, doubled: chance.choice((1, 1, 2, 3))})
     if chance.random() < 1 / 4:
         plan = plan.but(faults={**plan.faults, hot: chance.choice((1, 1, 2, 3))})
+    if chance.random() < 1 / 2:
+        plan = plan.but(block=chance.choice((2, 32)))
     return RandomPlan(seed, plan, tuple(STRATEGIES)[seed % len(STRATEGIES)], rate)

@@ -21,7 +21,7 @@ from tests.simulation.engine.network import Network
 from tests.simulation.engine.scheduler import Process, Scheduler
 from tests.simulation.engine.world import World
 from tests.simulation.history import History, Told
-from tests.simulation.models import ALL, SETTINGS, Headers
+from tests.simulation.models import ALL, SETTINGS, Headers, share_entries
 from tests.simulation.plans import DRIFTS, SKEWS_S
 from tests.simulation.workloads import WORKLOADS, Workload
 
@@ -91,7 +91,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with _own_globals(self.world, self.workload), self.network:
+        with _own_globals(self.world, self.workload, self.plan.block), self.network:
             try:
                 self._play()
             except NotTheSame:
@@ -243,7 +243,7 @@ class _OfProcess:
 
 
 @contextlib.contextmanager
-def _own_globals(world: World, workload: Workload) -> Iterator[None]:
+def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]:
     """Install the world, and give each simulated process what a real one has of its own."""
     heart = _OfProcess(world, "heart", heartbeat.Heart)
     replaced: list[tuple[Any, str, Any]] = [
@@ -265,8 +265,10 @@ def _own_globals(world: World, workload: Workload) -> Iterator[None]:
     try:
         for module, name, value in replaced:
             setattr(module, name, value)
+        share_entries(block)
         yield
     finally:
+        share_entries(1)
         for entry in tuple(held_entry.all_held):
             entry.possession = entry.possession.over()
         removal._unfinished.clear()

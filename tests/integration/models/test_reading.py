@@ -47,19 +47,19 @@ def test_reads_beside_a_lock_are_transactional(device):
     assert counted.by_operation == {"TransactGetItems": 2}
 
 
-def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> None:
     """A task was cancelled while it read, and read again: changes of the item it has then must not get lost."""
     memory.bind(Locks, Device)
     Device("d").save()
     with Device.locked("d") as lock:
-        target, read, items = type(lock._target), type(lock._target).read, list[Any]()
+        read, items = lock._target.read, list[Any]()
 
-        def read_late(late: Any) -> Any:
-            monkeypatch.setattr(target, "read", read)
+        def read_late() -> Any:
+            object.__setattr__(lock._target, "read", read)
             items.append(lock.item)
-            return read(late)
+            return read()
 
-        monkeypatch.setattr(target, "read", read_late)
+        object.__setattr__(lock._target, "read", read_late)
         items.append(lock.item)
         items[0].state = "changed"
         items[0].save()

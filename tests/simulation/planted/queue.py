@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import lock_document, lock_requests, runtime, stored
 from pynamo_locking._io.lock_requests import NewEntry
-from pynamo_locking._locks import inspection
+from pynamo_locking._locks import cohorts, inspection
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.held_entry import HeldEntry
 from tests.simulation.engine.faults import Fault
@@ -39,6 +41,31 @@ def _other_condition(pattern: str, replacement: str = "") -> Patches:
         return send(row, operation, changed)
 
     return [(lock_requests, "_call", call)]
+
+
+#: Two processes, one of them with three callers that share an entry.
+_SHARED = Plan("edit", parties=4, processes=2, rounds=2, block=32)
+
+
+@plants(_SHARED.but(workload="embedded", parties=6, faults={Fault.LATE: 6}), "SoundQueue", "Fifo", "Fence", "OneHolder")
+def handed_over_twice() -> Patches:
+    """A late copy of the write that hands an entry over stores the next entry again."""
+    return _other_condition(r"#l\.#t\.#me = :ticket$", "attribute_exists(#l.#t)")
+
+
+@plants(Plan("downgrade", parties=6, processes=2, rounds=2, block=32), "OneHolder", "Fifo")
+def handed_over_by_a_reader() -> Patches:
+    """A holder that shares its lock hands it over to a caller that comes ahead of other readers."""
+    succession = cohorts.succession
+    return [
+        (cohorts, "succession", lambda caller, entry: succession(caller, entry and replace(entry, claim=WHOLE))),
+    ]
+
+
+@plants(_SHARED, "Quiet", "Calm", "Progress")
+def the_next_caller_is_not_called() -> Patches:
+    """A release does not wake the next caller of its process."""
+    return [(cohorts, "pass_on", lambda *_: None)]
 
 
 @plants(Plan("polling", faults={Fault.PAUSE_AFTER: 1}), "NoEarlyEviction")
