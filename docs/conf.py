@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"(pynamo_locking\.contrib\.(flask|django\.http)\.)?_[MPT]|GuardedMixin|Mark|Savepoint|Path",
+        r"(pynamo_locking\.contrib\.(flask|django\.http)\.)?_[MPRT]|GuardedMixin|Mark|Savepoint|Path",
     ),
 ]
 

@@ -129,8 +129,8 @@ class LockSettings:
             raise ConfigurationError(
                 f"max_waiters must be at most {MOST_WAITERS}, got {self.max_waiters!r}: all are kept in one item."
             )
-        if not _is_number(self.block) or self.block < 1 or self.block % 1:
-            raise ConfigurationError(f"block must be a whole number above 0, got {self.block!r}.")
+        if not _is_number(self.block) or not 1 <= self.block <= MOST_WAITERS or self.block % 1:
+            raise ConfigurationError(f"block must be a whole number from 1 to {MOST_WAITERS}, got {self.block!r}.")
         if not 0 < self.poll <= self.poll_max < math.inf:
             raise ConfigurationError(f"poll ({self.poll} s) must be above 0 and at most poll_max ({self.poll_max} s).")
         if not 0 < self.poll_min < math.inf:

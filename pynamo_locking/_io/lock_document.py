@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
+from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking._core.naming import plain, row_name, shown_owner
 from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry
 from pynamo_locking._io import flaws, runtime
@@ -160,7 +161,7 @@ def _state(raw: Mapping[str, Any]) -> LockState:
     entries = [_entry(name, _ticket_in(tickets[name]), stored["M"], now_ms) for name, stored in raw[QUEUE]["M"].items()]
     if len(entries) > 1:
         entries.sort(key=lambda entry: entry.ticket)
-        if any(entry.last_ticket >= after.ticket for entry, after in pairwise(entries)):  # two would hold the lock
+        if not _is_in_order(entries):
             raise ValueError(raw[TICKETS])
     next_ticket = _ticket_in(raw[NEXT])
     if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
@@ -235,15 +236,16 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     for stored in given:
         with suppress(*flaws.UNREADABLE):
             ticket = max(ticket, min(_ticket_in(stored) + 1, _MOST_TICKETS))
-    kept = dict[str, int]()
+    kept = list[QueueEntry]()
     for name, stored in raw.get(QUEUE, {}).get("M", {}).items():
         with suppress(*flaws.UNREADABLE):
-            kept[name] = _entry(name, _ticket_in(raw[TICKETS]["M"][name], ticket - 1), stored["M"], 0).ticket
-    if len(set(kept.values())) < len(kept):  # two would hold the lock
-        kept = {}
+            kept.append(_entry(name, _ticket_in(raw[TICKETS]["M"][name], ticket - 1), stored["M"], 0))
+    if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
+        kept = []
+    ticket = max([ticket, *(entry.last_ticket + 1 for entry in kept)])
     content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket), EVICTED: EMPTY}
-    content[QUEUE] = {"M": {name: raw[QUEUE]["M"][name] for name in kept}}
-    content[TICKETS] = {"M": {name: number(each) for name, each in kept.items()}}
+    content[QUEUE] = {"M": {entry.id: raw[QUEUE]["M"][entry.id] for entry in kept}}
+    content[TICKETS] = {"M": {entry.id: number(entry.ticket) for entry in kept}}
     with suppress(*flaws.UNREADABLE):
         content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
     return {"M": content}
@@ -273,9 +275,14 @@ def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> Qu
 
 def _members_in(stored: Mapping[str, Any]) -> int:
     members = int(stored[MEMBERS]["N"]) if MEMBERS in stored else 1
-    if members < 1:
+    if not 0 < members <= MOST_WAITERS:
         raise ValueError(members)
     return members
+
+
+def _is_in_order(entries: list[QueueEntry]) -> bool:
+    """Tell whether each ticket is of one caller only; of two callers with one ticket both would hold the lock."""
+    return all(entry.last_ticket < after.ticket for entry, after in pairwise(entries))
 
 
 def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:

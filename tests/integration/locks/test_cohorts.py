@@ -282,9 +282,9 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     assert not cohorts._cohorts
 
 
-@pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None])
+@pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
 def test_the_size_of_a_block_is_checked(block: Any) -> None:
-    with pytest.raises(Exception, match="block must be a whole number above 0"):
+    with pytest.raises(Exception, match="block must be a whole number from 1 to 400"):
         LockSettings(block=block)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -165,3 +166,42 @@ def test_states_round_trip(monkeypatch):
 
     assert lock_document.state_of(lock_document.state_of(raw).raw) == lock_document.state_of(raw)
     assert isinstance(lock_document.state_of(raw), LockState)
+
+
+def document_with(members, **changes):
+    """A document with one entry under ticket 5 for so many callers, and the next ticket behind them."""
+    first = entry(5, id="id1")
+    raw = stored([first], 5 + members, 5, {}) | changes
+    raw["queue"]["M"]["id1"]["M"]["members"] = io_stored.number(members)
+    return raw
+
+
+def test_an_entry_may_stand_for_several_callers():
+    state = lock_document.state_of(document_with(3))
+    assert (state.entries[0].members, state.entries[0].last_ticket, state.unreadable) == (3, 7, "")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        document_with(0),
+        document_with(401),
+        document_with(3, next=io_stored.number(7)),
+        document_with(3, next=io_stored.number(9))
+        | {"tickets": {"M": {"id1": io_stored.number(5), "id2": io_stored.number(7)}}},
+    ],
+)
+def test_two_callers_have_no_ticket_in_common(raw):
+    if "id2" in raw["tickets"]["M"]:
+        raw["queue"]["M"]["id2"] = stored([entry(7, id="id2")], 9, 5, {})["queue"]["M"]["id2"]
+    assert lock_document.state_of(raw).unreadable
+
+
+def test_a_mended_document_goes_on_behind_all_callers():
+    """The entry that is kept has tickets that the broken counter no longer told of."""
+    raw = document_with(300, next={"S": "?"})
+    mended = lock_document.mended(raw, 6)
+    state = lock_document.state_of(mended["M"])
+    assert not state.unreadable
+    assert [each.last_ticket for each in state.entries] == [304]
+    assert state.next_ticket == 305
