@@ -1,8 +1,8 @@
 """Fixtures for pytest: `memory_dynamodb` and `virtual_clock`.
 
 Outside of the package, which is imported only by a test that asks for a fixture: pytest loads every plugin that is
-installed when it starts, and would wait for PynamoDB and boto3; and whoever measures the coverage of the package
-would miss what ran before the measuring began. Source of the idea: Hypothesis's `_hypothesis_pytestplugin`.
+installed when it starts, and would wait for PynamoDB and boto3. A measurement of the package's coverage would miss what
+ran before it began. Source of the idea: Hypothesis's `_hypothesis_pytestplugin`.
 """
 
 from __future__ import annotations
