@@ -30,7 +30,10 @@ class Mistake(NamedTuple):
 
 MISTAKES: Final = (
     Mistake(
-        "a guarded write does not name the lock", "_writes/inside.py", "guards.standing(own, number), [", "None, ["
+        "a guarded write does not name the lock",
+        "_writes/inside.py",
+        "guards.standing(own, number), [guards.c",
+        "None, [guards.c",
     ),
     Mistake(
         "a number of a write is used twice",

@@ -30,6 +30,7 @@ from tests.support.faults import lost_requests
 from tests.support.models import Account, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Transactions
+from tests.support.workers import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -199,9 +200,10 @@ def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPat
 def test_the_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
     """Those of the library itself do not depend on any subscription."""
     lock = Account.lock("a", heartbeat=False).acquire()
-    with lost_requests("UpdateItem", 100):
+    with lost_requests("UpdateItem", 5):
         lock.release()
     assert "a thread goes on with it" in caplog.text
+    until(lambda: Account.lock_state("a").entries == (), "the release by a thread")
 
 
 # Signals
