@@ -41,7 +41,12 @@ MISTAKES: Final = (
         "(_writes(held) < Stored(",
         "(_writes(held) <= Stored(",
     ),
-    Mistake("a write from outside does not ask for marks", "_locks/guards.py", " & unmarked(row.attribute)", ""),
+    Mistake(
+        "a write from outside does not ask for marks",
+        "_locks/guards.py",
+        "(queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(row.attribute)",
+        "queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))",
+    ),
     Mistake(
         "the version is not checked",
         "_items/versions.py",

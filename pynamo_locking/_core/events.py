@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Event:
     """Something that happened in this process. The kinds are its subclasses.
 
@@ -18,8 +18,17 @@ class Event:
     time_ms: int
     monotonic_s: float
 
+    def __eq__(self, other: object) -> bool:  # once for all events: Python makes one for each class at the import
+        return type(self) is type(other) and self._values() == other._values()
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, each.name) for each in fields(self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LockEvent(Event):
     """Something that happened to a lock.
 
@@ -40,7 +49,7 @@ class LockEvent(Event):
     ticket: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Waiting(LockEvent):
     """A wait begins: an earlier entry is in the way, or the queue is full. Emitted once an attempt to acquire.
 
@@ -59,7 +68,7 @@ class Waiting(LockEvent):
     holder_ticket: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Attempt(LockEvent):
     """An attempt to acquire a lock has ended.
 
@@ -79,7 +88,7 @@ class Attempt(LockEvent):
     consumed_units: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Acquired(Attempt):
     """We hold a lock from now on.
 
@@ -92,7 +101,7 @@ class Acquired(Attempt):
     mode: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TimedOut(Attempt):
     """We did not acquire a lock within `wait`, and have left the queue.
 
@@ -103,7 +112,7 @@ class TimedOut(Attempt):
     wait_ms: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Renewed(LockEvent):
     """The lease of a lock that we hold was renewed.
 
@@ -127,7 +136,7 @@ class Renewed(LockEvent):
         return self.margin_ms < 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RenewalFailed(LockEvent):
     """A renewal got no answer, or an answer that proves nothing. The heartbeat tries again soon.
 
@@ -147,7 +156,7 @@ class RenewalFailed(LockEvent):
     is_news: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Lost(LockEvent):
     """It is proven that we no longer hold a lock that we held.
 
@@ -160,7 +169,7 @@ class Lost(LockEvent):
     held_ms: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evicted(LockEvent):
     """We removed an entry of another party, which `owner`, `ticket` and `entry_id` describe.
 
@@ -177,7 +186,7 @@ class Evicted(LockEvent):
     is_forced: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Released(LockEvent):
     """We released a lock that we held.
 
@@ -197,7 +206,7 @@ class Released(LockEvent):
     consumed_units: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WriteEvent(Event):
     """Something that happened to a write of one item or many.
 
@@ -216,7 +225,7 @@ class WriteEvent(Event):
     error: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WriteRefused(WriteEvent):
     """A write met a conflict, and changed nothing. `error` is the name of a `Conflict`.
 
@@ -235,7 +244,7 @@ class WriteRefused(WriteEvent):
     by: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WriteInDoubt(WriteEvent):
     """It is unknown whether a write was applied. `error` is ``"OutcomeUnknown"``.
 
@@ -246,7 +255,7 @@ class WriteInDoubt(WriteEvent):
     write_id: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionEvent(Event):
     """Something that happened to a transaction.
 
@@ -259,7 +268,7 @@ class TransactionEvent(Event):
     owner: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionEnded(TransactionEvent):
     """A transaction of ours has ended.
 
@@ -275,7 +284,7 @@ class TransactionEnded(TransactionEvent):
     path: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionCommitted(TransactionEnded):
     """A transaction was committed.
 
@@ -286,7 +295,7 @@ class TransactionCommitted(TransactionEnded):
     is_repeated: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionRolledBack(TransactionEnded):
     """A transaction ended, and is not known to be committed.
 
@@ -298,7 +307,7 @@ class TransactionRolledBack(TransactionEnded):
     error: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionRecovered(TransactionEvent):
     """We completed or aborted another party's transaction, which was left open or was in our way.
 
