@@ -19,7 +19,7 @@ class Event:
     monotonic_s: float
 
     def __eq__(self, other: object) -> bool:  # once for all events: Python makes one for each class at the import
-        return type(self) is type(other) and self._values() == other._values()
+        return isinstance(other, Event) and type(self) is type(other) and self._values() == other._values()
 
     def __hash__(self) -> int:
         return hash(self._values())
