@@ -18,13 +18,15 @@ ALONE := tests/integration/contrib/test_processes.py \
 	tests/integration/whole/test_preload.py \
 	tests/integration/whole/test_random_kills.py \
 	tests/integration/whole/test_soak.py
+# The same for interrupts that a profile function raises, by the hundred.
+INTERRUPTED := tests/integration/locks/test_interrupts.py
 # Hundreds of signals to one process: CPython 3.11 may lose count of its recursion then, so no other test is in it.
 SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
 # `make simulate` has them longer.
 LONGER := tests/integration/locks/test_processes.py \
 	tests/integration/transactions/test_kills.py \
 	tests/integration/whole/test_preload.py
-BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) tests/simulation)
+BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) $(INTERRUPTED) tests/simulation)
 SLOW := moto or dynamodb-local
 # The same tests on another engine are not measured: they cover what the first has covered, and take as long again.
 REPEATED := $(SLOW) or other_engine
@@ -77,6 +79,7 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dy
 	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(WAITING)
 	$(BIN)/python -m pytest $(COVERED) $(ALONE)
+	$(BIN)/python -m pytest $(COVERED) $(TWO) $(INTERRUPTED)
 	$(BIN)/python -m pytest --no-cov $(SIGNALS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(BIN)/coverage report

@@ -45,7 +45,7 @@ from tests.support.transaction_models import (
 from tests.support.workers import Beside, Locks, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from tests.engines.engine import Engine
@@ -55,6 +55,15 @@ ROOT: Final = str(Path(pynamo_locking.__file__).parent)
 DATABASE: Final = (str(Path(ROOT) / "testing"), str(Path(ROOT) / "_expressions"))
 #: Python drops what is raised while a finalizer runs, or a generator is collected.
 LET_BE: Final = {"__del__", "<genexpr>"}
+
+
+@pytest.fixture(autouse=True)
+def _room_for_lost_frames() -> Iterator[None]:
+    """CPython 3.11 loses count of its recursion where a profile function raises, and never gets below again."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 100_000)
+    yield
+    sys.setrecursionlimit(before + 50_000)
 
 
 class Injected:
