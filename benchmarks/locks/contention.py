@@ -156,7 +156,7 @@ def _turn(variant: Variant, place: Place, key: str, threads: int, course: Course
 
 
 class _Plain:
-    """One client that updates one item again and again, and nobody else: no chain of changes can be faster.
+    """One client that updates one item again and again, alone: no chain of changes can be faster.
 
     Args:
         place: where.

@@ -97,10 +97,9 @@ class LockSettings:
             item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.
         block: how many callers of one process may share an entry of the queue. The first of them draws a ticket for
-            each caller that waits with it, and the entry is handed over from caller to caller: one write for each turn,
-            no read and no polling. A caller that comes later draws its ticket up to one such block later than callers
-            of other processes do. 1, so that each caller has an entry of its own; 32 suits a lock that many threads or
-            tasks of a process want.
+            each caller that waits with it, and the entry is handed over from caller to caller, without polling. A
+            caller that comes later draws its ticket up to one such block later than callers of other processes do. 1,
+            so that each caller has an entry of its own; 32 suits a lock that many threads or tasks of a process want.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
             times as long, so that two renewals can fail before it ends. 1 s.
 

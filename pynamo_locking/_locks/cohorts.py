@@ -1,9 +1,10 @@
 """The callers of one process that wait for the same lock: one entry of the queue stands for all of them.
 
 The first caller leads: it enters the queue, and draws a ticket for each caller that waits behind it. The write that
-removes the entry of one caller stores the entry of the next one, with the next ticket of the same draw. After the last
+removes the entry of a caller stores the entry of the next caller, with the next ticket of the same draw. After the last
 ticket of a draw the next caller's entry goes to the end of the queue, with a ticket for each caller that waits by then.
-So a turn needs no read and no pause, and takes one write if the holder's last write is also its release, as in `edit`.
+So a turn needs no pause, and for a lock in the item no read. It takes one write if the holder's last write is also its
+release, as in `edit`.
 
 Each entry is stored once, in the write that removes the one before it, and each has an id of its own. A late copy of a
 write by an earlier holder therefore finds no entry, and a late copy of the write that handed over finds none either.
@@ -135,11 +136,17 @@ def join(caller: Caller) -> None:
 
 def is_leading(caller: Caller) -> bool:
     """Tell whether it is the caller's turn to act for the cohort."""
+    gone: Caller | None = None
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
-        if cohort is not None and cohort.following is caller and not cohort.is_led:
-            cohort.lead(caller)
-        return caller.stage is Stage.LEADING
+        if cohort is not None and not cohort.is_led:
+            if cohort.called is not None and cohort.called.has_left:
+                gone, cohort.called = cohort.called, None
+            if cohort.following is caller:
+                cohort.lead(caller)
+    if gone is not None:
+        _remove_handed_over(gone)
+    return caller.stage is Stage.LEADING
 
 
 def come(caller: Caller) -> tuple[float, Image | None] | None:

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ItemNotFound, LockLost, LockSettings, LockTimeout
+from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._core.queue import QueueEntry
+from pynamo_locking._io import lock_requests
 from pynamo_locking._locks import cohorts
+from pynamo_locking._locks.mailboxes import Mailbox
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.workers import Beside, Locks, Plain, Versioned, until, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, until, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,6 +76,17 @@ def test_each_turn_is_one_write(dynoxide: Engine) -> None:
     first = served[0][0]
     assert served == [(first + i, 1 + i) for i in range(5)]  # in order of arrival, one draw
     assert first == lock.ticket + 1
+
+
+def test_a_turn_with_the_lock_in_another_row(dynoxide: Engine) -> None:
+    """A transaction returns no values, so the next caller reads the row and the item."""
+    dynoxide.bind(Locks, Beside)
+    Beside("a").save()
+    lock = Beside.lock("a", settings=LAZY).acquire()
+    with lined_up(Beside, "a", *[edit(Beside)] * 4) as futures, count_requests() as counted:
+        lock.release()
+        assert [future.result()[1] for future in futures] == [1, 2, 3, 4]
+    assert counted.by_operation == {"UpdateItem": 1, "TransactWriteItems": 4, "TransactGetItems": 4, "GetItem": 3}
 
 
 def test_in_order_of_arrival(model: Any) -> None:
@@ -297,4 +312,59 @@ def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
     with pytest.raises(LockLost):
         lock.release()
     assert model.lock_state("a").entries == ()
+    assert not cohorts._cohorts
+
+
+def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
+    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry is stored after it has left: it is removed, and the caller behind it has its turn."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    hand_over, sent, go_on = lock_requests.hand_over, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> Any:
+        sent.set()
+        assert go_on.wait(PATIENCE)
+        return hand_over(*arguments)
+
+    async def cancelled() -> None:
+        async with Plain.locked("a", settings=LAZY):
+            pytest.fail("it was cancelled")
+
+    async def play() -> None:
+        task = asyncio.create_task(cancelled())
+        await asyncio.to_thread(sent.wait)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        go_on.set()
+
+    lock = Plain.lock("a", settings=LAZY).acquire()
+    with lined_up(Plain, "a", lambda: asyncio.run(play()), edit(Plain)) as futures:
+        monkeypatch.setattr(lock_requests, "hand_over", late)
+        lock.release()
+        futures[0].result()
+        assert futures[1].result()[1] == 1
+    until(lambda: Plain.lock_state("a").entries == (), "an empty queue")
+    assert not cohorts._cohorts
+
+
+def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
+    """The leader chose its successor, which left, and was then kept from passing on: the third caller leads."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    row, removed = Plain.lock("a", settings=LAZY)._target.row, list[str]()
+    new = lock_requests.NewEntry("of the second", "second", 60)
+    first, second = (cohorts.Caller(row, new, Mailbox(), 32, lambda _, entry: removed.append(entry)) for _ in range(2))
+    cohorts.join(first)
+    cohorts.join(second)
+    held = QueueEntry("of the first", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
+    assert cohorts.succession(first, held) is not None
+    cohorts.give_up(second)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
+    with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
+        del first
+        assert future.result()[1] == 1
+    assert removed == ["of the second"]
     assert not cohorts._cohorts
