@@ -45,6 +45,13 @@ def seconds(value: Duration, name: str) -> float:
     return result
 
 
+class Deadline:
+    """Until when to wait, by the monotonic clock. Another thread may end the wait: it sets `at` to an earlier time."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+
 def is_count(value: object) -> bool:
     """Tell whether a value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -7,7 +7,7 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
+from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
 from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
@@ -59,7 +59,7 @@ class Acquisition:
         self._caller: Caller | None = None
         if options.may_share_an_entry:
             self._caller = Caller(row, self._new, self._mailbox, options.settings.block, removal.leave_behind)
-        self._resolver = Resolver(deadline=self._deadline)
+        self._resolver = Resolver(deadline=Deadline(self._deadline))
         self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks

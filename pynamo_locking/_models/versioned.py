@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist
@@ -9,7 +10,7 @@ from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
-from pynamo_locking._io import runtime
+from pynamo_locking._io import loops, runtime
 from pynamo_locking._items import clauses, versions
 from pynamo_locking._models.batches import GuardedBatch
 from pynamo_locking._models.writing import GuardedMixin
@@ -44,7 +45,7 @@ class VersionedMixin(GuardedMixin):
       mistaken for the old one.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "touch", "guarded_batch"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "amodify", "touch", "guarded_batch"})
 
     @classmethod
     def modify(
@@ -104,6 +105,16 @@ class VersionedMixin(GuardedMixin):
             else:
                 return item
         raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    async def amodify(
+        cls, hash_key: Any, range_key: Any = None, change: Callable[[Self], object] | None = None, **options: Any
+    ) -> Self:
+        """Do what `modify` does, awaited. A task that is cancelled meanwhile hears of it when that has ended.
+
+        `change` is a plain function, and is called in a thread.
+        """
+        return await loops.to_the_end(partial(cls.modify, hash_key, range_key, change, **options))
 
     @classmethod
     def _check_modify(cls, change: object, attempts: int) -> None:
