@@ -201,6 +201,9 @@ def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) 
             found[0].balance -= 1
             found[1].balance += 1
             await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
+            await tx.get(Purse, "c", for_update=True)
+            assert not held_entry.holds_nothing()
+        assert held_entry.holds_nothing()
 
     asyncio.run(main())
     assert balances("a", "b") == [9, 1]
@@ -413,11 +416,43 @@ def test_a_cancelled_reader_waits_for_no_transaction(memory: Engine, monkeypatch
     asyncio.run(main())
 
 
+def test_cancelled_on_leaving_while_another_task_has_its_turn(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block ends once the step of the other task has ended, which waits for no transaction any more."""
+    make_long_from(monkeypatch)
+    bind(memory, a=1, b=1, c=1, d=1, e=1, free=1)
+    key = leave_mark(monkeypatch)
+    readers: list[asyncio.Future[Any]] = []
+
+    async def main() -> None:
+        async with atransaction(wait=3600) as tx:
+            await tx.get(Purse, "free", for_update=True)
+            readers.append(asyncio.ensure_future(tx.get(Purse, key)))
+            await asyncio.sleep(0)
+            assert tx._line._turn.locked()
+            raise ValueError
+
+    async def cancels() -> None:
+        task = asyncio.ensure_future(main())
+        while not readers:  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        [done], _ = await asyncio.wait([task], timeout=PATIENCE)
+        assert done.cancelled()
+        with pytest.raises(TransactionConflict):
+            await readers[0]
+        assert Purse.lock_state("free").entries == ()
+
+    asyncio.run(cancels())
+
+
 def test_a_closed_loop_leaves_no_lock(memory: Engine) -> None:
     bind(memory, a=1)
+    told: list[str] = []
 
     async def holds() -> None:
         async with atransaction() as tx:
+            tx.after_rollback(lambda: told.append(threading.current_thread().name))
             await tx.get(Purse, "a", for_update=True)
             await asyncio.Event().wait()
 
@@ -434,6 +469,7 @@ def test_a_closed_loop_leaves_no_lock(memory: Engine) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     task.get_coro().close()  # type: ignore[union-attr]
     until(lambda: not Purse.lock_state("a").entries, "the lock to be given back")
+    until(lambda: told == ["pynamo-locking-asyncio"], "the callback")
     del task
 
 
