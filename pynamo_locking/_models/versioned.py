@@ -110,9 +110,9 @@ class VersionedMixin(GuardedMixin):
     async def amodify(
         cls, hash_key: Any, range_key: Any = None, change: Callable[[Self], object] | None = None, **options: Any
     ) -> Self:
-        """Do what `modify` does, awaited. A task that is cancelled meanwhile hears of it when that has ended.
+        """Do what `modify` does, awaited; see there. `change` is a plain function, which is called in a thread.
 
-        `change` is a plain function, and is called in a thread.
+        A task that is cancelled meanwhile hears of it when `modify` has ended.
         """
         return await loops.to_the_end(partial(cls.modify, hash_key, range_key, change, **options))
 
