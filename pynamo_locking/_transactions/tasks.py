@@ -51,11 +51,6 @@ class AsyncTransaction:
     the task was cancelled before the commit, nothing is written. If it was cancelled during the commit, the commit goes
     on to its end without waiting for other transactions any more, and `is_committed` says what became of it. The task
     goes on for the time of the request that is under way, and of a pause of 2 s at most.
-
-    Attributes:
-        id: as of `Transaction`.
-        is_repeated: as of `Transaction`.
-        is_committed: whether it is known to be committed.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -64,14 +59,17 @@ class AsyncTransaction:
 
     @property
     def id(self) -> str:
+        """Names this attempt, never used twice."""
         return self._transaction.id
 
     @property
     def is_repeated(self) -> bool:
+        """Whether the commit found that a transaction with this `idempotency_key` was committed before."""
         return self._transaction.is_repeated
 
     @property
     def is_committed(self) -> bool:
+        """Whether the transaction is known to be committed."""
         return self._transaction._is_committed
 
     # Reading
@@ -310,7 +308,7 @@ def atransactional(
 
         await move("a-1", "a-2", 10)
 
-    As `transactional`, with the same arguments and errors. The pauses between two attempts pass in the event loop.
+    See `transactional` for `attempts`, `join`, the other arguments and the errors. The pauses between two attempts pass in the event loop.
 
     Raises:
         ConfigurationError: the function is no coroutine function, or as `transactional`.
