@@ -308,7 +308,8 @@ def atransactional(
 
         await move("a-1", "a-2", 10)
 
-    See `transactional` for `attempts`, `join`, the other arguments and the errors. The pauses between two attempts pass in the event loop.
+    See `transactional` for `attempts`, `join`, the other arguments and the errors. The pauses between two attempts pass
+    in the event loop.
 
     Raises:
         ConfigurationError: the function is no coroutine function, or as `transactional`.
