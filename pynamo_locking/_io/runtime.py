@@ -75,6 +75,17 @@ class Runtime:
         """Return a name that is never used twice: 80 random bits."""
         return secrets.token_hex(10)
 
+    def process_part(self) -> str:
+        """Return what the ids of all entries of this process begin with; see `process_of`."""
+        return _process_part
+
+    def entry_id(self) -> str:
+        """Return a name for an entry that is never used twice: the part of this process, and 56 random bits.
+
+        Random, and no count: copies of one machine's memory (Lambda SnapStart) would go on with the same count.
+        """
+        return self.process_part() + secrets.token_urlsafe(7)
+
     def exclusive(self) -> threading.Lock:
         """Return a new mutex that is not reentrant."""
         return threading.Lock()
@@ -138,9 +149,19 @@ def install(world: Runtime) -> None:
 forks = 0
 
 
-def _count_fork() -> None:
-    global forks  # noqa: PLW0603 - one for each process
+#: 24 random bits, drawn anew after a fork.
+_process_part = secrets.token_urlsafe(3)
+
+
+def process_of(entry_id: str) -> str:
+    """Return the part of an entry's id that stands for its process."""
+    return entry_id[: len(_process_part)]
+
+
+def _begin_process() -> None:
+    global forks, _process_part  # noqa: PLW0603 - one for each process
     forks += 1
+    _process_part = secrets.token_urlsafe(3)
 
 
 def pid() -> int:
@@ -159,7 +180,7 @@ def around_fork(before: Callable[[], None], after: Callable[[], None]) -> None:
         os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
 
 
-after_fork(_count_fork)
+after_fork(_begin_process)
 
 
 def at_exit(callback: Callable[[], None]) -> None:
