@@ -124,16 +124,23 @@ class Runtime:
         return threading.get_ident(), _thread.token, None if task is None else weakref.ref(task)
 
     def owner(self) -> str:
-        """Return the label that names this process and thread to people."""
-        return _label(os.getpid(), threading.current_thread().name)
+        """Return the label that names this process to people, and this thread unless it is the main thread."""
+        thread = threading.current_thread()
+        return _label(os.getpid(), "" if thread is threading.main_thread() else thread.name)
 
 
 @functools.lru_cache(maxsize=128)
 def _label(process: int, thread: str) -> str:
-    host, thread = (
-        name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore") for name in (socket.gethostname(), thread)
-    )
-    return f"{host}:{process}:{thread}"
+    """Return a short label, since each waiter stores one: no domain, ``pool-0_1``, ``Thread-1`` without its target."""
+    name = socket.gethostname()
+    first = name.partition(".")[0]
+    host = name if first.isdecimal() else first  # an address is a name without a domain
+    thread = thread.partition(" (")[0].replace("ThreadPoolExecutor-", "pool-")
+    return ":".join([_cut(host), str(process), *([_cut(thread)] if thread else [])])
+
+
+def _cut(name: str) -> str:
+    return name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore")
 
 
 current = Runtime()
