@@ -106,7 +106,7 @@ class Acquisition:
             raise
 
     def _name_entry(self) -> NewEntry:
-        return NewEntry(runtime.current.token(), self._options.owner, self._options.lease, self._options.claim)
+        return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
 
     def _line_up(self, caller: Caller) -> Steps[None]:
         """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""
