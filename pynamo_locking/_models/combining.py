@@ -24,7 +24,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import answers, loops, runtime
 from pynamo_locking._io.pauses import Pause
-from pynamo_locking._items import keys, knowledge
+from pynamo_locking._items import keys
 from pynamo_locking._locks.mailboxes import Mailbox
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, StaleVersion, TransactionConflict, also, gave_up
@@ -32,7 +32,6 @@ from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, StaleVersion, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamo_locking._io.stored import Image
     from pynamo_locking.exceptions import Conflict
 
 G = TypeVar("G", bound=GuardedMixin)
@@ -80,7 +79,7 @@ class Change(Generic[G]):
         self.is_told = False
         self._context = copy_context()
         self._error: BaseException | None = None
-        self._saved: tuple[G, Image] | None = None
+        self._saved: G | None = None
         self._line_key = model, keys.ItemKey.of(model.Meta.table_name, keys.key_of(model, *key))
         self.line: Line[G] = Line(model, key)
 
@@ -92,7 +91,7 @@ class Change(Generic[G]):
         _is_applying.set(True)
         self.function(item)
 
-    def tell(self, error: BaseException | None, saved: tuple[G, Image] | None = None) -> None:
+    def tell(self, error: BaseException | None, saved: G | None = None) -> None:
         """Tell the caller how it ended."""
         self._error, self._saved, self.is_told = error, saved, True
         self.mailbox.put(None)
@@ -102,7 +101,7 @@ class Change(Generic[G]):
         if self._error is not None:
             raise self._error
         assert self._saved is not None  # noqa: S101 - no error
-        return _copied(*self._saved)
+        return copy.deepcopy(self._saved)
 
     # In line
 
@@ -156,8 +155,8 @@ class Line(Generic[G]):
         self._refusals = 0  # since the last write
         self._current: G | None = None  # the item that came with the first refusal
         self._most = MOST
-        fixed = {model._hash_keyname, model._range_keyname, model._version_attribute_name}
-        self._fixed = [each.attr_name for name, each in model.get_attributes().items() if name in fixed]
+        names = (model._hash_keyname, model._range_keyname, model._version_attribute_name)
+        self._fixed = [name for name in names if name is not None]
 
     @property
     def is_led(self) -> bool:
@@ -211,9 +210,8 @@ class Line(Generic[G]):
                 raise
             self._most = len(applied) // 2
             return 0.0
-        saved = item, _image(item)
         for change in applied:
-            change.tell(None, saved)
+            change.tell(None, item)
         self._refusals, self._most = 0, MOST
         return 0.0
 
@@ -227,19 +225,16 @@ class Line(Generic[G]):
 
     def _apply(self, item: G | None, taken: Sequence[Change[G]]) -> G | None:
         """Return the item with the changes of all functions that do not raise; tell the others what they raised."""
-        image: Image = {} if item is None else _image(item)
         for change in taken:
             try:
-                start = self._begun(change) if item is None else item
-                image = self._changed(start, image or _image(start), change)
-                item = start
+                item = self._changed(self._begun(change) if item is None else item, change)
             except KeyboardInterrupt:  # not of the function
                 raise
             except BaseException as error:  # noqa: BLE001 - raised again in its caller
                 change.tell(error)
             if self._forks != runtime.forks:
                 raise ConfigurationError("a function has forked: its change is made by the parent process.")
-        return None if item is None else _copied(item, image)
+        return item
 
     def _begun(self, change: Change[G]) -> G:
         """Return a new instance of an item that does not exist."""
@@ -247,17 +242,17 @@ class Line(Generic[G]):
             raise self._model.DoesNotExist("There is no such item.")
         return self._model(*self._key)
 
-    def _changed(self, item: G, image: Image, change: Change[G]) -> Image:
-        """Return the image of an item after a change. Each function gets an instance of its own."""
-        mine = _copied(item, image)
+    def _changed(self, item: G, change: Change[G]) -> G:
+        """Return a copy of an item with one more change. No function keeps an instance that another one changes."""
+        mine = copy.deepcopy(item)
         change.apply(mine)
-        changed = _image(mine)
-        if any(image.get(name) != changed.get(name) for name in self._fixed):
+        mine.serialize(null_check=False)  # raises what a save would raise; the save itself may still set attributes
+        if any(getattr(mine, name) != getattr(item, name) for name in self._fixed):
             raise ConfigurationError(
                 f"a function of modify(combine=True) has saved its {self._model.__name__}, or changed the key or the "
                 f"version. It may change other attributes only."
             )
-        return changed
+        return copy.deepcopy(mine)
 
     def _refused(self, applied: Sequence[Change[G]], conflict: Conflict) -> float:
         """Note a refusal, tell those whose attempts are used up, and return the pause that `modify` makes."""
@@ -301,18 +296,6 @@ async def acombined(change: Change[G]) -> G:
     finally:
         change.leave()
     return change.result()
-
-
-def _image(item: GuardedMixin) -> Image:
-    image: Image = item.serialize(null_check=False)  # a save checks, perhaps one that sets attributes
-    return image
-
-
-def _copied(item: G, image: Image) -> G:
-    """Return an instance for an image of an item, which knows what that instance knows."""
-    copied = type(item).from_raw_data(copy.deepcopy(image))
-    knowledge.copy_knowledge(item, copied)
-    return copied
 
 
 def _tell_all(changes: Sequence[Change[Any]], error: Exception) -> None:
