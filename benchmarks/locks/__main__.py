@@ -112,7 +112,7 @@ def measure_contention(servers: Servers, options: argparse.Namespace) -> list[di
 
 def measure_combine(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Changes that are written one by one, and together."""
-    crew, done = [each for each in contention.all_variants() if each.kind in (Edit, Modify, Combine)], []
+    crew, done = [each for each in _crew(options) if each.kind in (Edit, Modify, Combine)], list[contention.Race]()
     course = contention.Course(options.seconds, options.rush, options.rounds)
     levels = [level for level in contention.LEVELS[2:] if options.at_least <= level <= options.contenders]
     total = len(levels) * len(crew) * options.rounds
@@ -267,9 +267,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
-    parser.add_argument("--seconds", type=float, default=20.0, help="contention, throttled: of each steady state")
-    parser.add_argument("--rush", type=float, default=15.0, help="contention, throttled: the longest, in s")
-    parser.add_argument("--only", action="append", help="contention, throttled: contenders with this in their name")
+    parser.add_argument("--seconds", type=float, default=20.0, help="races: of each steady state")
+    parser.add_argument("--rush", type=float, default=15.0, help="races: the longest rush, in s")
+    parser.add_argument("--only", action="append", help="races: contenders with this in their name")
     parser.add_argument("--partition-units", type=float, default=WRITE_UNITS, help="throttled: of one key, a second")
     parser.add_argument("--burst", type=float, default=1.0, help="throttled: for how many s unused units are kept")
     parser.add_argument("--rounds", type=int, default=1, help="contention: how often the contenders take turns")
