@@ -172,9 +172,7 @@ class Line(Generic[G]):
                 taken = list(itertools.islice(self.waiting, self._most))
             try:
                 return self._attempt(taken)
-            except Exception as error:
-                if self._forks != runtime.forks:
-                    raise
+            except Exception as error:  # noqa: BLE001 - raised again in the callers
                 self._most = MOST
                 _tell_all(taken, error)
                 return 0.0
@@ -246,7 +244,6 @@ class Line(Generic[G]):
         """Return a copy of an item with one more change. No function keeps an instance that another one changes."""
         mine = copy.deepcopy(item)
         change.apply(mine)
-        mine.serialize(null_check=False)  # raises what a save would raise; the save itself may still set attributes
         if any(getattr(mine, name) != getattr(item, name) for name in self._fixed):
             raise ConfigurationError(
                 f"a function of modify(combine=True) has saved its {self._model.__name__}, or changed the key or the "
