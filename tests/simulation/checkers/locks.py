@@ -249,7 +249,7 @@ class Quiet(Checker):
             self.require(not entries, f"{place} still has {[entry.owner for entry in entries]}")
         self.require(not self.run.scheduler.actors, f"still running: {self.run.scheduler.actors}")
         for process in {done.actor.process for done in self.run.history.operations if done.actor.process.is_alive}:
-            for name in ("mailboxes", "cohorts"):
+            for name in ("mailboxes", "cohorts", "lines"):
                 left_there = process.own.get(name)
                 self.require(not left_there, f"{process.name} still has {name}: {left_there}")
             heart = process.own.get("heart")
