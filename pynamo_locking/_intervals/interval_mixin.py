@@ -184,7 +184,8 @@ class IntervalMixin(VersionedMixin):
         Raises:
             ConfigurationError: the values do not fit the model.
 
-        Cost: 1 consistent query, which reads at most one row that it does not return, besides expired ones.
+        Cost: 1 consistent query for up to 15 rows; for more, queries of pages that double. Besides expired rows they
+        read at most twice the rows that are returned, and 16.
         """
         found = cls._overlapping(hash_key, cls._interval().span(begin, end))
         return [as_model(cls, image) for image, _ in found]
