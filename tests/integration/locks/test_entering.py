@@ -132,6 +132,7 @@ def test_a_waiter_whose_entry_has_no_room_waits_outside_the_queue(concurrent_eng
     with held_elsewhere(Account.lock("full", settings=_EACH)) as holder:
         with pytest.raises(LockTimeout, match=r"1 ahead; held by .* no further entry of the queue fits") as timeout:
             Account.lock("full", wait=0.05, settings=_EACH).acquire()
+        assert timeout.value.queue is not None
         assert [entry.ticket for entry in timeout.value.queue.entries] == [holder.ticket]
     with Account.locked("full", settings=_EACH):
         pass
