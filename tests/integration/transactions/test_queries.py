@@ -58,7 +58,7 @@ def test_a_limited_query_reads_what_it_returns(
         return tx.query(Entry, "b", None, Entry.amount == 4, limit=2, scan_index_forward=not backwards)
 
     tx = Transaction()
-    requests, _, read_units = units(monkeypatch, lambda: [fours(tx)].clear())
+    requests, _, read_units = units(monkeypatch, lambda: fours(tx))
     assert requests <= 1 + 4  # the guard, and pages of 2, 4, 8 and 16 rows
     assert read_units <= 5
     first, second = fours(tx)
