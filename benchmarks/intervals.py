@@ -2,6 +2,7 @@
 
     python -m benchmarks.intervals race        # 8 processes x 500 inserts over 5 devices, both forms, both engines
     python -m benchmarks.intervals growth      # requests of an insert beside 10 to 100,000 stored rows
+    python -m benchmarks.intervals crowd       # 8 processes that insert into one device as fast as they can
     python -m benchmarks.intervals fairness    # a writer among readers, a large range among small ones
     python -m benchmarks.intervals all
 
@@ -136,6 +137,53 @@ def _plot(races: list[Race], file: Path) -> None:
     figure.savefig(file, format="svg", metadata={"Date": None})
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """What processes did that inserted into one device for some seconds.
+
+    Attributes:
+        form: of the inserts.
+        per_second: stored rows.
+        luckiest: stored rows of the process that stored most.
+        unluckiest: stored rows of the process that stored fewest.
+        longest_s: the longest insert.
+        gave_up: inserts that ended by an error other than an overlap.
+        transactions: sent, for each stored row.
+    """
+
+    form: str
+    per_second: float
+    luckiest: int
+    unluckiest: int
+    longest_s: float
+    gave_up: int
+    transactions: float
+
+
+def crowd(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Count whose inserts get through."""
+    done = []
+    for form, pessimistic in FORMS.items():
+        with running("dynoxide", servers) as engine:
+            job = Job(options.processes, 10**9, 1, 10**9, pessimistic=pessimistic, wait=10, seconds=options.seconds)
+            story = fill(engine, job)
+        stored = [one for one in story.inserts if one.said == "stored"]
+        by_process = Counter(one.by.split("-")[0] for one in stored)
+        shares = [by_process[str(number)] for number in range(options.processes)]
+        longest = max(one.ended - one.started for one in story.inserts)
+        gave_up = sum(one.said == "gave up" for one in story.inserts)
+        tried = sum(one.attempts for one in story.inserts) / len(stored)
+        done.append(Crowd(form, len(stored) / story.seconds, max(shares), min(shares), longest, gave_up, tried))
+    lines = ["| form | stored/s | luckiest | unluckiest | longest, s | gave up | transactions |", "|---|" + "---:|" * 6]
+    lines += [
+        f"| {each.form} | {each.per_second:.0f} | {each.luckiest} | {each.unluckiest} | {each.longest_s:.1f} | "
+        f"{each.gave_up} | {each.transactions:.1f} |"
+        for each in done
+    ]
+    show("One device", "\n".join(lines))
+    return [asdict(each) for each in done]
+
+
 def growth(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Count the requests of an insert as the table fills."""
     sizes = [size for size in SIZES if size <= options.largest]
@@ -156,6 +204,7 @@ def fairness(servers: Servers, options: argparse.Namespace) -> list[dict[str, An
 PARTS: Final[Parts] = {
     "race": race,
     "growth": growth,
+    "crowd": crowd,
     "fairness": fairness,
 }
 
@@ -168,6 +217,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="race: of the bookings")
     parser.add_argument("--processes", type=int, default=8, help="race: how many")
     parser.add_argument("--inserts", type=int, default=500, help="race: of each process")
+    parser.add_argument("--seconds", type=float, default=20, help="crowd: of each form")
     parser.add_argument("--largest", type=int, default=100_000, help="growth: rows of the fullest table")
     parser.add_argument("--turns", type=int, default=50, help="fairness: of the one who must not starve")
     return parser.parse_args()

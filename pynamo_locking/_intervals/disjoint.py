@@ -9,18 +9,25 @@ guard was written, every row written under it before was settled, or is named in
 and either keeps its names and adds its own, or settles the named rows first and leaves only its own names; so the claim
 holds again. A row that was settled before the guard was read shows in a later query. A named row is assumed to be where
 the guard says; if that place conflicts, the row is settled and searched for.
+
+A writer that was refused a few times takes its turn in the queue of a lock, so that no writer is refused for long. The
+lock decides who is first, the guard what is stored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import UpdateError
 
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Span, begin_of, joined
 from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.naming import turn_name
 from pynamo_locking._intervals.guard_row import Touched, guards_in, note_touched, touched_in
 from pynamo_locking._intervals.placing import Memory, Placing, by_guard, forget_unsure, note_unsure, unsure_of
 from pynamo_locking._intervals.search import overlapping
@@ -28,11 +35,14 @@ from pynamo_locking._io import runtime
 from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import knowledge, versions
 from pynamo_locking._items.expiry import is_expired
+from pynamo_locking._locks.several import locked_all
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
+    LockLost,
+    LockTimeout,
     OverlapError,
     TransactionAborted,
     TransactionConflict,
@@ -41,14 +51,19 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pynamo_locking._intervals.axis import Axis
     from pynamo_locking._io.stored import Image
+    from pynamo_locking._locks.lock import Lock
     from pynamo_locking._transactions.member import Member
 
 #: A guard that names more rows is settled: with more names it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
+
+#: After so many refusals a call takes its turn.
+
+_REFUSALS: Final = 3
 
 #: One page of this many rows nearly always shows that the interval is free.
 _PAGE: Final = 5
@@ -75,12 +90,14 @@ class Disjoint:
         is_locked: bool,
     ) -> None:
         self._axis = axis
+        self._table = table
         self._guards = guards_in(table)
         self._placings = placings
         self._deadline = deadline
         self._error = error
         self._seen: list[Any] = []
         self._is_over = False
+        self._has_turn = False
         self._expired: list[Image] = []
         self._has_cleared = False
         self._groups = by_guard(placings)
@@ -106,6 +123,10 @@ class Disjoint:
 
     def run(self) -> None:
         """Store the rows, or raise as `IntervalMixin.insert_disjoint`."""
+        with contextlib.ExitStack() as turn:
+            self._run(turn)
+
+    def _run(self, turn: contextlib.ExitStack) -> None:
         before = [Memory(placing.row) for placing in self._placings]
         begun, refused, attempt = Transaction(wait=self._left()), None, 0
         while True:
@@ -130,25 +151,50 @@ class Disjoint:
                 for placing in self._placings:
                     forget_unsure(placing.row)
                 return
-            runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
+            if attempt == _REFUSALS:
+                self._take_turn(turn, refused)
+            elif attempt < _REFUSALS:  # else others wait for the end of our turn
+                runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
             begun = begun._again(Transaction(wait=self._left()))
+
+    def _take_turn(self, turn: contextlib.ExitStack, refused: Conflict) -> None:
+        """Wait until no other writer that was refused as often is before us."""
+        try:
+            turn.enter_context(behind([self._table.lock(turn_name(name)) for name in self._groups], self._left()))
+        except LockTimeout:
+            raise self._too_late(refused) from refused
+        self._has_turn = True
 
     def _left(self) -> float:
         return max(0.0, self._deadline - runtime.current.monotonic())
 
     def _attempt(self, begun: Transaction, refused: Conflict | None) -> None:
-        guards = {name: begun._members.counter(self._guards, name) for name in self._groups}
+        guards = {name: self._guard(begun, name) for name in self._groups}
         for guard in guards.values():
             guard.rely()
-        seen = [member.before for member in guards.values()]
+        seen = [member.before.version or 0 for member in guards.values()]
         if refused is not None:
-            self._check_again(refused, guards.values(), is_same=seen == self._seen)
+            self._check_again(refused, guards.values(), is_same=seen == [each + self._has_turn for each in self._seen])
         self._seen = seen
         left = [self._prepare(begun, guard, self._groups[name]) for name, guard in guards.items()]
         if any(left):
             begun.commit()
         else:
             begun.rollback()
+
+    def _guard(self, begun: Transaction, name: str) -> Member:
+        """Return a guard, read or, in our turn, incremented.
+
+        The increment refuses all writers that have read the guard before. Those that read it later write later than we.
+        """
+        model = self._guards
+        if self._has_turn:
+            with contextlib.suppress(UpdateError):
+                guard = model(name)
+                unchanged = model.touched.set(model.touched | [])
+                image = guard.update([unchanged], model.version.exists(), add_version_condition=False)["Attributes"]
+                return begun._members._found(model, image)
+        return begun._members.counter(model, name)
 
     def _check_again(self, refused: Conflict, guards: Collection[Member], *, is_same: bool) -> None:
         """Raise an error that no guard has caused, and any error after the deadline.
@@ -164,11 +210,14 @@ class Disjoint:
             raise also(TransactionConflict, self._error)(f"other writers changed rows of the same hash key: {refused}")
         if not self._left():
             self._is_over = True
-            raise also(TransactionConflict, self._error)(
-                f"other writers changed rows of the same hash key until the time to wait was over; nothing was "
-                f"written, and a retry is safe. The last refusal: {refused}",
-                cause=refused,
-            ) from refused
+            raise self._too_late(refused) from refused
+
+    def _too_late(self, refused: Conflict) -> Exception:
+        return also(TransactionConflict, self._error)(
+            f"other writers changed rows of the same hash key until the time to wait was over; nothing was written, "
+            f"and a retry is safe. The last refusal: {refused}",
+            cause=refused,
+        )
 
     def _has_changed(self, guard: Member) -> bool:
         image = Reader("serializable").read(self._guards, guard.key)
@@ -277,6 +326,19 @@ class Disjoint:
         if others:
             others.sort(key=lambda each: begin_of(each[1]))
             raise overlap(self._axis, placing, others[:_MOST_TOLD], self._error)
+
+
+@contextlib.contextmanager
+def behind(locks: Sequence[Lock[Any]], wait: float) -> Iterator[None]:
+    """Hold locks that only decide who is first: that one was lost is no error once the block has stored its rows."""
+    is_done = False
+    try:
+        with locked_all(*locks, wait=wait):
+            yield
+            is_done = True
+    except LockLost:
+        if not is_done:
+            raise
 
 
 def overlap(

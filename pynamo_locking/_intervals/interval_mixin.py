@@ -15,12 +15,11 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.intervals import begin_of, gaps
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.axis import Axis, axis_of
-from pynamo_locking._intervals.disjoint import Disjoint, overlap
+from pynamo_locking._intervals.disjoint import Disjoint, behind, overlap
 from pynamo_locking._intervals.placing import Placing, by_guard, check_together, moving, saving, unsure_of, updating
 from pynamo_locking._intervals.search import overlapping
 from pynamo_locking._io import runtime
 from pynamo_locking._items import clauses, keys, knowledge
-from pynamo_locking._locks.several import locked_all
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._models.named_lock import NamedLock
@@ -29,7 +28,6 @@ from pynamo_locking._transactions.options import check_model
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
-    LockLost,
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
@@ -99,9 +97,10 @@ class IntervalMixin(VersionedMixin):
         """Store new rows, all or none, if nothing overlaps: neither each other, nor any stored row.
 
         Nothing is locked: the call queries for overlapping rows, and stores the new rows if no other writer has changed
-        rows of the same hash keys meanwhile. Otherwise it starts again, after a pause of full jitter (up to 0.1 s,
-        doubled each time, at most 2 s). After an `OutcomeUnknown`, the same call with the same instances is safe: rows
-        that the first call stored count as stored, and rows that were changed since are written again.
+        rows of the same hash keys meanwhile. Otherwise it starts again, after a pause of full jitter (up to 0.1 s, then
+        0.2 s). After three refusals it waits in a queue for its turn, and is ahead of callers outside of that queue.
+        After an `OutcomeUnknown`, the same call with the same instances is safe: rows that the first call stored count
+        as stored, and rows that were changed since are written again.
 
         Args:
             new_rows: new instances, with any hash keys, of this model or of subclasses in the same table. Up to
@@ -125,8 +124,8 @@ class IntervalMixin(VersionedMixin):
                 without a time zone, no rows at all, a key twice. Nothing was sent.
 
         Cost: for each hash key 1 read, for each row 1 query (rows that touch share one), and 1 transaction, however
-        many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic` 2 writes more
-        for each hash key.
+        many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
+        refusals, 2 writes more for each hash key.
         """
         axis = cls._interval()
         placings = [saving(axis, row) for row in cls._new(new_rows)]
@@ -185,7 +184,8 @@ class IntervalMixin(VersionedMixin):
         Raises:
             ConfigurationError: the values do not fit the model.
 
-        Cost: 1 consistent query, which reads at most one row that it does not return, besides expired ones.
+        Cost: 1 consistent query for up to 15 rows; for more, queries of pages that double. Besides expired rows they
+        read at most twice the rows that are returned, and 16.
         """
         found = cls._overlapping(hash_key, cls._interval().span(begin, end))
         return [as_model(cls, image) for image, _ in found]
@@ -367,18 +367,10 @@ class IntervalMixin(VersionedMixin):
     ) -> None:
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
         table = cast("type[NamedLock]", getattr(cls.Meta, "lock_table", None))
-        work, is_done = Disjoint(axis, table, placings, deadline, error, is_locked=pessimistic), False
-        if not pessimistic:
+        work = Disjoint(axis, table, placings, deadline, error, is_locked=pessimistic)
+        locks = cls._range_locks(placings) if pessimistic else []
+        with behind(locks, max(0.0, deadline - runtime.current.monotonic())):
             work.run()
-            return
-        locks = cls._range_locks(placings)
-        try:
-            with locked_all(*locks, wait=max(0.0, deadline - runtime.current.monotonic())):
-                work.run()
-                is_done = True
-        except LockLost:
-            if not is_done:  # else the rows are stored, and the guards protected them
-                raise
 
     @classmethod
     def _range_locks(cls, placings: list[Placing]) -> list[Any]:

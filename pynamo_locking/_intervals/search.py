@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.expressions.operand import Path
 from pynamodb.pagination import ResultIterator
 
 from pynamo_locking._io.stored import Stored
 from pynamo_locking._items.expiry import is_expired
+from pynamo_locking._items.pages import growing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
     from pynamo_locking._models.isolation import Reader
 
 
+#: The size of the first page, in rows; later pages grow.
+_PAGE: Final = 16
+
+
 def overlapping(
     axis: Axis,
     hash_key: Any,
     span: Span,
     reader: Reader,
     *,
-    page_size: int | None = None,
+    page_size: int = _PAGE,
     expired: list[Image] | None = None,
 ) -> Iterator[tuple[Image, Span]]:
     """Yield the stored rows of a hash key that overlap an interval, in the order of their ends or in reverse.
@@ -51,7 +56,7 @@ def overlapping(
             return
 
 
-def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> Iterator[Image]:
+def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int) -> Iterator[Image]:
     """Query the rows of a hash key from one end of the interval towards the other end."""
     bound = span.upper if axis.is_by_begin else span.lower
     condition: Condition | None = None
@@ -67,5 +72,5 @@ def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int | None) -> It
         "limit": page_size,
     }
     serialized = axis.model._serialize_keys(hash_key)[0]
-    found: Iterator[Image] = ResultIterator(axis.model._get_connection().query, (serialized,), arguments)
+    found: Iterator[Image] = growing(ResultIterator(axis.model._get_connection().query, (serialized,), arguments))
     return found

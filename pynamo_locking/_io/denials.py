@@ -27,7 +27,7 @@ def final(row: LockRow, error: Exception) -> LockingError:
             f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
             cause=error,
         )
-    if code == INVALID and "size" in message.lower() and "item" in message.lower():
+    if is_about_size(error):
         return ConfigurationError(
             f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
             f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
@@ -54,6 +54,12 @@ def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> Loc
     return LockingError(
         f"DynamoDB refused a request to the table of transactions {table!r}: {code}: {message}", cause=error
     )
+
+
+def is_about_size(error: BaseException | None) -> bool:
+    """Tell whether a write was refused because the item would be too large."""
+    message = "" if error is None else answers.message_of(error).lower()
+    return answers.code_of(error) == INVALID and "size" in message and "item" in message
 
 
 def _is_about_keys(error: Exception) -> bool:

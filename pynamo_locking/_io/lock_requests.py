@@ -213,7 +213,9 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     try:
         image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
     except ConfigurationError as error:
-        if error.cause_response_code == INVALID:  # perhaps because a part of the document has another type
+        if error.cause_response_code == INVALID and not denials.is_about_size(
+            error.cause
+        ):  # perhaps because a part of the document has another type
             with suppress(Unavailable):
                 lock_document.trusted(row, look_at_document(row))
         raise

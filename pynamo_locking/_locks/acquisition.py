@@ -7,11 +7,12 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
 from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
-from pynamo_locking._io.denials import refuse_foreign
+from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.evictions import evict_dead
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.pauses import Pause, walk
@@ -65,6 +66,7 @@ class Acquisition:
         self._may_be_in, self._forks = False, runtime.forks
         self._handed_over: Image | None = None
         self._pace: Pace | None = None
+        self._full_at: int | None = None  # the next ticket when the item was last found to have no room for our entry
         self.held: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
     def run(self) -> HeldEntry:
@@ -145,7 +147,7 @@ class Acquisition:
             state = self._state_in(image)
             if state.find(self._new.id) is not None:
                 return image
-            if state.exists:
+            if state.exists and (state.entries or state.mark is None):
                 if self._make_room(state):
                     continue
                 return None
@@ -179,10 +181,29 @@ class Acquisition:
             if self._row.state(refused.image).find(self._new.id) is None:
                 self._may_be_in = was_in_doubt
             return refused.image
+        except ConfigurationError as error:
+            if not is_about_size(error.cause):
+                raise
+            self._may_be_in = was_in_doubt
+            return self._look_for_room(error)
+
+    def _look_for_room(self, error: ConfigurationError) -> Image | None:
+        """The item has no room for our entry: return it as it is.
+
+        Raises the error if neither an entry nor a mark of a transaction takes up room, nor one has come and gone.
+        """
+        image = lock_requests.look(self._row, consistent=True)
+        state, before = self._state_in(image), self._full_at
+        self._full_at = state.next_ticket
+        if not state.entries and state.mark is None and before == state.next_ticket:
+            raise error
+        return image
 
     def _make_room(self, state: LockState) -> bool:
-        """The queue is full: evict the dead, and tell whether there were any."""
+        """The queue or the item is full: evict the dead, and tell whether there were any, or no entry at all."""
         self._state = state
+        if not state.entries:
+            return True
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead, state) is not None:
             return True
@@ -352,6 +373,8 @@ class Acquisition:
             reason = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
         else:
             reason = f"no answer from DynamoDB: {self._failure}"
+        if self._entry is None and self._full_at is not None:
+            reason += "; the item is so close to DynamoDB's limit of 400 KB that no further entry of the queue fits"
         raise LockTimeout(
             f"did not get the lock {self._row.label} within {self._options.wait:g} s: {reason}. "
             f"Nothing is held; trying again is safe.",

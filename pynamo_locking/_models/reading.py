@@ -11,6 +11,7 @@ from typing_extensions import Self, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers, lock_document
 from pynamo_locking._items import clauses, expiry, keys, knowledge
+from pynamo_locking._items.pages import growing
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.placement import PlacedMixin
 
@@ -134,9 +135,13 @@ class ReadingMixin(PlacedMixin):
         include_expired: bool = False,
         **options: Any,
     ) -> ResultIterator[_R]:
-        """Query items. See PynamoDB's `Model.query`."""
+        """Query items. See PynamoDB's `Model.query`.
+
+        Expired items are read, not returned. So with a `limit`, and no `page_size`, each page is twice as large as the
+        page before.
+        """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
-        return super().query(
+        found = super().query(
             hash_key,
             range_key_condition,
             cls._only_visible(filter_condition, unexpired),
@@ -150,6 +155,7 @@ class ReadingMixin(PlacedMixin):
             rate_limit,
             **options,
         )
+        return found if unexpired is None or page_size is not None else growing(found)
 
     @override
     @classmethod
@@ -171,7 +177,7 @@ class ReadingMixin(PlacedMixin):
     ) -> ResultIterator[_R]:
         """Scan items. See PynamoDB's `Model.scan`."""
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
-        return super().scan(
+        found = super().scan(
             cls._only_visible(filter_condition, unexpired),
             segment,
             total_segments,
@@ -184,6 +190,7 @@ class ReadingMixin(PlacedMixin):
             attributes_to_get,
             **options,
         )
+        return found if unexpired is None or page_size is not None else growing(found)
 
     @override
     @classmethod

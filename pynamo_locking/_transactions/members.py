@@ -20,6 +20,7 @@ from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._items.pages import growing
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
 from pynamo_locking._transactions.member import Member
@@ -117,15 +118,21 @@ class Members:
         if is_guarding(model):
             self.rely_on_guard(model, hash_key)
         limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
-        members = [self._found(model, image) for image in _stored(model, hash_key, range_key_condition, options)]
+        members = list[Member]()
+        shown = 0
+        for image in _stored(model, hash_key, range_key_condition, options):
+            members.append(self._found(model, image))
+            shown += _is_shown(members[-1], model, filter_condition)
+            if shown == limit:  # further rows come after the result, and the transaction does not rely on them
+                break
         known = {id(member) for member in members}
         key_condition = clauses.both(model._hash_key_attribute() == hash_key, range_key_condition)
-        members = [member for member in members if issubclass(member.model, model)] + [
+        members += [
             member
             for member in self.by_key.values()
             if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
         ]
-        items = [member.item for member in members if member.look() is not None and member.shows(filter_condition)]
+        items = [member.item for member in members if _is_shown(member, model, filter_condition)]
         if model._range_keyname is not None:
             items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
         return items[:limit]
@@ -245,16 +252,27 @@ def _is_counter(member: Member) -> Condition:
     return condition
 
 
+def _is_shown(member: Member, model: type[Any], condition: Condition | None) -> bool:
+    """Tell whether a query of that model shows an item."""
+    return issubclass(member.model, model) and member.look() is not None and member.shows(condition)
+
+
 def _stored(
     model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
 ) -> Iterable[Image]:
     """Query without the filters of models: a placeholder, which has no class yet, may be a committed item."""
-    arguments = {"consistent_read": True, "limit": options.get("page_size"), "range_key_condition": range_key_condition}
+    limit, page_size = options.get("limit"), options.get("page_size")
+    arguments = {
+        "consistent_read": True,
+        "limit": page_size if page_size is not None or limit is None else max(1, limit),
+        "range_key_condition": range_key_condition,
+        "scan_index_forward": options.get("scan_index_forward"),
+    }
     serialized = model._serialize_keys(hash_key)[0]
-    found: Iterable[Image] = ResultIterator(
+    found: ResultIterator[Image] = ResultIterator(
         model._get_connection().query, (serialized,), arguments, rate_limit=options.get("rate_limit")
     )
-    return found
+    return found if limit is None or page_size is not None else growing(found)
 
 
 def give_back(lock: Lock[Any]) -> None:

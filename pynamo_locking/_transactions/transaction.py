@@ -201,10 +201,10 @@ class Transaction:
     ) -> list[_M]:
         """Return the items of a hash key as the transaction sees them, each read as by `get`.
 
-        The items that are found take part like those of `get`. That no further item *appears* until the commit is
-        guaranteed only for models with ``Meta.guard_queries = True``, whose items are created and deleted by
-        transactions alone: each such transaction then increments a row of the hash key in the `TransactionTable`, and
-        the commit checks the row.
+        The items that are found take part like those of `get`; with a `limit`, those up to the last one returned. That
+        no further item *appears* until the commit is guaranteed only for models with ``Meta.guard_queries = True``,
+        whose items are created and deleted by transactions alone: each such transaction then increments a row of the
+        hash key in the `TransactionTable`, and the commit checks the row.
 
         Args:
             model: the model.
@@ -218,9 +218,9 @@ class Transaction:
             ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
                 its queries.
 
-        Cost: that of the query, and 1 read for each item that another transaction has marked. With guarded queries 1
-        more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
-        and deleted.
+        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read for each item that
+        another transaction has marked. With guarded queries 1 more, and 1 transactional read for each hundred items
+        that the last transactions, nine at most, have created and deleted.
         """
         self._check_open()
         check_model(model)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking._core import limits
+from pynamo_locking._intervals import disjoint
 from pynamo_locking._io import header_requests, loops, runtime
 from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
 from pynamo_locking._models import combining
@@ -259,6 +260,8 @@ def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]
     ]
     if workload.most_actions is not None:
         replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
+    if workload.refusals is not None:
+        replaced += [(disjoint, "_REFUSALS", workload.refusals)]
     if workload.final_ttl_s is not None:
         replaced += [(header_requests, "IDLE_TTL_S", workload.final_ttl_s)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]

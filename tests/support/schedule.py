@@ -9,6 +9,7 @@ Every insert is written down with its beginning and end on the monotonic clock, 
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import random
 import time
@@ -82,6 +83,7 @@ class Job:
         wait: seconds that each insert may take.
         seed: of the bookings.
         number: of the process.
+        seconds: after which no further insert begins.
     """
 
     processes: int
@@ -92,6 +94,7 @@ class Job:
     wait: float = 60.0
     seed: int = 1
     number: int = 0
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,9 @@ class Insert:
 
 def work(job: Job) -> list[Insert]:
     """Try all bookings of one process."""
-    chooser = random.Random(f"{job.seed}-{job.number}")
-    return [_insert(job, f"{job.number}-{place}", chooser) for place in range(job.inserts)]
+    chooser, until = random.Random(f"{job.seed}-{job.number}"), time.monotonic() + job.seconds
+    places = itertools.takewhile(lambda _: time.monotonic() < until, range(job.inserts))
+    return [_insert(job, f"{job.number}-{place}", chooser) for place in places]
 
 
 def _insert(job: Job, by: str, chooser: random.Random) -> Insert:

@@ -58,7 +58,7 @@ class Expecting:
         return issubclass(kind, self._kind) and (self._kind is not Conflict or not issubclass(kind, StaleVersion))
 
 
-def units(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> tuple[int, float, float]:
+def units(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> tuple[int, float, float]:
     """How many requests a call makes, and how many write and read units they take."""
     total = {"requests": 0, "CapacityUnits": 0.0, "read": 0.0}
     original = Connection.dispatch

@@ -570,6 +570,20 @@ def test_what_overlaps_and_what_is_free(tables: None) -> None:
         Slot.overlapping(None, 1, 2)
 
 
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_look_reads_what_it_returns(in_memory: None, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Rows of 1 KB, four to a unit: besides the ten rows of the answer at most as many again, and 16."""
+    with Slot.batch_write(unguarded=True) as batch:
+        for row in slots(*((i, i + 1) for i in range(count)), note="x" * 1000):
+            batch.save(row)
+
+    for call in (Slot.overlapping, Slot.free):
+        requests, _, read_units = units(monkeypatch, lambda call=call: call("d", 70, 80))
+        assert (requests, read_units <= 5) == (1, True)
+    requests, _, read_units = units(monkeypatch, lambda: Slot.overlapping("d", 10, 90))
+    assert (requests, read_units <= (2 * 80 + 16) / 4 + 1) == (3, True)
+
+
 def test_rows_that_expired_are_in_nobodys_way(tables: None) -> None:
     """They are replaced under their own key, and say nothing about where others are."""
     gone = datetime.now(timezone.utc) - HOUR

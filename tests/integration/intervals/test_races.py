@@ -147,6 +147,56 @@ def test_a_stale_row_is_no_reason_to_try_again(in_memory: None, monkeypatch: pyt
     assert (row.begin, row.end, row.version) == (10, 20, 1)
 
 
+# Taking turns
+
+
+def beside(count: int, then: Callable[[], object] = lambda: None) -> Callable[[], None]:
+    """Return what others do: insert so many times elsewhere on both hash keys, then something else."""
+    begins = iter(range(100, 100 + count))
+
+    def other() -> None:
+        begin = next(begins, None)
+        if begin is None:
+            then()
+        else:
+            Slot.insert_disjoint([*slots((begin, begin + 1)), *slots((begin, begin + 1), device="a")])
+
+    return other
+
+
+def test_a_writer_that_was_refused_often_takes_its_turn(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It enters the queue of each hash key, and increments each guard: who has read it before that is refused."""
+    sent = before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
+    Slot.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")])
+
+    enter, count, leave = ["UpdateItem"] * 2, ["UpdateItem"], ["UpdateItem"]
+    turn = [*enter, *enter, *count, *count, "Query", "Query", "TransactWriteItems", *leave, *leave]
+    assert sent[-len(turn) :] == turn
+    guards = [row for row in rows_of(SlotLocks) if row["name"]["S"].startswith("guard#")]
+    assert [row["version"]["N"] for row in guards] == [str(3 + 1 + 1)] * 2
+    assert [SlotLocks.lock_state(f"turn#{Slot.Meta.table_name}/{device}").entries for device in "da"] == [(), ()]
+
+
+def test_a_turn_that_does_not_come_in_time(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
+    with (
+        held_elsewhere(SlotLocks.lock(f"turn#{Slot.Meta.table_name}/d")),
+        pytest.raises(TransactionConflict, match="until the time to wait was over; nothing was written"),
+    ):
+        Slot.insert_disjoint(slots((10, 20)), wait=0.2)
+    assert (10, 20) not in stored_slots()
+
+
+def test_a_stale_row_ends_a_turn(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That we have incremented the guard ourselves does not count as a change by others."""
+    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    others = beside(3, then=lambda: Slot.get("d", 10).touch())
+    sent = before_each(monkeypatch, "TransactWriteItems", others, times=4)
+    with pytest.raises(StaleVersion):
+        Slot.move(row, 50, 60)
+    assert sent.count("TransactWriteItems") == 2 * 3 + 1
+
+
 # Rows that are decided, and not in their place yet
 
 

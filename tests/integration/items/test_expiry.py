@@ -236,6 +236,22 @@ def test_query_leaves_expired_items_out(sessions):
     assert [item.n for item in query("a", attributes_to_get=["n"])] == ALIVE
 
 
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_limit_over_expired_rows(cheap, count):
+    """Pages grow until a row is alive, and no page is larger than all before it together, and one."""
+    cheap.bind(Session)
+    with Session.batch_write(unguarded=True) as batch:
+        for number in range(count + 1):
+            batch.save(Session("a", number, n=number, expires=LATER if number == count else PAST))
+    for read in (Session.query("a", limit=1), Session.scan(limit=1)):
+        with count_requests() as requests:
+            assert numbers(read) == [count]
+        assert requests.total == (count + 1).bit_length()
+    found = Session.query("a", limit=1, scan_index_forward=False)
+    assert numbers(found) == [count]
+    assert (found.page_iter.total_scanned_count, int(found.last_evaluated_key["sk"]["N"])) == (1, count)
+
+
 def test_query_goes_on_where_it_stopped(sessions):
     """Page by page through `last_evaluated_key`, nothing comes twice or is missed."""
     found, key = [], None

@@ -5,15 +5,19 @@ Each of these tests fails by a mistake of one line that no other test of the rea
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from pynamo_locking import LockTimeout
+from pynamo_locking import ConfigurationError, LockTimeout
+from pynamo_locking._core.limits import LARGEST_ITEM
+from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_requests, retries, runtime
 from tests.support import faults
 from tests.support.faults import lost_responses
-from tests.support.models import Account, Device, Locks
-from tests.support.parties import in_thread, shifted_clock
+from tests.support.models import QUICK, Account, Device, Locks
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +108,57 @@ def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, 
         with lost_responses("UpdateItem"), account.locked("a", lease=6) as lock:
             assert 0 < lock.remaining <= 1
         assert len(copies) == 2
+
+
+#: Each thread enters the queue for itself.
+_EACH = replace(QUICK, block=1)
+
+
+def _fill(engine, entries):
+    """Store an account whose item has room for so many entries more; moto counts other sizes."""
+    engine.bind(Account)
+    account = Account("full", balance=100)
+    account.save()
+    with Account.locked("full"):
+        locked = item_size(Account.get("full").serialize())
+    account.refresh()
+    empty = item_size(account.serialize())
+    account.update([Account.note.set("n" * int(LARGEST_ITEM - empty - len("note") - entries * (locked - empty)))])
+
+
+def test_a_waiter_whose_entry_has_no_room_waits_outside_the_queue(concurrent_engine):
+    """At the deadline the error says why it was not in the queue; when the holder has left there is room again."""
+    _fill(concurrent_engine, entries=1.5)
+    with held_elsewhere(Account.lock("full", settings=_EACH)) as holder:
+        with pytest.raises(LockTimeout, match=r"1 ahead; held by .* no further entry of the queue fits") as timeout:
+            Account.lock("full", wait=0.05, settings=_EACH).acquire()
+        assert timeout.value.queue is not None
+        assert [entry.ticket for entry in timeout.value.queue.entries] == [holder.ticket]
+    with Account.locked("full", settings=_EACH):
+        pass
+
+
+def test_an_item_without_room_for_any_entry_is_refused_at_once(concurrent_engine):
+    _fill(concurrent_engine, entries=0.5)
+    with pytest.raises(ConfigurationError, match="so close to DynamoDB's limit of 400 KB"):
+        Account.lock("full", settings=_EACH).acquire()
+
+
+def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine, monkeypatch):
+    """An empty queue alone does not show that the item is too large."""
+    _fill(concurrent_engine, entries=1.5)
+    look, holder = lock_requests.look, Account.lock("full", settings=_EACH)
+    in_thread(holder.acquire)
+    ticket = holder.ticket
+
+    def look_late(*arguments, **options):
+        if not released:
+            released.append(True)
+            holder.release()
+        return look(*arguments, **options)
+
+    released = []
+    monkeypatch.setattr(lock_requests, "look", look_late)
+    with Account.locked("full", settings=_EACH) as lock:
+        assert released
+        assert lock.ticket > ticket

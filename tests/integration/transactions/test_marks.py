@@ -21,6 +21,8 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
+from pynamo_locking._core.limits import LARGEST_ITEM
+from pynamo_locking._expressions.values import item_size
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -433,6 +435,22 @@ def test_a_new_item_can_be_saved_on_a_placeholder(clock: VirtualClock, monkeypat
                 item.save()
                 assert item.version == 1
             assert Purse.get(key, consistent_read=True).balance == (200 if left.is_committed else 7)
+
+
+def test_a_mark_that_leaves_no_room_for_an_entry_is_resolved(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_over()
+    with Purse.locked(OLD[0]):  # makes the document
+        pass
+    tx = write_all()
+    with dying_after(monkeypatch, PREPARED):
+        in_thread_surviving(tx.commit)
+    row = stored(Purse, OLD[0]) or {}
+    room = LARGEST_ITEM - item_size(row) - len("note")
+    Purse._get_connection().put_item(OLD[0], attributes=row | {"note": {"S": "n" * room}})
+    with Purse.locked(OLD[0], wait=60) as lock:
+        assert len(lock.item.note) == room
 
 
 def test_an_item_that_is_locked_by_its_copy(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:

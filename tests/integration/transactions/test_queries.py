@@ -8,7 +8,7 @@ import pytest
 
 from pynamo_locking import ConfigurationError, StaleVersion, Transaction, transaction
 from tests.support.parties import in_thread
-from tests.support.transaction_helpers import Expecting
+from tests.support.transaction_helpers import Expecting, units
 from tests.support.transaction_models import Entry, Purse, Sheet, Transactions
 
 if TYPE_CHECKING:
@@ -42,6 +42,37 @@ def test_query_sees_own_writes(engine: Engine) -> None:
         found = tx.query(Entry, "b")
         assert found[1] is tx.get(Entry, "b", 2)
     assert [int(item.number) for item in Entry.query("b")] == [0, 2, 3, 10]
+
+
+@pytest.mark.parametrize(("count", "backwards"), [(100, False), (1000, True)])
+def test_a_limited_query_reads_what_it_returns(
+    cheap: Engine, monkeypatch: pytest.MonkeyPatch, count: int, backwards: bool
+) -> None:
+    """Rows after the last row of the result are no part of the transaction, and may change; rows before it may not."""
+    cheap.bind(Entry, Transactions)
+    with Entry.batch_write(unguarded=True) as batch:
+        for i in range(count):
+            batch.save(Entry("b", i, amount=i % 10, version=1))
+
+    def fours(tx: Transaction) -> list[Entry]:
+        return tx.query(Entry, "b", None, Entry.amount == 4, limit=2, scan_index_forward=not backwards)
+
+    tx = Transaction()
+    requests, _, read_units = units(monkeypatch, lambda: fours(tx))
+    assert requests <= 1 + 4  # the guard, and pages of 2, 4, 8 and 16 rows
+    assert read_units <= 5
+    first, second = fours(tx)
+    assert [first.number, second.number] == ([count - 6, count - 16] if backwards else [4, 14])
+    step = -1 if backwards else 1
+    in_thread(Entry.get("b", second.number + step).save)
+    tx.touch(first)
+    tx.commit()
+    tx = Transaction()
+    [first, _] = fours(tx)
+    in_thread(Entry.get("b", second.number - step).save)
+    tx.touch(first)
+    with pytest.raises(StaleVersion):
+        tx.commit()
 
 
 def test_guarded_queries_notice_what_appears(engine: Engine) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pynamo_locking._core import intervals
-from pynamo_locking._intervals import disjoint, interval_mixin, placing
+from pynamo_locking._intervals import disjoint, placing
 from pynamo_locking._intervals.disjoint import Disjoint
+from pynamo_locking._intervals.guard_row import IntervalGuard
+from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.members import Members
 from tests.simulation.engine.faults import Fault
@@ -96,7 +98,20 @@ class _Never(Exception):  # noqa: N818 - a stand-in
 @plants(Plan("intervals under locks", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 1}), "Truth")
 def done_under_a_lost_lock() -> Patches:
     """That the lock is lost is told as a refusal, though the items are stored: the guards decide, and not the lock."""
-    return [(interval_mixin, "LockLost", _Never)]
+    return [(disjoint, "LockLost", _Never)]
+
+
+@plants(_INTERVALS.but(workload="intervals in turns"), "Disjoint", limit=300, first_seed=230)
+def names_forgotten_in_turn() -> Patches:
+    """Who increments the guard in its turn removes the names of items that are perhaps not in their places."""
+    update = VersionedMixin.update
+
+    def forgetful(self: Any, actions: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(self, IntervalGuard):
+            actions = [type(self).touched.set([])]
+        return update(self, actions, *arguments, **options)
+
+    return [(VersionedMixin, "update", forgetful)]
 
 
 # Queries

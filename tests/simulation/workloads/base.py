@@ -35,6 +35,7 @@ class Workload:
         jobs: the items that are to be written once.
         final_ttl_s: how long the header of a transaction is kept that is over, if DynamoDB's TTL is at work.
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
+        refusals: after how many an insert of an interval takes its turn; fewer than usual, so that few parties do.
     """
 
     name: ClassVar[str]
@@ -47,6 +48,7 @@ class Workload:
     jobs: ClassVar[tuple[tuple[Any, str], ...]] = ()
     final_ttl_s: ClassVar[int | None] = None
     most_actions: ClassVar[int | None] = None
+    refusals: ClassVar[int | None] = None
 
     def __init__(self, history: History) -> None:
         self.history = history

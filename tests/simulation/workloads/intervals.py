@@ -105,6 +105,13 @@ class Intervals(Workload):
                 item.update(actions=[self.model.end.set(item.end + 3), log.set(log.append([done.number]))])
 
 
+class IntervalsInTurns(Intervals):
+    """The first refusal is enough to take one's turn."""
+
+    name = "intervals in turns"
+    refusals = 1
+
+
 class IntervalsUnderLocks(Intervals):
     """Inserted and moved under range locks, that is one after the other; deletes and changes in between."""
 

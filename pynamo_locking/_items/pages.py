@@ -1,0 +1,40 @@
+"""Pages of queries and scans that grow, so that what is read is bounded by what is returned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb.pagination import PageIterator, ResultIterator
+
+_T = TypeVar("_T")
+
+#: More rows than DynamoDB returns in one page, which has 1 MB.
+_MOST_ROWS: Final = 1 << 20
+
+
+class _Growing:
+    """The pages of PynamoDB, each at most twice as large as the one before."""
+
+    def __init__(self, pages: PageIterator[Any]) -> None:
+        self._pages = pages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pages, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        page = next(self._pages)
+        if self._pages.page_size is not None:
+            self._pages.page_size = min(2 * self._pages.page_size, _MOST_ROWS)
+        return page
+
+
+def growing(found: ResultIterator[_T]) -> ResultIterator[_T]:
+    """Let the pages of a query grow. The size of the first page is that of its `page_size`."""
+    found.page_iter = cast("PageIterator[Any]", _Growing(found.page_iter))
+    return found
