@@ -8,18 +8,29 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
+from pynamodb.connection import Connection
 
-from pynamo_locking import ConfigurationError, CorruptRow, LockingError, OutcomeUnknown, outcome, recover, sweep
+from pynamo_locking import (
+    ConfigurationError,
+    CorruptRow,
+    LockingError,
+    OutcomeUnknown,
+    Transaction,
+    outcome,
+    recover,
+    sweep,
+)
 from pynamo_locking._io import header_requests
 from pynamo_locking._io.retries import Refused
 from tests.integration.whole.test_broken_rows import broken
-from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
+from tests.support.poisoned import header, mark, name_of, participant, participants, place, put, tables_in
 from tests.support.shell import Shell, prepared
 from tests.support.transaction_models import Plain, Purse, Transactions, marked_rows, rows_of, stored
 
 if TYPE_CHECKING:
-    from tests.engines.engine import Engine
     from pynamo_locking.testing import VirtualClock
+    from tests.engines.engine import Engine
 
 CASES: Final = int(os.environ.get("BROKEN_ROWS", "60"))
 PART: Final[dict[str, Any]] = {"N": "1.5"}  # of a number that has to be whole
@@ -42,6 +53,34 @@ def is_readable() -> bool:
         return outcome(Transactions, "T") is not None
     except CorruptRow:
         return False
+
+
+@pytest.mark.parametrize("is_delivered", [False, True])
+def test_a_commit_without_an_answer(
+    clock: VirtualClock, few: None, monkeypatch: pytest.MonkeyPatch, *, is_delivered: bool
+) -> None:
+    """A header that breaks just then tells its process as little as silence does."""
+    tx, original = Transaction(workers=1), Connection.dispatch
+    for i in range(6):
+        tx.save(Purse(f"new{i}"))
+
+    def dispatch(connection: Connection, operation: str, kwargs: Any) -> Any:
+        if operation != "TransactWriteItems" or name_of(Transactions) not in tables_in(kwargs):
+            return original(connection, operation, kwargs)
+        if is_delivered:
+            original(connection, operation, kwargs)
+        [row] = [row for row in rows_of(Transactions) if "priority" in row]
+        put(Transactions, {**row, "beat": PART})
+        raise ReadTimeoutError(endpoint_url="")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        with pytest.raises(OutcomeUnknown) as caught:
+            tx.commit()
+    assert caught.value.write_id == tx.id
+    assert Transactions.repair(tx.id)
+    assert recover(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
+    assert len(rows_of(Purse)) == (6 if is_delivered else 0)
 
 
 @pytest.mark.parametrize("name", ["beat", "lease_ms", "until_ms", "items", "rows"])
