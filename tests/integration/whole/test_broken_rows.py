@@ -110,7 +110,8 @@ def documents() -> list[dict[str, Any]]:
     intent = {"op": {"S": "save"}, "set": {"M": {"balance": {"N": "6"}}}, "remove": {"L": [{"S": "note"}]}}
     marked = mark("T", name_of(Transactions), **intent)
     ranged = entry(permits={"N": "2"}, lower={"S": "a"}, upper={"S": "b"})
-    sound = (document(e=entry()), document(e=ranged, f=ranged), document(), document(marked), {"M": {"tx": marked}})
+    shared = entry(members={"N": "3"})
+    sound = (document(e=shared), document(e=ranged, f=ranged), document(), document(marked), {"M": {"tx": marked}})
     return [row["lock"] for each in sound for name in each["M"] for row in broken({"lock": each}, "lock", "M", name)]
 
 
