@@ -148,8 +148,9 @@ def _flaw(error: CorruptRow) -> str:
 
 
 def _refusal(error: CorruptRow, advice: str) -> CorruptRow:
-    what = f"the row of the transaction {error.key[ID]['S']!r}"
-    return flaws.corrupt(what, _flaw(error), table=error.table, key=error.key, advice=advice)
+    key = error.key or {}
+    what = f"the row of the transaction {key[ID]['S']!r}"
+    return flaws.corrupt(what, _flaw(error), table=error.table or "", key=key, advice=advice)
 
 
 def _rows(header_table: HeaderTable, header_id: str) -> Iterator[dict[str, Any]]:

@@ -208,7 +208,7 @@ def in_a_task(move: Callable[[], None]) -> None:
     [(FEW, MOST_ACTIONS, 15, 200), (FEW + 2, FEW, 12, 200), (MOST_ACTIONS + 2, MOST_ACTIONS, 4, 40)],
     ids=["short", "long", "of 102"],
 )
-def test_interrupted_transactions(  # noqa: PLR0913 - fixtures and parameters
+def test_interrupted_transactions(
     dynoxide: Engine,
     handler: Handler,
     monkeypatch: pytest.MonkeyPatch,
