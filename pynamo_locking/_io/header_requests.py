@@ -17,7 +17,7 @@ from pynamo_locking._io.retries import Refused, persistently
 from pynamo_locking._io.stored import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pynamodb.connection import Connection
 
@@ -45,7 +45,8 @@ ROW_TTL_S: Final = 30 * 24 * 3600
 
 #: What to do about a broken header.
 _ADVICE: Final = (
-    "Restore it, with the state that it had. If beat, lease_ms or until_ms is broken, put 0 there: it may be aborted."
+    "Restore it, with the state that it had, or let TransactionTable.repair() or `pynamo-locking tx repair` make it "
+    "sound."
 )
 
 
@@ -124,30 +125,31 @@ def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None
     Raises:
         CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
     """
-    if image is None or STATE not in image:
+    if image is None or (STATE not in image and PRIORITY not in image):
         return None
     what, advice = f"the row of the transaction {image[ID]['S']!r}", _ADVICE
     return flaws.read(_header, image, what, table=table, key={ID: image[ID]}, advice=advice)
+
+
+def whole(image: Mapping[str, Any], name: str) -> int:
+    return int(image.get(name, {}).get("N", 0))
 
 
 def _header(image: Mapping[str, Any]) -> Header:
     def text(name: str) -> str:
         return str(image.get(name, {}).get("S", ""))
 
-    def whole(name: str) -> int:
-        return int(image.get(name, {}).get("N", 0))
-
     return Header(
         id=text(ID),
         state=State(text(STATE)),
         priority=text(PRIORITY),
         owner=shown_owner(text(OWNER)),
-        beat=whole(BEAT),
-        lease_ms=whole(LEASE),
-        until_ms=whole(UNTIL),
+        beat=whole(image, BEAT),
+        lease_ms=whole(image, LEASE),
+        until_ms=whole(image, UNTIL),
         by=text(BY),
-        items=whole(ITEMS),
-        rows=whole(ROWS),
+        items=whole(image, ITEMS),
+        rows=whole(image, ROWS),
         is_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
     )
 
@@ -263,13 +265,10 @@ def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iter
         "ConsistentRead": True,
         "Segment": segment,
         "TotalSegments": segments,
-        "FilterExpression": "#state IN (:pending, :committed) OR (#state = :aborted AND attribute_not_exists(#clean))",
-        "ExpressionAttributeNames": {"#state": STATE, "#clean": CLEAN},
-        "ExpressionAttributeValues": {
-            ":pending": {"S": State.PENDING.value},
-            ":committed": {"S": State.COMMITTED.value},
-            ":aborted": {"S": State.ABORTED.value},
-        },
+        "FilterExpression": "#state IN (:pending, :committed) OR (#state = :aborted AND attribute_not_exists(#clean)) "
+        "OR (attribute_exists(#priority) AND NOT #state IN (:pending, :committed, :aborted, :finished))",
+        "ExpressionAttributeNames": {"#state": STATE, "#clean": CLEAN, "#priority": PRIORITY},
+        "ExpressionAttributeValues": {f":{state.value}": {"S": state.value} for state in State},
     }
     while True:
         answer = persistently(lambda: ask(header_table, "Scan", kwargs))
@@ -314,8 +313,18 @@ def get_row(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str
     Raises:
         CorruptRow: `parse` cannot read it.
     """
-    image = persistently(lambda: _image(header_table, row_id))
-    return None if image is None else _read(header_table, row_id, lambda row: parse(row[CONTENT]["M"]), image)
+    image = image_of(header_table, row_id)
+    return None if image is None else read_row(header_table, image, parse)
+
+
+def image_of(header_table: HeaderTable, row_id: str) -> dict[str, Any] | None:
+    """Return a row as it is stored."""
+    return persistently(lambda: _image(header_table, row_id))
+
+
+def read_row(header_table: HeaderTable, image: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], _T]) -> _T:
+    """As `get_row`, of an image of the row."""
+    return _read(header_table, image[ID]["S"], lambda row: parse(row[CONTENT]["M"]), image)
 
 
 def _image(header_table: HeaderTable, row_id: str) -> dict[str, Any] | None:
@@ -338,12 +347,33 @@ def get_once(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[st
         ConfigurationError: another program has stored an item of that name.
         CorruptRow: `parse` cannot read it.
     """
-    image = persistently(lambda: _image(header_table, row_id))
+    image = image_of(header_table, row_id)
     if image is None:
         return None
     check_own(header_table, image, CONTENT)
     ends_s, content = _read(header_table, row_id, lambda row: (int(row[EXPIRES]["N"]), parse(row[CONTENT]["M"])), image)
     return None if ends_s <= runtime.current.time_ms() // 1000 else content
+
+
+def replace(header_table: HeaderTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]) -> None:
+    """Change attributes of a row, if the attributes `seen` are as in the image `old`.
+
+    Raises:
+        Refused: they are not, or this is a second copy.
+    """
+    same = [f"#{name} = :old_{name}" if name in old else f"attribute_not_exists(#{name})" for name in seen]
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": {ID: old[ID]},
+        "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changes),
+        "ConditionExpression": " AND ".join(same),
+        "ExpressionAttributeNames": {f"#{name}": name for name in {*seen, *changes}},
+        "ExpressionAttributeValues": {
+            **{f":{name}": value for name, value in changes.items()},
+            **{f":old_{name}": old[name] for name in seen if name in old},
+        },
+    }
+    persistently(lambda: ask(header_table, "UpdateItem", kwargs))
 
 
 def delete_row(header_table: HeaderTable, row_id: str) -> None:

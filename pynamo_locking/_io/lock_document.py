@@ -259,6 +259,7 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     for name, stored in queue.items():
         with suppress(*flaws.UNREADABLE):
             kept.append(_entry(name, stored, 0, ticket - 1))
+    kept = [entry for entry in kept if entry.last_ticket < _MOST_TICKETS]
     if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
         kept = []
     ticket = max([ticket, *(entry.last_ticket + 1 for entry in kept)])

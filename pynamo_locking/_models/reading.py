@@ -90,11 +90,11 @@ class ReadingMixin(PlacedMixin):
     @classmethod
     def _with_needed(cls, attributes_to_get: Any) -> Any:
         """Return the attributes to read, with those that show whether the item counts as absent."""
-        needed = [name for name in (expiry.attribute_name(cls), cls._marked_attribute()) if name is not None]
-        if attributes_to_get is None or not needed:
-            return attributes_to_get
+        if attributes_to_get is None:
+            return None
+        needed = (expiry.attribute_name(cls), cls._marked_attribute())
         given = [attributes_to_get] if isinstance(attributes_to_get, str) else [*attributes_to_get]
-        return [*given, *(name for name in needed if name not in given)]
+        return [*given, *(name for name in needed if name is not None and name not in given)]
 
     @classmethod
     def _marked_attribute(cls) -> str | None:

@@ -49,16 +49,16 @@ STATES: Final = tuple(state.value for state in State)
 
 def outcome(header_table: HeaderTable, header_id: str) -> str | None:
     """Return the state of a transaction; see `TransactionTable.outcome`."""
-    header = _answered(lambda: header_requests.read(header_table, header_id))
+    header = answered(lambda: header_requests.read(header_table, header_id))
     return None if header is None else header.state.value
 
 
 def recover(header_table: HeaderTable, header_id: str, *, force: bool) -> str | None:
     """Complete a transaction; see `TransactionTable.recover`."""
-    header = _answered(lambda: _decided(header_table, header_id, force=force))
+    header = answered(lambda: _decided(header_table, header_id, force=force))
     if header is None:
         return None
-    completed, _ = _answered(lambda: _complete(header_table, header))
+    completed, _ = answered(lambda: _complete(header_table, header))
     if event_stream.listeners:
         reports.recovered(header_table, header, header_id, outcome=completed, by="recover")
     return completed
@@ -225,14 +225,15 @@ def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[L
     for number in range(header.rows):
         name = header_requests.row_of_participants(header.id, number)
         found = header_requests.get_row(
-            header_table, name, lambda row: [_row(header_table, each["M"]) for each in row["items"]["L"]]
+            header_table, name, lambda row: [row_in(header_table, each["M"]) for each in row["items"]["L"]]
         )
         if found is None:
             return
         yield from found
 
 
-def _row(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
+def row_in(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
+    """Return an item that a row of participants names, and the row of its changes, if any."""
     table, key = stored["table"]["S"], stored["key"]["M"]
     row = LockRow(
         connection=header_table.connection,
@@ -266,7 +267,7 @@ def _is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bo
     return True
 
 
-def _answered(call: Callable[[], _T]) -> _T:
+def answered(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except Unavailable as error:
@@ -278,9 +279,9 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 
     Cost: a consistent scan.
     """
-    path = Path([header_requests.STATE])
-    found, broken = list[Header](), dict[str, str]()
-    for image in dispatch.scan(table, path.exists() if state is None else path == state):
+    path, found, broken = Path([header_requests.STATE]), list[Header](), dict[str, str]()
+    is_header = path.exists() | Path([header_requests.PRIORITY]).exists()
+    for image in dispatch.scan(table, is_header if state is None else path == state):
         try:
             found += filter(None, [header_requests.header_in(image, table.Meta.table_name)])
         except LockingError as error:
@@ -292,7 +293,7 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 def shown(table: Any, header_id: str) -> Shown | None:
     """Return a transaction, and the items that may carry a mark of it. 1 read, and 1 for each 1000 items or so."""
     header_table = header_requests.header_table_of(table)
-    header = _answered(lambda: persistently(lambda: header_requests.read(header_table, header_id)))
+    header = answered(lambda: persistently(lambda: header_requests.read(header_table, header_id)))
     if header is None:
         return None
     found = [
@@ -301,7 +302,7 @@ def shown(table: Any, header_id: str) -> Shown | None:
             "key": {name: key_text.text_of(*value.values()) for name, value in row.key.items()},
             "lock_attribute": row.attribute,
         }
-        for row, _ in _answered(lambda: list(_participants(header_table, header)))
+        for row, _ in answered(lambda: list(_participants(header_table, header)))
     ]
     return {**_shown(header), "participants": found}
 

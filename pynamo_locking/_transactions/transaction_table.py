@@ -12,7 +12,7 @@ from pynamo_locking._io import header_requests
 from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.own_table import OwnTable
 from pynamo_locking._models.versioned import VersionedMixin
-from pynamo_locking._transactions import recovery
+from pynamo_locking._transactions import recovery, repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +82,34 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Cost: 1 read and 1 write for each of its items, and 2 of its header.
         """
         return recovery.recover(header_requests.header_table_of(cls), id, force=force)
+
+    @classmethod
+    def repair(cls, id: str, *, state: str | None = None, dry_run: bool = False) -> list[str] | None:  # noqa: A002
+        """Make broken rows of a transaction of many items sound: its header, and the rows that name its items.
+
+        A pending transaction is aborted with that, also if its process lives; a decided one stays what it is. The rows
+        that name the items of a committed transaction are left alone: they cannot be made up. `recover` or `sweep` then
+        completes it.
+
+        Args:
+            id: its `Transaction.id`.
+            state: ``"committed"`` or ``"aborted"``, for a header whose state is lost: what the operator knows of it.
+                What is then not so is lost: marks of a transaction that is called aborted are dropped, and items that
+                are in place already stay.
+            dry_run: only report what is broken.
+
+        Returns:
+            What was broken; None if nothing is known of the transaction.
+
+        Raises:
+            CorruptRow: it cannot be repaired; the message says what to do.
+            ConfigurationError: the header shows that it has another state.
+            OutcomeUnknown: the rows were changed all the time.
+            LockingError: no response came; another call is safe.
+
+        Cost: 1 read, 1 more for each 350 KB of keys, and 1 write for each broken row.
+        """
+        return repair.repair(header_requests.header_table_of(cls), id, state, dry_run=dry_run)
 
     @classmethod
     def sweep(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from rich.text import Text
@@ -134,7 +131,7 @@ def break_(
     role, entry = _entry(before, ticket)
     if not yes:
         _ask(session, before, role, entry)
-    who = _who()
+    who = output.operator()
     trace = (ticket, plain(before["name"]), before["table"], who, plain(entry["owner"]), role)
     try:
         is_gone = found.break_lock(*_keys(found, key, range_key), ticket=ticket)
@@ -177,7 +174,7 @@ def repair(
         session.confirm(f"{name}: {why}. Remove what cannot be read?")
     is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
     if is_repaired:
-        output.leave_trace("the lock %s in %s was repaired by %s; %s", name, before["table"], _who(), why)
+        output.leave_trace("the lock %s in %s was repaired by %s; %s", name, before["table"], output.operator(), why)
     document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
     said = "is repaired" if is_repaired else "has no broken lock; nothing was changed"
     session.show(document, lambda console: console.print(f"{name} {said}."))
@@ -281,11 +278,3 @@ def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any
     session.confirm(
         f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role}, was renewed {renewed}. Break it?"
     )
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without this user
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
-    return f"{user}@{socket.gethostname()}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import io
 import json
 import logging
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,6 +145,15 @@ class _JsonLines(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         return dump({"log": {"level": record.levelname.lower(), "message": record.getMessage()}}, lines=True)
+
+
+def operator() -> str:
+    """Return who runs the program."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without this user
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def leave_trace(message: str, *values: object) -> None:

@@ -1,4 +1,4 @@
-"""``tx list``, ``show``, ``recover`` and ``sweep``."""
+"""``tx list``, ``show``, ``recover``, ``sweep`` and ``repair``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _Id = Annotated[str, argument("ID", "The transaction's id, from `tx list` or an 
 _MODEL: Final = "A TransactionTable, or a model that names one, instead of --table."
 _Model = Annotated[str | None, option("--model", "MODULE:MODEL", _MODEL)]
 _State = Annotated[str | None, option("--state", "STATE", "pending, committed, finished or aborted.")]
+_Told = Annotated[str | None, option("--state", "STATE", "committed or aborted: what you know of it, if that is lost.")]
 _Force = Annotated[bool, flag("--force", "Abort it at once if it is not decided, although it may be alive.")]
 _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
 _DryRun = Annotated[bool, flag("--dry-run", "Only say what would be done.")]
@@ -37,6 +38,7 @@ def attach(app: typer.Typer) -> None:
     command(tx, show, "tx show 5KXxQY1s --table transactions", **_TABLE)
     command(tx, recover, "tx recover 5KXxQY1s", "tx recover 5KXxQY1s --force --yes", **_TABLE)
     command(tx, sweep, "tx sweep --dry-run", "tx sweep --model shop.models:Order --segments 4 --json", **_TABLE)
+    command(tx, repair, "tx repair 5KXxQY1s", "tx repair 5KXxQY1s --state aborted --yes", **_TABLE)
 
 
 def list_(session: Session, *, model: _Model = None, state: _State = None) -> int:
@@ -124,6 +126,32 @@ def sweep(session: Session, *, model: _Model = None, dry_run: _DryRun = False, s
 
     session.show(document, people)
     return Exit.NO if failed else Exit.OK
+
+
+def repair(session: Session, *, tx_id: _Id, model: _Model = None, state: _Told = None, yes: _Yes = False) -> int:
+    """Make the broken rows of one transaction sound: numbers that cannot be read, items in rows of participants.
+
+    One that is pending is aborted, also if it is alive. One whose state is lost needs --state. The log names the
+    operator. Run `tx recover` next.
+    """
+    table = session.transactions(model)
+    flaws = table.repair(tx_id, state=state, dry_run=True)
+    if flaws and not yes:
+        session.confirm(f"{plain(tx_id)}: {plain('; '.join(flaws))}. Make it sound, and abort it if it is pending?")
+    flaws = table.repair(tx_id, state=state)
+    if flaws is None:
+        raise _unknown(table, tx_id)
+    became = table.outcome(tx_id)
+    if flaws:
+        why = plain("; ".join(flaws))
+        output.leave_trace(
+            "the transaction %s in %s was repaired by %s, and is %s; %s",
+            *(plain(tx_id), table.Meta.table_name, output.operator(), became, why),
+        )
+    document = {"table": table.Meta.table_name, "id": tx_id, "was": flaws, "repaired": bool(flaws), "state": became}
+    said = f"is repaired, and {became}" if flaws else "has no broken row; nothing was changed"
+    session.show(document, lambda console: console.print(f"{plain(tx_id)} {said}."))
+    return Exit.OK
 
 
 def _summary(report: SweepReport, *, dry_run: bool) -> str:

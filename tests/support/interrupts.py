@@ -23,7 +23,8 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
             gc.collect()  # a block whose end never began is given back by a finalizer
             until_at_rest()
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
-        assert {name: entries for name, entries in left.items() if entries} == {}, where
+        left = {name: entries for name, entries in left.items() if entries}
+        assert left == {}, f"{where}: {left}"  # pytest does not show the values of this module
         assert [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over] == [], (
             where
         )

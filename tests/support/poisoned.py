@@ -69,7 +69,7 @@ def place(lock: dict[str, Any]) -> dict[str, Any]:
     return image
 
 
-def header(tx_id: str, state: str, **changes: Any) -> dict[str, Any]:
+def header(tx_id: str, state: str, /, **changes: Any) -> dict[str, Any]:
     """A header; None leaves a field out."""
     row = {
         "id": {"S": tx_id},

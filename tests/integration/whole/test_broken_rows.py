@@ -111,7 +111,7 @@ def documents() -> list[dict[str, Any]]:
     marked = mark("T", name_of(Transactions), **intent)
     ranged = [entry(ticket, p={"N": "2"}, lo={"S": "a"}, hi={"S": "b"}) for ticket in (1, 2)]
     sound = (
-        document(e=entry()),
+        document(e=entry(n={"N": "3"})),
         document(e=ranged[0], f=ranged[1]),
         document(),
         document(marked),

@@ -167,7 +167,7 @@ ROWS: Final = {
 ITEMS: Final = ("items", "locks, versions, expiry")
 CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
-HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
+HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `repair()`")
 
 
 @pytest.mark.parametrize(

@@ -219,3 +219,12 @@ def test_a_mended_document_goes_on_behind_all_callers():
     assert not state.unreadable
     assert [each.last_ticket for each in state.entries] == [304]
     assert state.next_ticket == 305
+
+
+def test_a_mended_document_gives_out_tickets_that_can_be_read():
+    """An entry whose callers would draw the last ones does not stay: the lock would be broken again at once."""
+    most = lock_document._MOST_TICKETS
+    raw = document_with(5, next={"S": "?"})
+    raw["tickets"]["M"]["id1"] = io_stored.number(most - 1)
+    state = lock_document.state_of(lock_document.mended(raw, 6)["M"])
+    assert (state.unreadable, state.entries, state.next_ticket) == ("", (), most)
