@@ -287,8 +287,8 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     """A caller that an interrupt has kept from leaving does not hold up the others."""
     dynoxide.bind(Plain)
     Plain("a").save()
-    lock = Plain.lock("a", settings=LAZY)
-    caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
+    new = lock_requests.NewEntry("of the leader", "leader", 60)
+    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
     cohorts.join(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
@@ -367,4 +367,42 @@ def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
         del first
         assert future.result()[1] == 1
     assert removed == ["of the second"]
+    assert not cohorts._cohorts
+
+
+#: A lease that ends while a test waits.
+SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
+
+
+def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engine) -> None:
+    """It shows no sign of life for a lease, so the next caller enters by itself."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    new = lock_requests.NewEntry("of the leader", "leader", SHORT.lease)
+    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 32, lambda *_: None)
+    cohorts.join(caller)
+    with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
+        assert sorted(future.result()[1] for future in futures) == [1, 2]
+    assert cohorts.drawing(caller) == 1
+    assert not cohorts._cohorts
+
+
+def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
+    """The thread of its loop waits for the same lock: the entry of the task is evicted, and it enters again later."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    first = Plain.lock("a", settings=ALONE).acquire()
+
+    async def play() -> list[int]:
+        async def work() -> int:
+            async with Plain.edit("a", settings=SHORT) as item:
+                item.value += 1
+            return int(item.value)
+
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(until_queued, Plain, "a", 2)
+        first.release()
+        return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
+
+    assert asyncio.run(play()) == [1, 2]
     assert not cohorts._cohorts
