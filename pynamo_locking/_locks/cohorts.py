@@ -114,19 +114,19 @@ class Cohort:
         return self._leader() is caller and caller.stage is Stage.LEADING
 
     def lead(self, caller: Caller) -> None:
-        self.called = None
+        """Let a caller lead. An interrupt comes before that or after it."""
+        note_life(caller, runtime.current.monotonic())
+        leader = weakref.ref(caller)
+        self._leader, caller.stage, self.called = leader, Stage.LEADING, None
         if self.waiting and self.waiting[0] is caller:
             self.waiting.popleft()
-        self._leader = weakref.ref(caller)
-        note_life(caller, runtime.current.monotonic())
-        caller.stage = Stage.LEADING
 
     def call(self) -> Caller | None:
         """Choose the next caller, before a write that may store its entry."""
         following = self.following
         if following is not None and self.called is None:
-            self.called, following.stage = following, Stage.CALLED
             following.started = runtime.current.monotonic()
+            self.called, following.stage = following, Stage.CALLED
             self.waiting.popleft()
         return following
 

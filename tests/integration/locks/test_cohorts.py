@@ -406,3 +406,46 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
 
     assert asyncio.run(play()) == [1, 2]
     assert not cohorts._cohorts
+
+
+def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either it leads or it is still next: it is never nowhere."""
+    dynoxide.bind(Plain)
+    row = Plain.lock("a")._target.row
+    new = lock_requests.NewEntry("of both", "both", 60)
+    first, second = (cohorts.Caller(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
+    cohorts.join(first)
+    cohorts.join(second)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(cohorts, "note_life", interrupted)
+        cohorts.pass_on(first)
+    assert not cohorts.is_leading(second)
+    first.acts_until = 0  # its lease is over; else it would have to be collected
+    assert cohorts.is_leading(second)
+    cohorts.give_up(second)
+    assert not cohorts._cohorts
+
+
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
+    """The callers in line hear that there is no item, one after the other, and nothing stays in the queue."""
+    dynoxide.bind(Locks, model)
+    model("a").save()
+    lock = model.lock("a", settings=LAZY).acquire()
+
+    def delete() -> None:
+        with model.edit("a", settings=LAZY) as item:
+            item.delete()
+
+    with lined_up(model, "a", delete, edit(model), edit(model)) as futures:
+        lock.release()
+        futures[0].result()
+        for future in futures[1:]:
+            with pytest.raises((ItemNotFound, model.DoesNotExist)):
+                future.result()
+    assert not cohorts._cohorts
+    assert model.lock_state("a").entries == ()
