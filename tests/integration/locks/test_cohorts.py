@@ -393,6 +393,10 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
     Plain("a").save()
     first = Plain.lock("a", settings=ALONE).acquire()
 
+    def release_without(ticket: int) -> None:
+        until(lambda: ticket not in [entry.ticket for entry in Plain.lock_state("a").entries], "an eviction")
+        first.release()
+
     async def play() -> list[int]:
         async def work() -> int:
             async with Plain.edit("a", settings=SHORT) as item:
@@ -400,8 +404,8 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
             return int(item.value)
 
         task = asyncio.create_task(work())
-        await asyncio.to_thread(until_queued, Plain, "a", 2)
-        first.release()
+        ticket = (await asyncio.to_thread(until_queued, Plain, "a", 2))[1]
+        threading.Thread(target=release_without, args=(ticket,)).start()
         return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
 
     assert asyncio.run(play()) == [1, 2]
