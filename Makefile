@@ -23,7 +23,9 @@ INTERRUPTED := tests/integration/locks/test_interrupts.py
 # Hundreds of signals to one process: CPython 3.11 may lose count of its recursion then, so no other test is in it.
 SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
 # `make simulate` has them longer.
-LONGER := tests/integration/locks/test_processes.py \
+LONGER := tests/integration/locks/test_interrupts.py::test_an_interrupted_caller_does_not_hold_up_those_in_line \
+	tests/integration/locks/test_pauses.py \
+	tests/integration/locks/test_processes.py \
 	tests/integration/transactions/test_kills.py \
 	tests/integration/whole/test_preload.py
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) $(INTERRUPTED) tests/simulation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.errors import ConfigurationError
@@ -173,6 +172,7 @@ class Acquisition:
         refusal that shows us in the queue was meant for a second copy.
         """
         was_in_doubt, self._may_be_in = self._may_be_in, True
+        cohorts.note_life(self._caller, runtime.current.monotonic())
         if not was_in_doubt:  # the lease counts from before the first copy that may have been applied
             self._started = runtime.current.monotonic()
         try:
@@ -325,6 +325,7 @@ class Acquisition:
                 return lock_requests.look(self._row, consistent=True)
             return refused.image
         self._started = started
+        cohorts.note_life(self._caller, started)
         return image
 
     def _watch(self, entries: tuple[QueueEntry, ...]) -> tuple[QueueEntry, ...]:
@@ -344,9 +345,7 @@ class Acquisition:
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
         held = HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
-        if self._caller is not None:
-            held.caller, known = self._caller, weakref.ref(held)
-            held.caller.has_expired = lambda: (of := known()) is not None and not of.remaining
+        held.caller = self._caller
         return held
 
     # Giving up

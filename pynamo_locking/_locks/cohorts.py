@@ -62,7 +62,7 @@ class Caller:
     Attributes:
         started: when the first write began that may have stored its entry; None if there was none.
         image: the item as that write left it, if known.
-        has_expired: tells whether the lock that it holds has reached the end of its lease.
+        acts_until: while it leads, the end of the lease that its last sign of life began.
     """
 
     def __init__(
@@ -77,7 +77,13 @@ class Caller:
         self.has_left = False
         self.started: float | None = None
         self.image: Image | None = None
-        self.has_expired: Callable[[], bool] = lambda: False
+        self.acts_until = 0.0
+
+
+def note_life(caller: Caller | None, started: float) -> None:
+    """Note that a caller has entered, or has renewed its entry, by a write that began then."""
+    if caller is not None:
+        caller.acts_until = started + caller.new.lease
 
 
 class Cohort:
@@ -95,26 +101,32 @@ class Cohort:
 
     @property
     def is_led(self) -> bool:
-        """Whether the leader acts: not if an interrupt kept it from leaving, or if it hangs without a heartbeat."""
+        """Whether the leader acts: not if an interrupt kept it from leaving, or if it stands still for a lease.
+
+        A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
+        """
         leader = self._leader()
-        return leader is not None and leader.stage is Stage.LEADING and not leader.has_expired()
+        if leader is None or leader.stage is not Stage.LEADING:
+            return False
+        return runtime.current.monotonic() < leader.acts_until
 
     def is_led_by(self, caller: Caller) -> bool:
         return self._leader() is caller and caller.stage is Stage.LEADING
 
     def lead(self, caller: Caller) -> None:
-        self.called = None
+        """Let a caller lead. An interrupt comes before that or after it."""
+        note_life(caller, runtime.current.monotonic())
+        leader = weakref.ref(caller)
+        self._leader, caller.stage, self.called = leader, Stage.LEADING, None
         if self.waiting and self.waiting[0] is caller:
             self.waiting.popleft()
-        self._leader = weakref.ref(caller)
-        caller.stage = Stage.LEADING
 
     def call(self) -> Caller | None:
         """Choose the next caller, before a write that may store its entry."""
         following = self.following
         if following is not None and self.called is None:
-            self.called, following.stage = following, Stage.CALLED
             following.started = runtime.current.monotonic()
+            self.called, following.stage = following, Stage.CALLED
             self.waiting.popleft()
         return following
 
@@ -165,7 +177,9 @@ def drawing(caller: Caller | None) -> int:
     """Return how many tickets the caller draws: one for each caller in line, and its own."""
     with _mutex:
         cohort = None if caller is None else _cohorts.get(caller.row.identity)
-        return 1 if caller is None or cohort is None else _drawing(caller, cohort)
+        if caller is None or cohort is None or not cohort.is_led_by(caller):
+            return 1
+        return _drawing(caller, cohort)
 
 
 def _drawing(caller: Caller, cohort: Cohort) -> int:

@@ -132,6 +132,7 @@ class HeldEntry:
                 self.lose("deleted")
                 raise self.loss() from error
             self.deadline = started + self.entry.lease
+            cohorts.note_life(self.caller, started)
             failed_s = self.outage.ended(self)
             if event_stream.listeners:
                 reports.renewed(self, started, before, failed_s)

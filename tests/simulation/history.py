@@ -6,7 +6,8 @@ import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from pynamodb.exceptions import PynamoDBException
 
@@ -14,9 +15,10 @@ from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from tests.simulation import claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking import Lock
+    from pynamo_locking._locks.cohorts import Caller
     from tests.simulation.engine.network import Place
     from tests.simulation.engine.scheduler import Actor, Scheduler
 
@@ -101,6 +103,13 @@ def _told_by(error: BaseException | None) -> Told:
     return Told.UNKNOWN if isinstance(error, OutcomeUnknown) else Told.REFUSED
 
 
+class Line(NamedTuple):
+    """When a caller lined up behind the others of its process: the moments before and after."""
+
+    began: int
+    joined: int
+
+
 @dataclass
 class Grant:
     """A lock that was taken, as its holder knows it."""
@@ -109,6 +118,7 @@ class Grant:
     actor: Actor
     place: Place
     ticket: int
+    line: Line | None = None
     is_downgraded: bool = False
 
     @property
@@ -122,6 +132,12 @@ class Grant:
         """The name of its entry in the queue."""
         own = self.lock._held
         return "" if own is None else own.entry.id
+
+    @property
+    def since(self) -> int:
+        """The first ticket of the lock document in which it was taken."""
+        own = self.lock._held
+        return 0 if own is None else own.possession.since
 
     @property
     def is_held(self) -> bool:
@@ -147,6 +163,7 @@ class History:
         timeouts: waits that ended without a lock.
         losses: locks that were found lost.
         broken: rows and tickets that an operator has begun to break.
+        lines: when those who wait for a lock together with others of their process lined up.
     """
 
     scheduler: Scheduler
@@ -157,6 +174,7 @@ class History:
     timeouts: int = 0
     losses: int = 0
     broken: set[tuple[Place, int]] = field(default_factory=set)
+    lines: WeakKeyDictionary[Caller, Line] = field(default_factory=WeakKeyDictionary)
     _current: dict[Actor, Operation] = field(default_factory=dict)
 
     def _me(self) -> Actor:
@@ -224,10 +242,22 @@ class History:
             else:
                 self._current[me] = outer
 
+    def lining_up(self, join: Callable[[Caller], None]) -> Callable[[Caller], None]:
+        """Return a function that lines a caller up, and notes when."""
+
+        def noted(caller: Caller) -> None:
+            began = self.scheduler.moment()
+            join(caller)
+            self.lines[caller] = Line(began, self.scheduler.moment())
+
+        return noted
+
     def granted(self, lock: Lock[Any], place: Place) -> None:
         """Report that a lock was taken, unless its process stood still until its lease was over."""
         if lock.is_held:
-            self.grants.append(Grant(lock, self._me(), place, lock.ticket))
+            assert lock._held is not None
+            line = None if lock._held.caller is None else self.lines.get(lock._held.caller)
+            self.grants.append(Grant(lock, self._me(), place, lock.ticket, line))
 
     @contextlib.contextmanager
     def held(self, lock: Lock[Any], place: Place) -> Iterator[Grant]:

@@ -237,6 +237,9 @@ class _OfProcess:
     def __contains__(self, key: Any) -> bool:
         return key in self._mine()
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._mine()[key]
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self._mine()[key] = value
 
@@ -253,6 +256,7 @@ def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]
         (mailboxes, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
         (cohorts, "_cohorts", _OfProcess(world, "cohorts", dict)),
         (combining, "_lines", _OfProcess(world, "lines", dict)),
+        (cohorts, "join", workload.history.lining_up(cohorts.join)),
         (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
         (tasks, "_underway", set()),
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's

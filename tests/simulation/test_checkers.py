@@ -12,7 +12,7 @@ from pynamo_locking import LockLost
 from pynamo_locking._core.possession import Possession
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.engine.faults import Fault
-from tests.simulation.history import Told
+from tests.simulation.history import Line, Told
 
 
 def test_one_holder() -> None:
@@ -345,3 +345,68 @@ def test_quiet() -> None:
     history.images[LOCKED] = locked(1)
     with refused("Quiet"):
         history.checked_by("Quiet").at_end()
+
+
+def test_growing() -> None:
+    """The same holder may write again, and a later one; one with an earlier ticket, or another with the same, not."""
+    history = History()
+    checker = history.checked_by("Growing")
+
+    def write(number: int, *queue: int, ticket: int, since: int = 1, named: str = "e") -> None:
+        history.images[LOCKED] = locked(*queue, item=log(*range(number)), since=since, named=named)
+        done = history.did("save", LOCKED, at=(number, number), ticket=ticket)
+        history.wrote(checker, done, after={LOCKED: locked(*queue, item=log(*range(number + 1)), since=since)})
+
+    write(1, 5, ticket=5)
+    write(2, 5, ticket=5)
+    write(3, 6, ticket=6)
+    with refused("Growing"):
+        write(4, 6, ticket=6, named="f")
+    with refused("Growing"):
+        write(4, 5, ticket=5)
+    write(5, 2, ticket=2, since=2)
+
+
+def test_turns_in_order_of_arrival() -> None:
+    """Who was in line before another came is served before it, if both are of one process."""
+    for began, process, context in (
+        (4, None, refused("Turns")),
+        (2, None, contextlib.nullcontext()),
+        (4, "p1", contextlib.nullcontext()),
+    ):
+        history = History()
+        checker = history.checked_by("Turns")
+        grant(history, 7, line=Line(began, began + 2), process=process and history.new_process(process))
+        checker.on_step()
+        grant(history, 8, line=Line(1, 3))
+        with context:
+            checker.on_step()
+
+
+@pytest.mark.parametrize(
+    ("tickets", "fault", "is_right"),
+    [((1, 2, 3), None, False), ((1, 3), None, True), ((1, 4), None, True), ((1, 2, 3), Fault.LATE, True)],
+    ids=["passed over twice", "once", "lost", "after a fault"],
+)
+def test_turns_soon(tickets: tuple[int, ...], fault: Fault | None, is_right: bool) -> None:
+    """One draw with room for more may pass a caller over, since it may have been under way, but not two."""
+    history = History(block=2)
+    checker = history.checked_by("Turns")
+    history.faults.happened.update([fault] if fault else [])
+    for ticket in (1, 2, 3, 4):
+        history.wrote(checker, None, after={LOCKED: locked(ticket)})
+    for ticket in tickets[:-1]:
+        grant(history, ticket, line=Line(0, 1))
+    grant(history, tickets[-1], line=Line(1, 2))
+    with contextlib.nullcontext() if is_right else refused("Turns"):
+        checker.at_end()
+
+
+def test_turns_of_a_block() -> None:
+    """No draw has more tickets than a block."""
+    history = History(block=2)
+    checker = history.checked_by("Turns")
+    image = locked(1)
+    image["lock"]["M"]["queue"]["M"]["e1"]["L"][1]["M"]["n"] = {"N": "3"}
+    with refused("Turns"):
+        history.wrote(checker, None, after={LOCKED: image})

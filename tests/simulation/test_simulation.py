@@ -19,6 +19,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
+from tests.simulation.workloads.sharing import Callers
 from tests.simulation.workloads.tasks import Tasks
 from tests.simulation.workloads.transacting import ForgottenHeaders
 
@@ -47,7 +48,7 @@ MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of 
 HALVED: Final = {
     each.name
     for each in WORKLOADS.values()
-    if issubclass(each, (Sharing, IntervalsUnderLocks, ForgottenHeaders, Tasks))
+    if issubclass(each, (Callers, Sharing, IntervalsUnderLocks, ForgottenHeaders, Tasks))
 }
 
 

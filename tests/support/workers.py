@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import itertools
 import os
 import pickle
 import signal
@@ -35,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock
+from pynamo_locking import LockableModel, LockAttribute, LockLost, LockSettings, NamedLock
 from tests.support.faults import count_requests
 
 if TYPE_CHECKING:
@@ -327,6 +328,17 @@ class _Held:
     called: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass
+class _Line:
+    """Threads that want the same lock."""
+
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    gate: threading.Event = field(default_factory=threading.Event)
+    threads: list[threading.Thread] = field(default_factory=list)
+    done: list[Increment] = field(default_factory=list)
+    lost: list[int | None] = field(default_factory=list)
+
+
 class Actions:
     """What a worker can do."""
 
@@ -335,6 +347,7 @@ class Actions:
         self._spare = spare
         self._held: dict[str, _Held] = {}
         self._made: Any = None
+        self._line = _Line()
 
     def enter(self, model: Any, key: str, **options: Any) -> Taken:
         """Go into ``with model.locked(key)``."""
@@ -425,6 +438,35 @@ class Actions:
         for _ in range(count):
             lock = model.locked(key, wait=float("inf"), **options)
             threading.Thread(target=lock.acquire, daemon=True).start()
+
+    def line_up(self, model: Any, key: str, count: int, *, stops_at: int = -1, times: int = 1, **options: Any) -> None:
+        """Start so many threads that edit an item so often; that many edits are done when one stops with the lock."""
+        line = self._line = _Line()
+
+        def work() -> None:
+            for _ in range(times):
+                edit, number = model.edit(key, **options), -1
+                try:
+                    with edit as item:
+                        number = next(line.numbers)
+                        if number == stops_at:
+                            line.gate.wait(PATIENCE)
+                        item.value += 1
+                    line.done.append(Increment(key, edit.lock.ticket, int(item.value)))
+                except LockLost as loss:
+                    line.lost.append(loss.ticket)
+
+        line.threads += [threading.Thread(target=work, daemon=True) for _ in range(count)]
+        for thread in line.threads:
+            thread.start()
+
+    def line_is_over(self) -> tuple[list[Increment], list[int | None]]:
+        """Let the thread that stopped go on; return what was done, and which tickets were lost."""
+        self._line.gate.set()
+        for thread in self._line.threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        return sorted(self._line.done, key=lambda done: done.ticket), self._line.lost
 
     def fork(self) -> int:
         """Fork; the child, which is the rest of this process's main thread, serves the spare pipe."""

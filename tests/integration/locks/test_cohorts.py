@@ -287,8 +287,8 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     """A caller that an interrupt has kept from leaving does not hold up the others."""
     dynoxide.bind(Plain)
     Plain("a").save()
-    lock = Plain.lock("a", settings=LAZY)
-    caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
+    new = lock_requests.NewEntry("of the leader", "leader", 60)
+    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
     cohorts.join(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
@@ -368,3 +368,88 @@ def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
         assert future.result()[1] == 1
     assert removed == ["of the second"]
     assert not cohorts._cohorts
+
+
+#: A lease that ends while a test waits.
+SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
+
+
+def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engine) -> None:
+    """It shows no sign of life for a lease, so the next caller enters by itself."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    new = lock_requests.NewEntry("of the leader", "leader", SHORT.lease)
+    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 32, lambda *_: None)
+    cohorts.join(caller)
+    with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
+        assert sorted(future.result()[1] for future in futures) == [1, 2]
+    assert cohorts.drawing(caller) == 1
+    assert not cohorts._cohorts
+
+
+def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
+    """The thread of its loop waits for the same lock: the entry of the task is evicted, and it enters again later."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    first = Plain.lock("a", settings=ALONE).acquire()
+
+    def release_without(ticket: int) -> None:
+        until(lambda: ticket not in [entry.ticket for entry in Plain.lock_state("a").entries], "an eviction")
+        first.release()
+
+    async def play() -> list[int]:
+        async def work() -> int:
+            async with Plain.edit("a", settings=SHORT) as item:
+                item.value += 1
+            return int(item.value)
+
+        task = asyncio.create_task(work())
+        ticket = (await asyncio.to_thread(until_queued, Plain, "a", 2))[1]
+        threading.Thread(target=release_without, args=(ticket,)).start()
+        return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
+
+    assert asyncio.run(play()) == [1, 2]
+    assert not cohorts._cohorts
+
+
+def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either it leads or it is still next: it is never nowhere."""
+    dynoxide.bind(Plain)
+    row = Plain.lock("a")._target.row
+    new = lock_requests.NewEntry("of both", "both", 60)
+    first, second = (cohorts.Caller(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
+    cohorts.join(first)
+    cohorts.join(second)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(cohorts, "note_life", interrupted)
+        cohorts.pass_on(first)
+    assert not cohorts.is_leading(second)
+    first.acts_until = 0  # its lease is over; else it would have to be collected
+    assert cohorts.is_leading(second)
+    cohorts.give_up(second)
+    assert not cohorts._cohorts
+
+
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
+    """The callers in line hear that there is no item, one after the other, and nothing stays in the queue."""
+    dynoxide.bind(Locks, model)
+    model("a").save()
+    lock = model.lock("a", settings=LAZY).acquire()
+
+    def delete() -> None:
+        with model.edit("a", settings=LAZY) as item:
+            item.delete()
+
+    with lined_up(model, "a", delete, edit(model), edit(model)) as futures:
+        lock.release()
+        futures[0].result()
+        for future in futures[1:]:
+            with pytest.raises((ItemNotFound, model.DoesNotExist)):
+                future.result()
+    assert not cohorts._cohorts
+    assert model.lock_state("a").entries == ()

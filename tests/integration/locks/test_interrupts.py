@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +21,9 @@ import pytest
 from typing_extensions import Self
 
 import pynamo_locking
-from pynamo_locking import TransactionAborted, locked_all, sweep, transaction
+from pynamo_locking import LockSettings, TransactionAborted, locked_all, sweep, transaction
 from pynamo_locking._io import dispatch
-from pynamo_locking._locks import mailboxes, removal
+from pynamo_locking._locks import cohorts, mailboxes, removal
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.interrupts import (
@@ -337,3 +340,82 @@ def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
     assert (ended.returncode, ended.stderr) == (3, "")
     assert Locks.lock_state("of the main thread").entries == ()
     assert len(Locks.lock_state("of a daemon").entries) == 1
+
+
+#: The callers of this process share an entry, and none of them has to wait for the end of a lease.
+IN_LINE = LockSettings(lease=60, wait=30, poll=0.02, poll_max=0.05, request_timeout=1, block=32)
+
+
+class Line:
+    """Threads that want the same lock as the one that is interrupted."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.served = 0
+
+    def edit(self) -> None:
+        with workers.Plain.edit("a", settings=IN_LINE) as item:
+            item.value += 1
+
+    def start(self, work: Callable[[], None] | None = None) -> None:
+        def served() -> None:
+            (work or self.edit)()
+            self.served += 1
+
+        self.threads.append(threading.Thread(target=served))
+        self.threads[-1].start()
+
+    def waits(self) -> int:
+        return sum(len(cohort.waiting) for cohort in list(cohorts._cohorts.values()))
+
+    def as_holder(self) -> None:
+        """Hand over to the next caller."""
+        with workers.Plain.edit("a", settings=IN_LINE) as item:
+            for i in range(2):
+                self.start()
+                until(lambda: self.waits() == i + 1)  # noqa: B023
+            item.value += 1
+
+    def as_next(self) -> None:
+        """Wait, with one caller behind, until the lock is handed over."""
+        holds, is_over = threading.Event(), threading.Event()
+
+        def first() -> None:
+            with workers.Plain.edit("a", settings=IN_LINE) as item:
+                holds.set()
+                until(lambda: self.waits() or is_over.is_set())
+                self.start()
+                until(lambda: self.waits() > 1 or is_over.is_set())
+                item.value += 1
+
+        self.start(first)
+        holds.wait()
+        try:
+            self.edit()
+        finally:
+            is_over.set()
+
+    def check(self, where: str) -> None:
+        """Require that all others were served, and that nothing is left."""
+        for thread in self.threads:  # the first one may add another while it is waited for
+            thread.join()
+        assert self.served == len(self.threads), where
+        self.served = 0
+        self.threads.clear()
+        until_at_rest()
+        none_left((workers.Plain, "a"))(where)
+        until(lambda: not cohorts._cohorts or gc.collect() < 0, where)
+
+
+@pytest.mark.parametrize("who", ["as_holder", "as_next"])
+def test_an_interrupted_caller_does_not_hold_up_those_in_line(models: None, who: str) -> None:
+    """Wherever the interrupt comes: the callers before it and behind it are served, and none waits for a lease."""
+    line = Line()
+
+    step = 1 if "THOROUGH" in os.environ else 40
+    for place in range(1, 10_000, step):
+        with Injected(place, LET_BE) as injected:
+            getattr(line, who)()
+        line.check(injected.where)
+        if not injected.was_raised:
+            return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 LEASE = 1.5
 SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02)
+#: The same, for callers of a process that share an entry.
+SHARED = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02, block=32)
 
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 
@@ -157,3 +162,72 @@ def test_holder_that_wakes_up_before_its_lease_is_over(real_engine: Engine) -> N
         assert waiter.call("add", "a", 1) == 2
         waiter.call("leave", "a")
     until(lambda: Plain.lock_state("a").entries == ())
+
+
+def until_in_the_middle(model: Any, key: str) -> int:
+    """Wait until one caller of a block is served, the next one holds the lock, and two wait; return its ticket."""
+
+    def ticket() -> int | None:
+        entries = model.lock_state(key).entries
+        return entries[0].ticket if entries and entries[0].members == 3 else None
+
+    return until(ticket, "an entry that stands for three callers") or 0
+
+
+def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engine: Engine) -> None:
+    """The others go on after the lease. In the process that wakes up the holder has lost, and the others get a turn."""
+    with crew(real_engine, 3, *bind(real_engine, Plain)) as [killed, paused, others]:
+        Plain("b").save()
+        tickets, last = dict[str, int](), 0
+        for worker, key in ((killed, "a"), (paused, "b")):
+            worker.call("line_up", Plain, key, 4, stops_at=1, settings=SHARED)
+            tickets[key] = until_in_the_middle(Plain, key)
+        killed.kill()
+        paused.pause()
+        for key, ticket in tickets.items():
+            others.call("line_up", Plain, key, 3, settings=SHARED)
+            served, lost = others.call("line_is_over")
+            assert [increment.value for increment in served] == [2, 3, 4]
+            assert served[0].ticket > ticket
+            assert not lost
+            last = served[-1].ticket
+
+        paused.resume()
+        late, lost = paused.call("line_is_over")
+        assert lost == [tickets["b"]]
+        assert [increment.value for increment in late] == [1, 5, 6]
+        assert late[1].ticket > last
+    assert [Plain.get(key, consistent_read=True).value for key in "ab"] == [4, 6]
+    assert [Plain.lock_state(key).entries for key in "ab"] == [(), ()]
+
+
+@pytest.mark.skipif("THOROUGH" not in os.environ, reason="make simulate has it")
+@pytest.mark.parametrize("model", [Plain, Beside])
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "paused"])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_block_at_any_moment(real_engine: Engine, model: Any, is_killed: bool, seed: int) -> None:
+    """Whatever the callers of a process were at when it died or stood still, no increment is lost or made twice."""
+    chance = random.Random(seed)
+    with crew(real_engine, 2, *bind(real_engine, model)) as [victim, others]:
+        for worker in (victim, others):
+            worker.call("line_up", model, "a", 6, times=10, settings=SHARED)
+        time.sleep(chance.random() * 0.5)
+        if is_killed:
+            victim.kill()
+        else:
+            victim.pause()
+        done, lost = others.call("line_is_over")
+        if not is_killed:
+            victim.resume()
+            more, more_lost = victim.call("line_is_over")
+            assert len(more) + len(more_lost) == 60
+            done = sorted([*done, *more], key=lambda increment: increment.ticket)
+            lost += more_lost
+        values = [increment.value for increment in done]
+        assert values == sorted(set(values))
+        assert not is_killed or (len(values) == 60 and not lost)
+        assert len(lost) <= 1
+        assert model.get("a", consistent_read=True).value >= values[-1]
+        if not is_killed:
+            assert model.get("a", consistent_read=True).value in (len(values), len(values) + len(lost))
+    assert model.lock_state("a").entries == ()

@@ -12,6 +12,7 @@ from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
 from tests.simulation.checkers.modes import OnceEach, Steady, Unhindered
 from tests.simulation.checkers.transactions import NothingLeft, PlainReads, Serializable, Together
+from tests.simulation.checkers.turns import Growing, Turns
 from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Expiry",
     "Fence",
     "Fifo",
+    "Growing",
     "KeptPlace",
     "Limited",
     "Linearizable",
@@ -45,6 +47,7 @@ __all__ = [
     "ToldLoss",
     "TrueLoss",
     "Truth",
+    "Turns",
     "Unhindered",
     "Versions",
     "Violation",
@@ -56,9 +59,11 @@ __all__ = [
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     OneHolder,
     NoEarlyEviction,
+    Growing,
     Fence,
     SoundQueue,
     Fifo,
+    Turns,
     Unhindered,
     Steady,
     OnceEach,

@@ -18,7 +18,7 @@ from tests.simulation.claims import wished
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Change, Place
 from tests.simulation.engine.scheduler import START_S
-from tests.simulation.history import Operation, Told
+from tests.simulation.history import Line, Operation, Told
 from tests.simulation.models import Purse, Register
 from tests.simulation.plans import Plan
 
@@ -152,6 +152,7 @@ def grant(
     is_held: bool = True,
     trusts_clocks: bool = True,
     process: Any = None,
+    line: Line | None = None,
 ) -> Any:
     """Report a lock that was taken."""
     given = SimpleNamespace(
@@ -162,6 +163,8 @@ def grant(
         entry_id=f"e{ticket}",
         is_held=is_held,
         trusts_clocks=trusts_clocks,
+        line=line,
+        since=1,
     )
     history.grants.append(given)
     history.holding.append(given)

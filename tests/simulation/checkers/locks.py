@@ -193,7 +193,8 @@ class Fifo(Checker):
         """Compare the grants with the arrivals, and with those who are still ahead in the queue."""
         grants = self.run.history.grants
         for grant in grants[self._looked_at :]:
-            arrival = self._arrivals[grant.place, grant.entry_id, grant.ticket]
+            arrival = self._arrivals.get((grant.place, grant.entry_id, grant.ticket), -1)
+            self.require(arrival >= 0, f"{grant.place}: {grant.actor} was let in without an entry")
             served = self._served[grant.place]
             last = max((number for number, claimed in served if _excludes(claimed, grant.claimed)), default=-1)
             self.require(

@@ -2,13 +2,23 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `intervals`, `outcomes`,
+bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `outcomes`,
 `tasks` and `transactions`.
 """
 
 from __future__ import annotations
 
-from tests.simulation.planted import guards, intervals, modes, outcomes, queue, tasks, transactions, waiting
+from tests.simulation.planted import (
+    guards,
+    handing_over,
+    intervals,
+    modes,
+    outcomes,
+    queue,
+    tasks,
+    transactions,
+    waiting,
+)
 from tests.simulation.planted.machinery import (
     BUGS,
     OPEN,
@@ -27,6 +37,7 @@ __all__ = [
     "checker_of",
     "choices_of",
     "guards",
+    "handing_over",
     "intervals",
     "measure",
     "modes",

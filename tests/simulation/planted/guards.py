@@ -21,7 +21,7 @@ def _always() -> Any:
     return Path(["pynamo_locking_nothing"]).does_not_exist()
 
 
-@plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
+@plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
 def embedded_save_without_guard() -> Patches:
     """A save under an embedded lock does not name our entry."""
     guarded = writes_inside.inside
@@ -43,7 +43,7 @@ def _beside_without_guard(own: Any, number: int, kind: EntryEffect) -> Any:
     return {"ConditionCheck": {**keys, "ConditionExpression": condition, "ExpressionAttributeNames": names}}
 
 
-@plants(Plan("separate row", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
+@plants(Plan("separate row", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
 def row_transaction_without_guard() -> Patches:
     """A save beside the lock's row does not check that row."""
     return [(beside, "row_guard", _beside_without_guard)]
@@ -65,7 +65,7 @@ def last_write_of_edit_without_guard() -> Patches:
     return [(writes_inside, "inside", inside)]
 
 
-@plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=150)
+@plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing", limit=150)
 def delete_without_guard() -> Patches:
     """A delete under an embedded lock does not name our entry."""
     guarded = writes_inside.inside

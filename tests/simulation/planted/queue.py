@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
-from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import lock_document, lock_requests, runtime, stored
 from pynamo_locking._io.lock_requests import NewEntry
-from pynamo_locking._locks import cohorts, inspection
+from pynamo_locking._locks import inspection
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.held_entry import HeldEntry
 from tests.simulation.engine.faults import Fault
@@ -20,7 +18,7 @@ from tests.simulation.planted.machinery import Patches, plants
 # Requests of the lock
 
 
-def _other_condition(pattern: str, replacement: str = "") -> Patches:
+def other_condition(pattern: str, replacement: str = "") -> Patches:
     """Change the condition of the lock's requests where it matches."""
     send = lock_requests._call
 
@@ -43,35 +41,10 @@ def _other_condition(pattern: str, replacement: str = "") -> Patches:
     return [(lock_requests, "_call", call)]
 
 
-#: Two processes, one of them with three callers that share an entry.
-_SHARED = Plan("edit", parties=4, processes=2, rounds=2, block=32)
-
-
-@plants(_SHARED.but(workload="embedded", parties=6, faults={Fault.LATE: 6}), "SoundQueue", "Fifo", "Fence", "OneHolder")
-def handed_over_twice() -> Patches:
-    """A late copy of the write that hands an entry over stores the next entry again."""
-    return _other_condition(r"#l\.#q\.#me\[0\] = :ticket$", "attribute_exists(#l.#q)")
-
-
-@plants(Plan("downgrade", parties=6, processes=2, rounds=2, block=32), "OneHolder", "Fifo")
-def handed_over_by_a_reader() -> Patches:
-    """A holder that shares its lock hands it over to a caller that comes ahead of other readers."""
-    succession = cohorts.succession
-    return [
-        (cohorts, "succession", lambda caller, entry: succession(caller, entry and replace(entry, claim=WHOLE))),
-    ]
-
-
-@plants(_SHARED, "Quiet", "Calm", "Progress")
-def the_next_caller_is_not_called() -> Patches:
-    """A release does not wake the next caller of its process."""
-    return [(cohorts, "pass_on", lambda *_: None)]
-
-
 @plants(Plan("polling", faults={Fault.PAUSE_AFTER: 1}), "NoEarlyEviction")
 def eviction_without_beat() -> Patches:
     """An entry is evicted although it was renewed since we looked."""
-    return _other_condition(r"#l\.#q\.#e\d+\[1\]\.#b = :b\d+ AND ")
+    return other_condition(r"#l\.#q\.#e\d+\[1\]\.#b = :b\d+ AND ")
 
 
 @plants(Plan("break lock", faults={Fault.LOST_RESPONSE: 2}, preemptions=0), "NoEarlyEviction", exhaustive=True)
@@ -79,7 +52,7 @@ def eviction_without_ticket() -> Patches:
     """An entry is evicted although it came back under another ticket."""
     # The trace of the first eviction would refuse most of them as well.
     trace = r"\(attribute_not_exists\(#l\.#evicted\.#s\d\) OR #l\.#evicted\.#s\d < :s\d\)"
-    return _other_condition(rf" AND (#l\.#q\.#e\d+\[0\] = :t\d+|{trace})")
+    return other_condition(rf" AND (#l\.#q\.#e\d+\[0\] = :t\d+|{trace})")
 
 
 @plants(Plan("edit", faults={Fault.LOST_REQUEST: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True)
@@ -91,7 +64,7 @@ def eviction_without_trace() -> Patches:
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "ToldLoss")
 def release_without_condition() -> Patches:
     """A release is accepted although our entry is gone, so nobody hears that the lock was lost."""
-    return _other_condition(r"^attribute_exists\(#l\.#q\.#me\)$")
+    return other_condition(r"^attribute_exists\(#l\.#q\.#me\)$")
 
 
 @plants(Plan("long work", parties=3, processes=3, faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")

@@ -77,5 +77,6 @@ class Disagreements(Sharing):
     def locks(self) -> Iterator[Lock[Any]]:
         """Return the lock; the dead who took it in the other way are evicted by hand, or their lease is waited for."""
         for entry in Names.lock_state("pool").entries:
+            self.history.broken.add((place(Names, "pool"), entry.ticket))
             Names.break_lock("pool", ticket=entry.ticket)
         yield Names.lock("pool")

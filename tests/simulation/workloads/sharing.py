@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,61 @@ class Neighbours(Workload):
     def once(self) -> None:
         """Take, save, release."""
         self.saves(Account.lock("a"), 0)
+
+
+class Callers(Workload):
+    """Pairs of callers in each process: some write twice, once, or nothing; some raise, give up, or do not wait.
+
+    The lock in the item, in a row of its own, or by name.
+    """
+
+    name = "callers"
+    items = ((Document, "d"), (Device, "d"), (Names, "job"))
+    is_contended = True
+
+    model: Any = Document
+
+    def prepare(self) -> None:
+        """Choose the lock that all of them want."""
+        super().prepare()
+        self.model = (Document, Device, Names)[self.history.scheduler._choices.pick(3, "model")]
+
+    def party(self, index: int, turn: int) -> None:
+        """Let another thread of the same process take the lock as well."""
+        runtime.current.spawn(lambda: self.once(index + 1), f"caller{index}.{turn}")
+        self.once(index + turn)
+
+    def once(self, how: int) -> None:
+        """Take the lock in one of several ways."""
+        model = self.model
+        if model is Names:
+            self.saves(Names.lock("job"))
+        elif how % 4 == 0:
+            self.edits(model.edit("d"), fails=how % 8 == 4)
+        elif how % 4 == 1:
+            self.saves(model.lock("d"), 0, 0)
+        elif how % 4 == 2:
+            self.saves(model.lock("d", wait=3.0))
+        else:
+            self.edits(model.edit("d", wait=(0, 8.0)[how % 8 == 3]))
+
+    def edits(self, edit: Any, *, fails: bool = False) -> None:
+        """Edit the item, or raise instead."""
+        with (
+            contextlib.suppress(_Failure),
+            self.history.operation("edit", place(edit.lock._target.model, "d")) as done,
+            edit as item,
+        ):
+            done.ticket = edit.lock.ticket
+            self.history.granted(edit.lock, self.row(edit.lock))
+            if fails:
+                raise _Failure
+            with self.history.held(edit.lock, self.row(edit.lock)):
+                self.append(item, done.number)
+
+
+class _Failure(Exception):  # noqa: N818 - of the caller's own code
+    """The caller's own code fails."""
 
 
 class Inherit(Workload):
