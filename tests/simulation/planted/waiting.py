@@ -6,8 +6,8 @@ from typing import Any
 
 from pynamo_locking._core import queue
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import evictions, runtime
-from pynamo_locking._locks import acquisition, several
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import acquisition, evictions, several
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.heartbeat import Heart
 from pynamo_locking._locks.held_entry import HeldEntry
