@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import socket
-import stat
 import tempfile
 from contextlib import suppress
 from functools import partial
@@ -40,7 +39,7 @@ _process = ""
 def new_id() -> str:
     """Return the id of a new entry: 32 random bits of this process, and 48 of its own."""
     global _process  # noqa: PLW0603 - one for each process
-    _process = _process or runtime.current.token()[:8]
+    _process = _process or runtime.Runtime().token()[:8]  # not that of a simulated world, which counts tokens
     return _process + runtime.current.token()[:12]
 
 
@@ -69,7 +68,7 @@ def folder() -> Path:
 def _check_folder() -> None:
     """Refuse a directory that belongs to another user, or that another user may enter."""
     found = folder().lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder()} is not a directory of this user alone")
 
 

@@ -98,29 +98,21 @@ def test_a_forged_bell_costs_a_read(dynoxide: Engine, folder: Path, is_task: boo
     """And one that names no waiter of this process costs nothing."""
     dynoxide.bind(Plain)
     Plain("a").save()
-    lock = Plain.lock("a", settings=LAZY).acquire()
     with count_requests() as counted, ThreadPoolExecutor(1) as pool:
-        ticket = pool.submit(waiter, Plain, LAZY, is_task=is_task)
-        until(lambda: names(folder), "a socket")
-        [socket], entry = list(folder.iterdir()), Plain.lock_state("a").entries[1]
-        before = counted.by_operation["GetItem"]
-        for datagram in (
-            b"",
-            b"x" * 5000,
-            b"\xff",
-            socket.name.encode(),
-            entry.id[:-1].encode(),
-            entry.id.encode() * 2,
-        ):
-            throw(socket, datagram)
-        for forged in range(1, 4):
-            throw(socket, entry.id.encode())
-            until(lambda: counted.by_operation["GetItem"] - before == forged, "a look")  # noqa: B023
-        looks = [body for operation, body in counted.bodies if operation == "GetItem"][-3:]
-        assert [look["ConsistentRead"] for look in looks] == [True] * 3  # an old image could show the lock as held
-        assert Plain.lock_state("a").holders[0].ticket == lock.ticket
-        assert not ticket.done()
-        lock.release()
+        with Plain.locked("a", settings=LAZY) as lock:
+            ticket = pool.submit(waiter, Plain, LAZY, is_task=is_task)
+            until(lambda: names(folder), "a socket")
+            [socket], entry = list(folder.iterdir()), Plain.lock_state("a").entries[1]
+            before = counted.by_operation["GetItem"]
+            for datagram in (b"", b"x" * 5000, b"\xff", socket.name.encode(), entry.id[1:].encode(), b"\0" * 20):
+                throw(socket, datagram)
+            for forged in range(1, 4):
+                throw(socket, entry.id.encode())
+                until(lambda: counted.by_operation["GetItem"] - before == forged, "a look")  # noqa: B023
+            looks = [body for operation, body in counted.bodies if operation == "GetItem"][-3:]
+            assert [look["ConsistentRead"] for look in looks] == [True] * 3  # an old image could show it as held
+            assert Plain.lock_state("a").holders[0].ticket == lock.ticket
+            assert not ticket.done()
         assert ticket.result() == lock.ticket + 1
 
 
