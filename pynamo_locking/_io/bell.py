@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import socket
-import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -58,11 +57,11 @@ runtime.after_fork(_forget_process)
 
 @functools.cache
 def folder() -> Path:
-    """Return the directory of this user's sockets; where there is no place for one, a path that cannot be."""
-    try:
-        return Path(tempfile.gettempdir(), f"pynamo_locking-{os.getuid()}")
-    except OSError:
-        return Path(os.devnull, "none")
+    """Return the directory of this user's sockets.
+
+    `tempfile.gettempdir` has a mutex, which another thread could hold at the moment of a fork.
+    """
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"pynamo_locking-{os.getuid()}")  # noqa: S108 - see `_check_folder`
 
 
 def _check_folder() -> None:

@@ -207,15 +207,12 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path, listener: Listener) ->
     assert names(folder) == ["me"]
 
 
-def test_where_there_is_no_directory_for_temporary_files(monkeypatch: Any) -> None:
-    def fail() -> str:
-        raise FileNotFoundError
-
-    bell.folder.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bell.tempfile, "gettempdir", fail)
-        assert not bell.folder().exists()
-    bell.folder.cache_clear()
+@pytest.mark.parametrize(("given", "expected"), [("/var/tmp", "/var/tmp"), ("", "/tmp"), (None, "/tmp")])
+def test_where_sockets_are(monkeypatch: Any, given: str | None, expected: str) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TMPDIR", given)
+    assert str(bell.folder.__wrapped__().parent) == expected
 
 
 def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: Any) -> None:
