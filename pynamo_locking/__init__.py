@@ -38,9 +38,11 @@ if _typing.TYPE_CHECKING:
     from pynamo_locking._core.commit_paths import Plan
     from pynamo_locking._intervals.interval_mixin import IntervalMixin
     from pynamo_locking._transactions.running import current_transaction, transaction, transactional
+    from pynamo_locking._transactions.tasks import AsyncTransaction, atransaction, atransactional
     from pynamo_locking._transactions.transaction import Transaction
 
 __all__ = [
+    "AsyncTransaction",
     "BatchError",
     "BatchResult",
     "ConfigurationError",
@@ -75,6 +77,8 @@ __all__ = [
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
+    "atransaction",
+    "atransactional",
     "current_transaction",
     "locked_all",
     "outcome",
@@ -87,6 +91,7 @@ __all__ = [
 #: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, which most programs do not need.
 _LATER = {
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "_transactions.running"),
+    **dict.fromkeys(("AsyncTransaction", "atransaction", "atransactional"), "_transactions.tasks"),
     "Plan": "_core.commit_paths",
     "Transaction": "_transactions.transaction",
     "IntervalMixin": "_intervals.interval_mixin",

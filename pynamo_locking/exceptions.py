@@ -281,7 +281,7 @@ class CorruptRow(LockingError):
     Attributes:
         table: name of the table.
         key: of the row, in DynamoDB's form.
-        field: the broken field, as a path in the lock document or the row, such as ``"queue.4fGx.owner"``.
+        field: the broken field, as a path in the lock document or the row, such as ``"queue.4fGx.1.o"``.
         found: the stored value; ``"missing"`` if there is none.
     """
 

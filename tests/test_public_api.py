@@ -17,6 +17,7 @@ import pynamo_locking
 import pynamo_locking.testing
 
 PUBLIC = [
+    "AsyncTransaction",
     "BatchError",
     "BatchResult",
     "ConfigurationError",
@@ -51,6 +52,8 @@ PUBLIC = [
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
+    "atransaction",
+    "atransactional",
     "current_transaction",
     "locked_all",
     "outcome",

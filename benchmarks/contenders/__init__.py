@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.contenders.aws_lock_client import AwsLockClient
 from benchmarks.contenders.base import Contender, Place, Turn
 from benchmarks.contenders.optimistic import RetryLoop
-from benchmarks.contenders.ours import Edit, LockedInItem, LockedInRow, Modify, Named
+from benchmarks.contenders.ours import Combine, Edit, LockedInItem, LockedInRow, Modify, Named
 from benchmarks.contenders.postgres import PostgreSQL
 from benchmarks.contenders.python_dynamodb_lock import PythonDynamoDBLock
 from benchmarks.contenders.seed_lease import SeedLease
@@ -28,6 +28,7 @@ _IN_ORDER: Final[tuple[type[Contender], ...]] = (
     LockedInRow,
     Named,
     Modify,
+    Combine,
     TicketScheme,
     AwsLockClient,
     PythonDynamoDBLock,

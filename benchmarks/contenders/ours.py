@@ -221,5 +221,15 @@ class Modify(_Ours):
         self.counters.modify(key, _one_more, attempts=_ATTEMPTS)
 
 
+class Combine(Modify):
+    """The same, and the callers of a process share a write."""
+
+    name: ClassVar[str] = "modify(combine=True)"
+
+    @override
+    def add(self, key: str) -> None:
+        self.counters.modify(key, _one_more, attempts=_ATTEMPTS, combine=True)
+
+
 def _one_more(counter: Any) -> None:
     counter.total += 1

@@ -2,6 +2,7 @@
 
     python -m benchmarks.locks cycles       # one uncontended cycle of everyone, at 0, 1, 5 and 20 ms
     python -m benchmarks.locks contention   # 1 to 128 contenders for one lock: the rush, then the steady state
+    python -m benchmarks.locks combine      # changes that the callers of a process write together, beside others
     python -m benchmarks.locks throttled    # the same before an engine that throttles hot keys as a partition does
     python -m benchmarks.locks caps         # what a partition allows, by the length of the queue
     python -m benchmarks.locks handoff      # from a release to the next grant
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.progress import Progress
 
 from benchmarks.contenders.optimistic import RetryLoop
-from benchmarks.contenders.ours import Edit, LockedInItem, Modify
+from benchmarks.contenders.ours import Combine, Edit, LockedInItem, Modify
 from benchmarks.latency import slowed
 from benchmarks.locks import bell, caps, contention, crash, cycles, handoff, layer, many, plots, queue, sizes
 from benchmarks.locks.tables import fill
@@ -107,6 +108,19 @@ def measure_contention(servers: Servers, options: argparse.Namespace) -> list[di
     _drawn.append(lambda folder: plots.draw_contention(done, folder / "locks-contention.svg"))
     names = [each.kind.name for each in crew if each.kind in (RetryLoop, Modify, Edit, LockedInItem)]
     _drawn.append(lambda folder: plots.draw_versions(done, names, folder / "locks-versions.svg"))
+    return [each.as_dict() for each in done]
+
+
+def measure_combine(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Changes that are written one by one, and together."""
+    crew, done = [each for each in _crew(options) if each.kind in (Edit, Modify, Combine)], list[contention.Race]()
+    course = contention.Course(options.seconds, options.rush, options.rounds)
+    levels = [level for level in contention.LEVELS[2:] if options.at_least <= level <= options.contenders]
+    total = len(levels) * len(crew) * options.rounds
+    with _bar("combine", total) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+        for level in levels:
+            done += contention.compare(url, options.ms, crew, level, course, tick)
+    _table("combine", "Changes that share a write", contention.as_markdown(done))
     return [each.as_dict() for each in done]
 
 
@@ -210,6 +224,7 @@ def measure_layer(servers: Servers, options: argparse.Namespace) -> list[dict[st
 PARTS: Final[Parts] = {
     "cycles": measure_cycles,
     "contention": measure_contention,
+    "combine": measure_combine,
     "throttled": measure_throttled,
     "caps": measure_caps,
     "handoff": measure_handoff,
@@ -263,9 +278,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
-    parser.add_argument("--seconds", type=float, default=20.0, help="contention, throttled, bell: of each steady state")
-    parser.add_argument("--rush", type=float, default=15.0, help="contention, throttled: the longest; bell: before it")
-    parser.add_argument("--only", action="append", help="contention, throttled: contenders with this in their name")
+    parser.add_argument("--seconds", type=float, default=20.0, help="races, bell: of each steady state")
+    parser.add_argument("--rush", type=float, default=15.0, help="races: the longest rush, in s; bell: before it")
+    parser.add_argument("--only", action="append", help="races: contenders with this in their name")
     parser.add_argument("--partition-units", type=float, default=WRITE_UNITS, help="throttled: of one key, a second")
     parser.add_argument("--burst", type=float, default=1.0, help="throttled: for how many s unused units are kept")
     parser.add_argument("--rounds", type=int, default=1, help="contention, bell: how often they take turns")

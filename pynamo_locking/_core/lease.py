@@ -45,6 +45,13 @@ def seconds(value: Duration, name: str) -> float:
     return result
 
 
+class Deadline:
+    """Until when to wait, by the monotonic clock. Another thread may end the wait: it sets `at` to an earlier time."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+
 def is_count(value: object) -> bool:
     """Tell whether a value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -88,7 +95,7 @@ class LockSettings:
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
             do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
             the entry for a full lease. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder; an entry takes about 120 bytes of the item, and its owner label.
+        max_waiters: entries allowed behind the holder; an entry takes 50 bytes of the item, and its owner label.
             When the queue is full, newcomers try again outside of it until their deadline. 100; at most 400, which with
             the longest labels take half of an item. The holders of a semaphore count among these.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its

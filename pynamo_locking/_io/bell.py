@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._io import runtime
+from pynamo_locking._io.runtime import process_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,30 +30,6 @@ _IDLE_S: Final = 5.0
 
 #: What is read of a bell, in bytes; no id is as long.
 _LONGEST: Final = 64
-
-
-# STAND-IN until entry ids are `<process><counter>`: these four definitions go, with `new_id` in `acquisition`.
-_process = ""
-
-
-def new_id() -> str:
-    """Return the id of a new entry: 32 random bits of this process, and 48 of its own."""
-    global _process  # noqa: PLW0603 - one for each process
-    _process = _process or runtime.Runtime().token()[:8]  # not that of a simulated world, which counts tokens
-    return _process + runtime.current.token()[:12]
-
-
-def process_of(entry_id: str) -> str:
-    """Return the part of an entry id that all entries of its process have."""
-    return entry_id[:8]
-
-
-def _forget_process() -> None:
-    global _process  # noqa: PLW0603 - a forked child is another process
-    _process = ""
-
-
-runtime.after_fork(_forget_process)
 
 
 @functools.cache

@@ -38,19 +38,24 @@ def trusted(row: LockRow, state: LockState) -> LockState:
 NEXT = "next"
 SINCE = "since"
 QUEUE = "queue"
-TICKETS = "tickets"
 EVICTED = "evicted"
-OWNER = "owner"
-MODE = "mode"
-LEASE = "lease_ms"
-BEAT = "beat"
-UNTIL = "until_ms"
-WRITES = "writes"
-MEMBERS = "members"
-PERMITS = "permits"
-LOWER = "lower"
-UPPER = "upper"
 TX = "tx"
+
+# An entry is a list: its ticket, and a map of these. Short, since each is stored once for each waiter.
+TICKET = 0
+FACTS = 1
+OWNER = "o"
+MODE = "m"
+LEASE = "l"
+BEAT = "b"
+UNTIL = "u"
+WRITES = "w"
+MEMBERS = "n"
+PERMITS = "p"
+LOWER = "lo"
+UPPER = "hi"
+
+# The mark of a transaction.
 TX_ID = "id"
 TX_TABLE = "table"
 INTENT = "intent"
@@ -74,25 +79,30 @@ EMPTY: Final[dict[str, Any]] = {"M": {}}
 NULL: Final[dict[str, Any]] = {"NULL": True}
 
 
-def new_entry(owner: str, claim: Claim, lease: float, now_ms: int, members: int = 1) -> dict[str, Any]:
+#: What a fact is that is not stored. Those that a condition compares are always stored.
+_USUAL: Final = {LEASE: number(60_000), MODE: {"S": EXCLUSIVE}, PERMITS: number(1), MEMBERS: number(1)}
+
+
+def new_entry(
+    owner: str, claim: Claim, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
+) -> dict[str, Any]:
+    """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
     lease_ms = int(lease * 1000)
-    return {
-        "M": {
-            OWNER: {"S": owner},
-            LEASE: number(lease_ms),
-            BEAT: number(0),
-            UNTIL: number(now_ms + lease_ms),
-            WRITES: number(0),
-            **_stored_claim(claim),
-            **({} if members == 1 else {MEMBERS: number(members)}),
-        }
+    facts = {
+        OWNER: {"S": owner},
+        LEASE: number(lease_ms),
+        BEAT: number(0),
+        UNTIL: number(now_ms + lease_ms),
+        WRITES: number(0),
+        MEMBERS: number(members),
+        **_stored_claim(claim),
     }
+    stored = {"M": {name: value for name, value in facts.items() if value != _USUAL.get(name)}}
+    return {"L": [stored] if ticket is None else [number(ticket), stored]}
 
 
 def _stored_claim(claim: Claim) -> dict[str, Any]:
-    stored: dict[str, Any] = {MODE: {"S": claim.mode}}
-    if claim.permits != WHOLE.permits:
-        stored[PERMITS] = number(claim.permits)
+    stored: dict[str, Any] = {MODE: {"S": claim.mode}, PERMITS: number(claim.permits)}
     for name, bound in ((LOWER, claim.lower), (UPPER, claim.upper)):
         if bound is not None:
             stored[name] = dict([bound])
@@ -100,17 +110,21 @@ def _stored_claim(claim: Claim) -> dict[str, Any]:
 
 
 def _claim_in(stored: Mapping[str, Any]) -> Claim:
-    mode = stored[MODE]["S"]
-    if mode == EXCLUSIVE and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
+    if MODE not in stored and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
         return WHOLE
+    mode = _fact(stored, MODE)["S"]
     if mode not in (EXCLUSIVE, SHARED):
         raise ValueError(mode)
     lower = _bound_in(stored[LOWER]) if LOWER in stored else None
     upper = _bound_in(stored[UPPER]) if UPPER in stored else None
-    permits = int(stored[PERMITS]["N"]) if PERMITS in stored else WHOLE.permits
+    permits = int(_fact(stored, PERMITS)["N"])
     if permits < 1:
         raise ValueError(permits)
     return Claim(mode, permits, lower, upper)
+
+
+def _fact(stored: Mapping[str, Any], name: str) -> Any:
+    return stored.get(name, _USUAL[name])
 
 
 def _bound_in(stored: Mapping[str, Any]) -> Bound:
@@ -121,15 +135,19 @@ def _bound_in(stored: Mapping[str, Any]) -> Bound:
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:
+    """Return a document with one entry, which has that ticket."""
     return {
         "M": {
             SINCE: number(ticket),
-            NEXT: number(ticket + members),
+            NEXT: _next(ticket + members),
             QUEUE: {"M": {entry_id: entry}},
-            TICKETS: {"M": {entry_id: number(ticket)}},
             EVICTED: {"M": {}},
         }
     }
+
+
+def _next(ticket: int) -> dict[str, Any]:
+    return {"L": [number(ticket)]}
 
 
 def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
@@ -150,9 +168,9 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
 def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
     """Yield the ids of the entries that hold the lock, of a sound document. Reads no more entries than that takes."""
     with suppress(*flaws.UNREADABLE):
-        queue, tickets = image[attribute]["M"][QUEUE]["M"], image[attribute]["M"][TICKETS]["M"]
-        ids = sorted(queue, key=lambda entry_id: int(tickets[entry_id]["N"]))
-        for i in front(_claim_in(queue[entry_id]["M"]) for entry_id in ids):
+        queue = image[attribute]["M"][QUEUE]["M"]
+        ids = sorted(queue, key=lambda entry_id: int(queue[entry_id]["L"][0]["N"]))
+        for i in front(_claim_in(queue[entry_id]["L"][1]["M"]) for entry_id in ids):
             yield ids[i]
 
 
@@ -163,16 +181,16 @@ def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
 
 
 def _state(raw: Mapping[str, Any]) -> LockState:
-    if NEXT not in raw and QUEUE not in raw and TICKETS not in raw:
+    if NEXT not in raw and QUEUE not in raw:
         return LockState(raw=raw, mark=_mark_in(raw))
     now_ms = runtime.current.time_ms()
-    tickets = raw[TICKETS]["M"]
-    entries = [_entry(name, _ticket_in(tickets[name]), stored["M"], now_ms) for name, stored in raw[QUEUE]["M"].items()]
+    entries = [_entry(name, stored, now_ms) for name, stored in raw[QUEUE]["M"].items()]
     if len(entries) > 1:
         entries.sort(key=lambda entry: entry.ticket)
         if not _is_in_order(entries):
-            raise ValueError(raw[TICKETS])
-    next_ticket = _ticket_in(raw[NEXT])
+            raise ValueError(raw[QUEUE])
+    [upcoming] = raw[NEXT]["L"]
+    next_ticket = _ticket_in(upcoming)
     if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
         raise ValueError(next_ticket)
     return LockState(
@@ -238,23 +256,23 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
 
     Entries that can be read stay, and so does a mark. `since` is new: an entry that is gone was not released.
     """
-    given = [raw.get(NEXT), raw.get(SINCE)]
-    for name in (TICKETS, EVICTED):
-        given += raw.get(name, {}).get("M", {}).values()
+    queue = raw.get(QUEUE, {}).get("M", {})
+    given = [raw.get(SINCE), *raw.get(EVICTED, {}).get("M", {}).values()]
+    for holds_ticket in (raw.get(NEXT, {}), *queue.values()):
+        given += holds_ticket.get("L", [])[:1]
     ticket = now_us
     for stored in given:
         with suppress(*flaws.UNREADABLE):
             ticket = max(ticket, min(_ticket_in(stored) + 1, _MOST_TICKETS))
     kept = list[QueueEntry]()
-    for name, stored in raw.get(QUEUE, {}).get("M", {}).items():
+    for name, stored in queue.items():
         with suppress(*flaws.UNREADABLE):
-            kept.append(_entry(name, _ticket_in(raw[TICKETS]["M"][name], ticket - 1), stored["M"], 0))
+            kept.append(_entry(name, stored, 0, ticket - 1))
     if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
         kept = []
     ticket = max([ticket, *(entry.last_ticket + 1 for entry in kept)])
-    content: dict[str, Any] = {SINCE: number(ticket), NEXT: number(ticket), EVICTED: EMPTY}
-    content[QUEUE] = {"M": {entry.id: raw[QUEUE]["M"][entry.id] for entry in kept}}
-    content[TICKETS] = {"M": {entry.id: number(entry.ticket) for entry in kept}}
+    content: dict[str, Any] = {SINCE: number(ticket), NEXT: _next(ticket), EVICTED: EMPTY}
+    content[QUEUE] = {"M": {entry.id: queue[entry.id] for entry in kept}}
     with suppress(*flaws.UNREADABLE):
         content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
     return {"M": content}
@@ -267,23 +285,25 @@ def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
     return ticket
 
 
-def _entry(name: str, ticket: int, stored: Mapping[str, Any], now_ms: int) -> QueueEntry:
+def _entry(name: str, stored: Mapping[str, Any], now_ms: int, most: int = _MOST_TICKETS) -> QueueEntry:
+    ticket, content = stored["L"]
+    facts = content["M"]
     return QueueEntry(
         id=name,
-        ticket=ticket,
-        owner=shown_owner(stored[OWNER]["S"]),
-        claim=_claim_in(stored),
-        lease_ms=int(stored[LEASE]["N"]),
-        beat=int(stored[BEAT]["N"]),
-        until_ms=int(stored[UNTIL]["N"]),
-        writes=int(stored[WRITES]["N"]),
-        members=_members_in(stored),
+        ticket=_ticket_in(ticket, most),
+        owner=shown_owner(facts[OWNER]["S"]),
+        claim=_claim_in(facts),
+        lease_ms=int(_fact(facts, LEASE)["N"]),
+        beat=int(facts[BEAT]["N"]),
+        until_ms=int(facts[UNTIL]["N"]),
+        writes=int(facts[WRITES]["N"]),
+        members=_members_in(facts),
         read_ms=now_ms,
     )
 
 
 def _members_in(stored: Mapping[str, Any]) -> int:
-    members = int(stored[MEMBERS]["N"]) if MEMBERS in stored else 1
+    members = int(_fact(stored, MEMBERS)["N"])
     if not 0 < members <= MOST_WAITERS:
         raise ValueError(members)
     return members
@@ -296,8 +316,9 @@ def _is_in_order(entries: list[QueueEntry]) -> bool:
 
 def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:
     """Return a copy of a stored document in which the entry's last guarded write has that number."""
-    entry = {**raw[QUEUE]["M"][entry_id]["M"], WRITES: number(write)}
-    return {**raw, QUEUE: {"M": {**raw[QUEUE]["M"], entry_id: {"M": entry}}}}
+    ticket, content = raw[QUEUE]["M"][entry_id]["L"]
+    entry = {"L": [ticket, {"M": {**content["M"], WRITES: number(write)}}]}
+    return {**raw, QUEUE: {"M": {**raw[QUEUE]["M"], entry_id: entry}}}
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ class NewEntry(NamedTuple):
     claim: Claim = WHOLE
     members: int = 1
 
-    def stored(self, now_ms: int) -> dict[str, Any]:
-        return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms, self.members)
+    def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
+        return lock_document.new_entry(self.owner, self.claim, self.lease, now_ms, self.members, ticket)
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
@@ -44,7 +44,7 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
     now_ms = runtime.current.time_ms()
     return _update(
         row,
-        set_="#l.#q.#me = :entry, #l.#t.#me = #l.#n, #l.#n = #l.#n + :members",
+        set_="#l.#q.#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members",
         condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
         names={"#n": lock_document.NEXT, "#me": entry.id},
         values={":entry": entry.stored(now_ms), ":members": number(entry.members), ":max": number(capacity)},
@@ -66,7 +66,7 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
         condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",
         names={"#h": row.hash_name},
         values={
-            ":map": lock_document.new_document(entry.id, entry.stored(now_us // 1000), now_us, entry.members),
+            ":map": lock_document.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members),
             ":empty": lock_document.EMPTY,
             ":null": {"S": "NULL"},
         },
@@ -92,8 +92,8 @@ def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Im
     until_ms = runtime.current.time_ms() + entry.lease_ms
     return _update(
         row,
-        set_="#l.#q.#me.#b = :beat, #l.#q.#me.#u = :until",
-        condition="#l.#t.#me = :ticket AND #l.#q.#me.#b < :beat",
+        set_="#l.#q.#me[1].#b = :beat, #l.#q.#me[1].#u = :until",
+        condition="#l.#q.#me[0] = :ticket AND #l.#q.#me[1].#b < :beat",
         names={"#me": entry.id, "#b": lock_document.BEAT, "#u": lock_document.UNTIL},
         values={":beat": number(beat), ":until": number(until_ms), ":ticket": number(entry.ticket)},
         lease=entry.lease,
@@ -105,8 +105,8 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
     """Leave the queue. Names only the entry, so that it also removes an entry whose ticket we never received."""
     return _update(
         row,
-        remove="#l.#q.#me, #l.#t.#me",
-        condition="attribute_exists(#l.#t.#me)",
+        remove="#l.#q.#me",
+        condition="attribute_exists(#l.#q.#me)",
         names={"#me": entry_id},
         want_image=want_image,
     )
@@ -117,20 +117,19 @@ def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None
 
     Refused if our entry is gone, so only one copy stores the new entry.
     """
-    stored, values = new.stored(runtime.current.time_ms()), {":ticket": number(entry.ticket)}
-    names = {"#me": entry.id, "#you": new.id}
+    stored = new.stored(runtime.current.time_ms(), ticket)
+    names, values = {"#me": entry.id, "#you": new.id}, {":ticket": number(entry.ticket), ":entry": stored}
+    set_ = "#l.#q.#you = :entry"
     if ticket is None:
         names["#n"], values[":members"] = lock_document.NEXT, number(new.members)
-        place = "#l.#t.#you = #l.#n, #l.#n = #l.#n + :members"
-    else:
-        values[":place"], place = number(ticket), "#l.#t.#you = :place"
+        set_ = "#l.#q.#you = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members"
     return _update(
         row,
-        set_=f"#l.#q.#you = :entry, {place}",
-        remove="#l.#q.#me, #l.#t.#me",
-        condition="#l.#t.#me = :ticket",
+        set_=set_,
+        remove="#l.#q.#me",
+        condition="#l.#q.#me[0] = :ticket",
         names=names,
-        values={**values, ":entry": stored},
+        values=values,
         lease=new.lease,
     )
 
@@ -139,8 +138,8 @@ def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
     """Share what we held exclusively. Counts as a write, so that no late copy of an earlier write is applied."""
     return _update(
         row,
-        set_="#l.#q.#me.#mode = :shared, #l.#q.#me.#w = :write",
-        condition="#l.#t.#me = :ticket AND #l.#q.#me.#w < :write",
+        set_="#l.#q.#me[1].#mode = :shared, #l.#q.#me[1].#w = :write",
+        condition="#l.#q.#me[0] = :ticket AND #l.#q.#me[1].#w < :write",
         names={"#me": entry.id, "#mode": lock_document.MODE, "#w": lock_document.WRITES},
         values={":shared": {"S": SHARED}, ":write": number(write), ":ticket": number(entry.ticket)},
     )
@@ -157,8 +156,8 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
     for i, entry in enumerate(entries):
         names[f"#e{i}"] = entry.id
         values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
-        removed.append(f"#l.#q.#e{i}, #l.#t.#e{i}")
-        conditions.append(f"#l.#q.#e{i}.#b = :b{i} AND #l.#t.#e{i} = :t{i}")
+        removed.append(f"#l.#q.#e{i}")
+        conditions.append(f"#l.#q.#e{i}[1].#b = :b{i} AND #l.#q.#e{i}[0] = :t{i}")
     for slot, ticket in traces(entries, known).items():
         names[f"#s{slot}"] = str(slot)
         values[f":s{slot}"] = number(ticket)
@@ -193,9 +192,9 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     values: Mapping[str, Any] | None = None,
     lease: float | None = None,
     want_image: bool = True,
-    used: tuple[str, ...] = ("#l", "#q", "#t"),
+    used: tuple[str, ...] = ("#l", "#q"),
 ) -> Image:
-    known = {"#l": row.attribute, "#q": lock_document.QUEUE, "#t": lock_document.TICKETS}
+    known = {"#l": row.attribute, "#q": lock_document.QUEUE}
     all_names = {name: known[name] for name in used} | dict(names)
     all_values = dict(values or {})
     if lease is not None and row.ttl_attribute is not None:

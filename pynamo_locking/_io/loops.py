@@ -6,6 +6,7 @@ undone; if the task's loop is closed, a thread undoes it.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import sys
@@ -19,7 +20,7 @@ from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from pynamo_locking._io.pauses import Pause
     from pynamo_locking._io.stored import Image
@@ -164,10 +165,13 @@ async def call(work: Callable[[], T], *, is_urgent: bool = True) -> T:
     return future.result()
 
 
-async def to_the_end(work: Callable[[], T]) -> T:
-    """Do the work in a thread. A task that is cancelled meanwhile hears of it when the work is done."""
+async def to_the_end(work: Callable[[], T], *, is_urgent: bool = True, hurry: Callable[[], object] = lambda: None) -> T:
+    """Do the work in a thread. A task that is cancelled meanwhile hears of it when the work is done.
+
+    `hurry` is called when the task is cancelled: it may let the work end sooner.
+    """
     try:
-        future = _begin(work)
+        future = _begin(work, is_urgent=is_urgent)
     except RuntimeError as error:  # blocking the loop for a request is better than holding a lock for ever
         logger.warning("no thread for a request, so the event loop waits for it: %s", error)
         return work()
@@ -177,11 +181,49 @@ async def to_the_end(work: Callable[[], T]) -> T:
             await _until_done(future)
         except cancelled() as error:
             cancellation = error
+            hurry()
         if future.done():
             break
     if cancellation is not None:
         raise cancellation from future.exception()
     return future.result()
+
+
+class Line:
+    """Does works in threads, one at a time, in the order in which tasks ask for them."""
+
+    def __init__(self) -> None:
+        self._turn: asyncio.Lock = _asyncio().Lock()
+        self._doing = runtime.current.exclusive()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, hurry: Callable[[], object] | None = None) -> AsyncIterator[None]:
+        """Wait until no other task has its turn. With `hurry`, also if the task is cancelled: see `to_the_end`."""
+        cancellation: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await self._turn.acquire()
+                break
+            except cancelled() as error:
+                if hurry is None:
+                    raise
+                cancellation = error
+                hurry()
+        try:
+            yield
+        except Exception as error:
+            if cancellation is None:
+                raise
+            raise cancellation from error
+        finally:
+            self._turn.release()
+        if cancellation is not None:
+            raise cancellation
+
+    def alone(self, work: Callable[[], T]) -> T:
+        """Do the work in this thread once no other thread does any: a task may have left one behind."""
+        with self._doing:
+            return work()
 
 
 async def spend(pause: Pause) -> Image | None:

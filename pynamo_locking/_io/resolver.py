@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import LockingError
-from pynamo_locking._core.lease import LockSettings, backoff
+from pynamo_locking._core.lease import Deadline, LockSettings, backoff
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
 from pynamo_locking._io import event_stream, header_requests, mark_requests, reports, runtime, trust
@@ -93,7 +93,7 @@ class Resolver:
     def __init__(
         self,
         *,
-        deadline: float | None = None,
+        deadline: Deadline | None = None,
         priority: str | None = None,
         pulse: Callable[[], None] = lambda: None,
     ) -> None:
@@ -143,7 +143,7 @@ class Resolver:
         times = self._tried[done] = self._tried.get(done, 0) + 1
         if times == 1:
             return None
-        left = math.inf if self._deadline is None else self._deadline - runtime.current.monotonic()
+        left = math.inf if self._deadline is None else self._deadline.at - runtime.current.monotonic()
         is_late = left <= 0 and what is not Fate.WAIT  # a live transaction may have been renewed just then
         if is_late or times >= _MOST_TRIES:
             raise stuck(row, mark, what)
@@ -163,8 +163,8 @@ class Resolver:
                 reports.recovered(header_table, header, header.id, outcome="aborted", by="reader", reason=reason)
             return None
         if self._deadline is None:
-            self._deadline = now + PATIENCE_S
-        left = self._deadline - now
+            self._deadline = Deadline(now + PATIENCE_S)
+        left = self._deadline.at - now
         if left <= 0:
             raise StillPending(header)
         self._pulse()

@@ -81,6 +81,17 @@ class Runtime:
         """Return a name that is never used twice: 80 random bits."""
         return secrets.token_hex(10)
 
+    def process_part(self) -> str:
+        """Return what the ids of all entries of this process begin with; see `process_of`."""
+        return _process_part
+
+    def entry_id(self) -> str:
+        """Return a name for an entry that is never used twice: the part of this process, and 56 random bits.
+
+        Random, and no count: copies of one machine's memory (Lambda SnapStart) would go on with the same count.
+        """
+        return self.process_part() + secrets.token_urlsafe(7)
+
     def exclusive(self) -> threading.Lock:
         """Return a new mutex that is not reentrant."""
         return threading.Lock()
@@ -119,16 +130,23 @@ class Runtime:
         return threading.get_ident(), _thread.token, None if task is None else weakref.ref(task)
 
     def owner(self) -> str:
-        """Return the label that names this process and thread to people."""
-        return _label(os.getpid(), threading.current_thread().name)
+        """Return the label that names this process to people, and this thread unless it is the main thread."""
+        thread = threading.current_thread()
+        return _label(os.getpid(), "" if thread is threading.main_thread() else thread.name)
 
 
 @functools.lru_cache(maxsize=128)
 def _label(process: int, thread: str) -> str:
-    host, thread = (
-        name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore") for name in (socket.gethostname(), thread)
-    )
-    return f"{host}:{process}:{thread}"
+    """Return a short label, since each waiter stores one: no domain, ``pool-0_1``, ``Thread-1`` without its target."""
+    name = socket.gethostname()
+    first = name.partition(".")[0]
+    host = name if first.isdecimal() else first  # an address is a name without a domain
+    thread = thread.partition(" (")[0].replace("ThreadPoolExecutor-", "pool-")
+    return ":".join([_cut(host), str(process), *([_cut(thread)] if thread else [])])
+
+
+def _cut(name: str) -> str:
+    return name.encode(errors="replace")[:_LONGEST_PART].decode(errors="ignore")
 
 
 current = Runtime()
@@ -144,9 +162,19 @@ def install(world: Runtime) -> None:
 forks = 0
 
 
-def _count_fork() -> None:
-    global forks  # noqa: PLW0603 - one for each process
+#: 24 random bits, drawn anew after a fork.
+_process_part = secrets.token_urlsafe(3)
+
+
+def process_of(entry_id: str) -> str:
+    """Return the part of an entry's id that stands for its process."""
+    return entry_id[: len(_process_part)]
+
+
+def _begin_process() -> None:
+    global forks, _process_part  # noqa: PLW0603 - one for each process
     forks += 1
+    _process_part = secrets.token_urlsafe(3)
 
 
 def pid() -> int:
@@ -165,7 +193,7 @@ def around_fork(before: Callable[[], None], after: Callable[[], None]) -> None:
         os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
 
 
-after_fork(_count_fork)
+after_fork(_begin_process)
 
 
 def at_exit(callback: Callable[[], None]) -> None:

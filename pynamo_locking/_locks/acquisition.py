@@ -8,10 +8,10 @@ import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.claims import front
-from pynamo_locking._core.lease import RATE_MARGIN, backoff, next_renewal
+from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
-from pynamo_locking._io import bell, event_stream, lock_document, lock_requests, runtime
+from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.pauses import Pause, walk
@@ -60,7 +60,7 @@ class Acquisition:
         self._caller: Caller | None = None
         if options.may_share_an_entry:
             self._caller = Caller(row, self._new, self._mailbox, options.settings.block, removal.leave_behind)
-        self._resolver = Resolver(deadline=self._deadline)
+        self._resolver = Resolver(deadline=Deadline(self._deadline))
         self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
@@ -107,7 +107,7 @@ class Acquisition:
             raise
 
     def _name_entry(self) -> NewEntry:
-        return NewEntry(bell.new_id(), self._options.owner, self._options.lease, self._options.claim)
+        return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
 
     def _line_up(self, caller: Caller) -> Steps[None]:
         """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""

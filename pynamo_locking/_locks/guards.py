@@ -27,8 +27,7 @@ def in_queue(held: HeldEntry) -> Condition:
     The condition names the ticket: a late copy of the request to enter could bring the id back after we left, under
     another ticket, and a late copy of a write must not find it.
     """
-    path = Path([held.row.attribute, lock_document.TICKETS, held.entry.id])
-    return path == Stored({"N": str(held.entry.ticket)})
+    return _entry(held)[lock_document.TICKET] == Stored(number(held.entry.ticket))
 
 
 def standing(held: HeldEntry, number: int) -> Condition:
@@ -43,8 +42,7 @@ def counting(held: HeldEntry, number: int) -> Action:
 
 
 def leaving(held: HeldEntry) -> list[Action]:
-    lock = Path([held.row.attribute])
-    return [lock[part][held.entry.id].remove() for part in (lock_document.QUEUE, lock_document.TICKETS)]
+    return [_entry(held).remove()]
 
 
 def following(held: HeldEntry, after: Succession | None) -> list[Action]:
@@ -52,12 +50,11 @@ def following(held: HeldEntry, after: Succession | None) -> list[Action]:
     if after is None:
         return []
     lock, new = Path([held.row.attribute]), after.new
-    upcoming = lock[lock_document.NEXT]
-    actions: list[Action] = [lock[lock_document.QUEUE][new.id].set(Stored(new.stored(runtime.current.time_ms())))]
+    place, upcoming = lock[lock_document.QUEUE][new.id], lock[lock_document.NEXT]
+    stored = Stored(new.stored(runtime.current.time_ms(), after.ticket))
+    actions: list[Action] = [place.set(stored)]
     if after.ticket is None:
-        actions.append(upcoming.set(upcoming + Stored(number(new.members))))
-    place = upcoming if after.ticket is None else Stored(number(after.ticket))
-    actions.append(lock[lock_document.TICKETS][new.id].set(place))
+        actions = [place.set(upcoming.append(stored)), upcoming[0].set(upcoming[0] + Stored(number(new.members)))]
     if held.row.ttl_attribute is not None:
         expiry_s = row_expiry_s(runtime.current.time_ms(), new.lease)
         actions.append(Path([held.row.ttl_attribute]).set(Stored(number(expiry_s))))
@@ -99,5 +96,9 @@ def unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Condition:
     return path.does_not_exist() if raw is None else path == Stored({"M": raw})
 
 
+def _entry(held: HeldEntry) -> Path:
+    return Path([held.row.attribute, lock_document.QUEUE, held.entry.id])
+
+
 def _writes(held: HeldEntry) -> Path:
-    return Path([held.row.attribute, lock_document.QUEUE, held.entry.id, lock_document.WRITES])
+    return _entry(held)[lock_document.FACTS][lock_document.WRITES]

@@ -353,32 +353,41 @@ def _leave_at_exit() -> None:
 
 runtime.after_fork(_leave_all_to_parent)
 runtime.at_exit(_leave_at_exit)
-_Held = Mapping[tuple[Any, ...], tuple["HeldEntry", ...]]
+
+#: A context keeps its entries in so many parts, and a change copies one part: after n takes, a 256th of n.
+_PARTS: Final = 256
+_Held = Mapping[int, tuple["HeldEntry", ...]]
 _held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 
 def remember(held: HeldEntry) -> None:
-    before = _without(None)
-    _held.set({**before, held.row.identity: (*before.get(held.row.identity, ()), held)})
+    parts, number = _parts_without(held), _number(held.row)
+    _held.set({**parts, number: (*parts.get(number, ()), held)})
 
 
 def forget(held: HeldEntry) -> None:
-    if held in _held.get().get(held.row.identity, ()):
-        _held.set(_without(held))
+    if held in _held.get().get(_number(held.row), ()):
+        _held.set(_parts_without(held))
 
 
-def _without(held: HeldEntry | None) -> _Held:
-    """Return what this context holds, except one entry and those that have ended."""
-    left = {
-        identity: tuple(each for each in entries if each is not held and not each.possession.is_over)
-        for identity, entries in _held.get().items()
-    }
-    return {identity: entries for identity, entries in left.items() if entries}
+def _number(row: LockRow) -> int:
+    return hash(row.identity) % _PARTS
+
+
+def _parts_without(held: HeldEntry) -> dict[int, tuple[HeldEntry, ...]]:
+    """Return what this context holds, except one entry and those in its part and in the oldest part that have ended."""
+    parts, number = dict(_held.get()), _number(held.row)
+    for part in (next(iter(parts), number), number):
+        kept = tuple(each for each in parts.pop(part, ()) if each is not held and not each.possession.is_over)
+        if kept:
+            parts[part] = kept
+    return parts
 
 
 def all_held_in_context(row: LockRow) -> tuple[HeldEntry, ...]:
     """Return our entries in that lock that this context has not released, the last one first."""
-    return tuple(held for held in reversed(_held.get().get(row.identity, ())) if not held.possession.is_over)
+    part = reversed(_held.get().get(_number(row), ()))
+    return tuple(held for held in part if held.row.identity == row.identity and not held.possession.is_over)
 
 
 def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | None:

@@ -114,7 +114,7 @@ def has_waiters(row: LockRow) -> bool:
 def hear_bells(mailbox: Mailbox, entry_id: str) -> None:
     """Let other processes of this machine wake the waiter with that entry."""
     mailbox.entry_id = entry_id
-    bell.ear.listen(bell.process_of(entry_id), wake, lambda: bool(_mailboxes))
+    bell.ear.listen(runtime.process_of(entry_id), wake, lambda: bool(_mailboxes))
 
 
 def wake(entry_id: str) -> None:

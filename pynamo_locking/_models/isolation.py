@@ -18,6 +18,7 @@ from pynamo_locking.exceptions import TransactionConflict, also
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
@@ -36,7 +37,7 @@ class Reader:
         priority: of the reading transaction, if any.
     """
 
-    def __init__(self, level: str, *, deadline: float | None = None, priority: str | None = None) -> None:
+    def __init__(self, level: str, *, deadline: Deadline | None = None, priority: str | None = None) -> None:
         if level not in LEVELS:
             raise ConfigurationError(f"isolation must be one of {', '.join(LEVELS)}, not {level!r}.")
         self._level = level

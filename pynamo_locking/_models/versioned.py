@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist
@@ -9,9 +10,10 @@ from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
-from pynamo_locking._io import runtime
+from pynamo_locking._io import loops, runtime
 from pynamo_locking._items import clauses, versions
 from pynamo_locking._models.batches import GuardedBatch
+from pynamo_locking._models.combining import Change, acombined, combined
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._writes.writers import PlainWriter
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionConflict, gave_up
@@ -44,7 +46,7 @@ class VersionedMixin(GuardedMixin):
       mistaken for the old one.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "touch", "guarded_batch"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "amodify", "touch", "guarded_batch"})
 
     @classmethod
     def modify(
@@ -57,6 +59,7 @@ class VersionedMixin(GuardedMixin):
         condition: Condition | None = None,
         create: bool = False,
         consistent_read: bool = True,
+        combine: bool = False,
     ) -> Self:
         """Read an item, change it, save it; retry with the stored item if another writer was faster.
 
@@ -74,9 +77,15 @@ class VersionedMixin(GuardedMixin):
             condition: must be true as well; if it is not, there is no retry.
             create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
+            combine: share the read and the write with other callers of this process that change the same item at
+                the same time. Their functions are called in the order in which they came, each on an instance of its
+                own; one that raises changes nothing, and its caller alone hears of it. It may be called in another
+                thread, with the context variables of its caller, and the others wait for it: it must change its
+                instance only, and soon. Not together with `condition`, or inside the item's lock.
 
         Returns:
-            The item as it was saved.
+            The item as it was saved; with `combine` an instance of the caller's own, after the changes of all functions
+            of the write.
 
         Raises:
             DoesNotExist: there is no such item, and `create` is False.
@@ -85,12 +94,16 @@ class VersionedMixin(GuardedMixin):
             OutcomeUnknown: no response tells whether it was saved.
             ConfigurationError: the model has no version.
 
-        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry.
+        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry. With
+        `combine` that is the cost of up to 1,000 changes.
         """
         if change is None and callable(range_key):
             range_key, change = None, range_key
         cls._check_modify(change, attempts)
         assert change is not None  # noqa: S101 - checked
+        if combine:
+            options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
+            return combined(cls._shared_change(hash_key, range_key, change, condition, options))
         item = cls._read_or_create(hash_key, range_key, create=create, consistent_read=consistent_read)
         for attempt in range(1, attempts + 1):
             change(item)
@@ -104,6 +117,51 @@ class VersionedMixin(GuardedMixin):
             else:
                 return item
         raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    async def amodify(
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        change: Callable[[Self], object] | None = None,
+        *,
+        attempts: int = 10,
+        condition: Condition | None = None,
+        create: bool = False,
+        consistent_read: bool = True,
+        combine: bool = False,
+    ) -> Self:
+        """Do what `modify` does, awaited; see there. `change` is a plain function, which is called in a thread.
+
+        With `combine` a task that waits for the write of another task occupies no thread. A task that is cancelled
+        meanwhile hears of it when `modify` has ended, with `combine` after the request that is under way; its change
+        may have been saved.
+        """
+        if change is None and callable(range_key):
+            range_key, change = None, range_key
+        options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
+        if not combine:
+            modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
+            return await loops.to_the_end(modify)
+        cls._check_modify(change, attempts)
+        assert change is not None  # noqa: S101 - checked
+        return await acombined(cls._shared_change(hash_key, range_key, change, condition, options))
+
+    @classmethod
+    def _shared_change(
+        cls, hash_key: Any, range_key: Any, change: Callable[[Self], object], condition: object, options: Any
+    ) -> Change[Self]:
+        if condition is not None:
+            raise ConfigurationError(
+                "modify(combine=True) shares its write with other callers, so it takes no condition: check it in the "
+                "function, and raise if it is not met."
+            )
+        if cls._target_held_here(hash_key, range_key) is not None:
+            raise ConfigurationError(
+                f"the lock of this {cls.__name__} is held here, and modify(combine=True) would let other callers write "
+                f"under it: call modify() without combine, or change the item under its lock."
+            )
+        return Change(cls, (hash_key, range_key), change, **options)
 
     @classmethod
     def _check_modify(cls, change: object, attempts: int) -> None:

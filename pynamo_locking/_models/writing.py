@@ -12,7 +12,7 @@ from pynamo_locking._core.queue import LockState
 from pynamo_locking._items import knowledge, versions
 from pynamo_locking._locks import context
 from pynamo_locking._models.attributes import LockAttribute
-from pynamo_locking._models.reading import ReadingMixin
+from pynamo_locking._models.awaited import AwaitedMixin
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import BesideWriter, InsideWriter, PlainWriter, put_document
 
@@ -41,7 +41,7 @@ class _Unguarded(BatchWrite[_M]):
         super().save(put_item)
 
 
-class GuardedMixin(ReadingMixin):
+class GuardedMixin(AwaitedMixin):
     """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
 
     _hides_expired: ClassVar[bool] = False

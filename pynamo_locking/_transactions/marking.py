@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.header_requests import HeaderTable
@@ -222,7 +223,7 @@ class Marker:
     """
 
     _header: Header
-    _deadline: float
+    _deadline: Deadline
     _pulse: Callable[[], None]
     _is_over: Callable[[], bool]
 
@@ -297,7 +298,7 @@ class Marker:
         if evictions.evict_all(one.row, state, one.member.model):
             return
         now = runtime.current.monotonic()
-        one.waits_until = one.waits_until or min(self._deadline, now + LOCK_GRACE_S)
+        one.waits_until = one.waits_until or min(self._deadline.at, now + LOCK_GRACE_S)
         left = one.waits_until - now
         if left <= 0:
             raise refusals.locked_out(one.row, state, TransactWriteError)

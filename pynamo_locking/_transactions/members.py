@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.condition import Condition
 
+    from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.isolation import Reader
@@ -51,7 +53,7 @@ class Members:
     _id: str
     _table: type[TransactionTable] | None
     reader: Reader
-    _deadline: float
+    _deadline: Deadline
     _relies_on_reads: bool
     by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
@@ -203,17 +205,25 @@ class Members:
     def _image(self, model: type[Any], key: Image) -> Image | None:
         return unexpired(model, self.reader.read(model, key))
 
-    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
+    def left(self) -> float:
+        """Return for how many seconds to wait for a lock."""
+        return max(0.0, self._deadline.at - runtime.current.monotonic())
+
+    def lock_for(self, model: type[Any], hash_key: Any, range_key: Any) -> Lock[Any] | None:
+        """Return the lock that the transaction has to acquire for an item; None if it holds it."""
+        check_model(model)
         if not issubclass(model, LockableMixin):
             raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
         lock = model.locked(hash_key, range_key)
-        if any(held._target.row.identity == lock._target.row.identity for held in self.locks):
-            return
-        try:
-            lock._enter(max(0.0, self._deadline - runtime.current.monotonic()))
-        except ItemNotFound:
-            return  # the read finds it absent, and the commit checks that
-        self.locks.append(lock)
+        is_held = any(held._target.row.identity == lock._target.row.identity for held in self.locks)
+        return None if is_held else lock
+
+    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
+        lock = self.lock_for(model, hash_key, range_key)
+        if lock is not None:
+            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+                lock._enter(self.left())
+                self.locks.append(lock)
 
     def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
         """Return the table of headers: the caller's, or the first that a model names."""
@@ -250,6 +260,6 @@ def _stored(
 def give_back(lock: Lock[Any]) -> None:
     """Release a lock after the end of a transaction, whose outcome no longer depends on it."""
     try:
-        lock.release()
+        lock._leave()
     except LockLost as error:
         logger.warning("the lock %s was lost before its transaction released it: %s", lock._target.row.label, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seconds
@@ -14,6 +14,7 @@ from pynamo_locking._transactions.transaction_table import check_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.header_requests import HeaderTable
 
 #: A commit renews its lease between requests; a shorter lease could end within a slow request.
@@ -87,6 +88,19 @@ def checked_lease(lease: Duration) -> float:
     return result
 
 
+class TransactionKeywords(TypedDict, total=False):
+    """The options of `Transaction`."""
+
+    isolation: str
+    read_only: bool
+    wait: Duration
+    lease: Duration
+    idempotency_key: str | None
+    owner: str | None
+    workers: int
+    on_progress: Callable[[int, int], object] | None
+
+
 @dataclass(frozen=True)
 class TransactionOptions:
     """How a transaction is committed: see `Transaction`. `priority` is its age, `deadline` by the monotonic clock."""
@@ -95,7 +109,7 @@ class TransactionOptions:
     priority: str
     owner: str
     lease: float
-    deadline: float
+    deadline: Deadline
     workers: int
     idempotency_key: str | None = None
     on_progress: Callable[[int, int], object] | None = None

@@ -83,11 +83,7 @@ def transaction(  # noqa: PLR0913 - options
     """
     outer = current_transaction()
     if outer is not None:
-        if not join:
-            raise ConfigurationError(
-                "a transaction is open in this context already, and two would not be atomic together: use the open "
-                "one, or pass join=True."
-            )
+        check_join(join)
         yield outer
         return
     begun = Transaction(
@@ -101,12 +97,21 @@ def transaction(  # noqa: PLR0913 - options
         workers=workers,
         on_progress=on_progress,
     )
-    with _as_current(begun), begun:
+    with as_current(begun), begun:
         yield begun
 
 
+def check_join(join: bool) -> None:  # noqa: FBT001 - an option
+    """Refuse a transaction inside another one, unless the caller says that it takes part in it."""
+    if not join:
+        raise ConfigurationError(
+            "a transaction is open in this context already, and two would not be atomic together: use the open one, or "
+            "pass join=True."
+        )
+
+
 @contextlib.contextmanager
-def _as_current(begun: Transaction) -> Iterator[None]:
+def as_current(begun: Transaction) -> Iterator[None]:
     outer = _current.get()
     try:
         _current.set(begun)  # in here: an interrupt right after it would leave the transaction open
@@ -171,7 +176,7 @@ def transactional(
         if any(is_lazy(function) for is_lazy in _LAZY):
             raise ConfigurationError(
                 f"transactional() would commit before {getattr(function, '__name__', function)} has run: it is a "
-                f"coroutine or a generator. Make it a plain function, and call it in a worker thread."
+                f"coroutine or a generator. Use atransactional() for a coroutine."
             )
 
         @functools.wraps(function)
@@ -187,20 +192,39 @@ def transactional(
 
 
 def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str, Any]) -> _T:
-    worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
-    begun = Transaction(**options)
-    for attempt in range(1, attempts + 1):
+    attempt = Attempts(attempts, options)
+    while True:
         try:
-            with _as_current(begun), begun:
-                return function(begun)
-        except worth as error:
-            # An error that a callback or the function raises after the commit must not cause a retry.
-            if begun._is_committed:
-                raise
-            if attempt == attempts:
-                gave_up(error, "transactional()", attempts)
-                raise
-        runtime.current.sleep(backoff(attempt, runtime.current.jitter()))
-        left = max(0.0, begun._options.deadline - runtime.current.monotonic())
-        begun = begun._again(Transaction(**{**options, "wait": left}))
-    raise AssertionError("the last attempt returns or raises")
+            with as_current(attempt.begun), attempt.begun:
+                return function(attempt.begun)
+        except attempt.worth as error:
+            pause = attempt.pause_after(error)
+        runtime.current.sleep(pause)
+        attempt.begin_again()
+
+
+class Attempts:
+    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one."""
+
+    def __init__(self, most: int, options: dict[str, Any]) -> None:
+        self._most = most
+        self._options = options
+        self._number = 1
+        self.worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
+        self.begun = Transaction(**options)
+
+    def pause_after(self, error: Exception) -> float:
+        """Return for how many seconds to pause before the next attempt; raise the error if there is none."""
+        # An error that a callback or the function raises after the commit must not cause a retry.
+        if self.begun._is_committed:
+            raise error
+        if self._number == self._most:
+            gave_up(error, "transactional()", self._most)
+            raise error
+        self._number += 1
+        return backoff(self._number - 1, runtime.current.jitter())
+
+    def begin_again(self) -> None:
+        """Begin the transaction of the next attempt, with the age of the first."""
+        left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
+        self.begun = self.begun._again(Transaction(**{**self._options, "wait": left}))

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.header_requests import header_table_of
@@ -135,7 +135,7 @@ class Transaction:
         if self._read_only and idempotency_key is not None:
             raise ConfigurationError("an idempotency key is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
-        deadline = self._began_s + seconds(wait, "wait")
+        deadline = Deadline(self._began_s + seconds(wait, "wait"))
         priority = f"{runtime.current.time_ms():015}-{self.id}"
         self._options = TransactionOptions(
             id=self.id,

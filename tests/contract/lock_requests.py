@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.contract.helpers import Table
 
-QUEUE, TICKETS, NEXT = "#lock.#queue", "#lock.#tickets", "#lock.#next"
-MINE, MY_TICKET = f"{QUEUE}.#me", f"{TICKETS}.#me"
+QUEUE, NEXT = "#lock.#queue", "#lock.#next"
+MINE = f"{QUEUE}.#me"
 ALL_OLD: dict[str, Any] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 WORDS = {
     "#lock": "lock",
     "#queue": "queue",
-    "#tickets": "tickets",
     "#next": "next",
-    "#beat": "beat",
-    "#until": "until_ms",
+    "#beat": "b",
+    "#until": "u",
 }
 
-ENTER = f"SET {MINE} = :entry, {MY_TICKET} = {NEXT}, {NEXT} = {NEXT} + :one"
+ENTER = f"SET {MINE} = list_append({NEXT}, :entry), {NEXT}[0] = {NEXT}[0] + :one"
 MAY_ENTER = f"attribute_exists({NEXT}) AND attribute_not_exists({MINE}) AND size({QUEUE}) < :max"
-RELEASE = f"REMOVE {MINE}, {MY_TICKET}"
-MAY_RELEASE = f"attribute_exists({MY_TICKET})"
+RELEASE = f"REMOVE {MINE}"
+MAY_RELEASE = f"attribute_exists({MINE})"
 CREATE = "SET #lock = :map"
-RENEW = f"SET {MINE}.#beat = :beat, {MINE}.#until = :until"
-MAY_RENEW = f"{MY_TICKET} = :ticket AND {MINE}.#beat < :beat"
+RENEW = f"SET {MINE}[1].#beat = :beat, {MINE}[1].#until = :until"
+MAY_RENEW = f"{MINE}[0] = :ticket AND {MINE}[1].#beat < :beat"
 
 
 def names(me: str = "e1", **more: str) -> dict[str, str]:
@@ -34,7 +33,7 @@ def names(me: str = "e1", **more: str) -> dict[str, str]:
 
 
 def entry(owner: str = "o", beat: int = 0) -> dict[str, Any]:
-    return {"owner": owner, "lease_ms": 60_000, "beat": beat, "until_ms": 1_000, "writes": 0, "mode": "x"}
+    return {"o": owner, "l": 30_000, "b": beat, "u": 1_000, "w": 0}
 
 
 def lock_map(next_ticket: int = 7, **beats: int) -> dict[str, Any]:
@@ -43,15 +42,14 @@ def lock_map(next_ticket: int = 7, **beats: int) -> dict[str, Any]:
     """
     first = next_ticket - len(beats)
     return {
-        "next": next_ticket,
-        "queue": {me: entry(beat=beat) for me, beat in beats.items()},
-        "tickets": {me: first + place for place, me in enumerate(beats)},
+        "next": [next_ticket],
+        "queue": {me: [first + place, entry(beat=beat)] for place, (me, beat) in enumerate(beats.items())},
     }
 
 
 def enter(table: Table, me: str = "e1", pk: str = "a", *, max_waiters: int = 100, **options: Any) -> dict[str, Any]:
     """Enter the queue; the lock map after it."""
-    values = {":entry": entry(me), ":one": 1, ":max": max_waiters}
+    values = {":entry": [entry(me)], ":one": 1, ":max": max_waiters}
     item = table.update(ENTER, MAY_ENTER, pk, names=names(me), values=values, **ALL_OLD, **options)
     lock: dict[str, Any] = item["lock"]
     return lock

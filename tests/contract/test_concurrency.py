@@ -47,7 +47,7 @@ def test_enter_gives_every_entry_a_ticket_of_its_own(concurrent_table: Table) ->
 
     def work(thread: int) -> list[int]:
         return [
-            int(enter(concurrent_table, me, max_waiters=1000)["tickets"][me])
+            int(enter(concurrent_table, me, max_waiters=1000)["queue"][me][0])
             for me in (f"{thread}-{time}" for time in range(TIMES))
         ]
 
@@ -55,8 +55,8 @@ def test_enter_gives_every_entry_a_ticket_of_its_own(concurrent_table: Table) ->
     assert sorted(ticket for mine in tickets for ticket in mine) == list(range(1, THREADS * TIMES + 1))
     assert all(mine == sorted(mine) for mine in tickets)
     lock = (concurrent_table.get() or {})["lock"]
-    assert lock["next"] == THREADS * TIMES + 1
-    assert len(lock["queue"]) == len(set(lock["tickets"].values())) == THREADS * TIMES
+    assert lock["next"] == [THREADS * TIMES + 1]
+    assert len({ticket for ticket, _ in lock["queue"].values()}) == len(lock["queue"]) == THREADS * TIMES
 
 
 def test_the_bound_of_the_queue_holds(concurrent_table: Table) -> None:

@@ -14,7 +14,6 @@ from tests.contract.lock_requests import (
     MINE,
     QUEUE,
     RELEASE,
-    TICKETS,
     enter,
     entry,
     lock_map,
@@ -34,12 +33,12 @@ def create(table: Table, condition: str = NO_MAP_YET) -> dict[str, Any]:
 
 def test_enter_takes_the_old_counter_as_ticket(table: Table) -> None:
     """On the right-hand side of SET, a path has the value from before the update, even when the same
-    update changes it.
+    update changes a part of it.
     """
     table.put(balance=5, lock=lock_map(7))
     lock = enter(table, "e1")
-    assert lock == {"next": 8, "queue": {"e1": entry("e1")}, "tickets": {"e1": 7}}
-    assert enter(table, "e2")["tickets"] == {"e1": 7, "e2": 8}
+    assert lock == {"next": [8], "queue": {"e1": [7, entry("e1")]}}
+    assert enter(table, "e2")["queue"] == {"e1": [7, entry("e1")], "e2": [8, entry("e2")]}
 
 
 def test_enter_returns_the_whole_item(table: Table) -> None:
@@ -57,7 +56,7 @@ def test_enter_twice_is_refused_with_the_entry_in_the_old_image(table: Table) ->
     enter(table, "e1")
     with refused() as refusal:
         enter(table, "e1")
-    assert refusal.item["lock"]["tickets"] == {"e1": 7}
+    assert refusal.item["lock"]["queue"] == {"e1": [7, entry("e1")]}
 
 
 def test_enter_is_refused_when_the_queue_is_full(table: Table) -> None:
@@ -121,10 +120,10 @@ def test_create_the_row_of_a_name(table: Table) -> None:
 def test_renew(table: Table) -> None:
     """A beat only goes up, and only under the ticket it was given for."""
     table.put(lock=lock_map(8, e1=3))
-    assert renew(table, "e1", ticket=7, beat=4)["lock"]["queue"]["e1"] == {**entry(beat=4), "until_ms": 2_000}
+    assert renew(table, "e1", ticket=7, beat=4)["lock"]["queue"]["e1"] == [7, {**entry(beat=4), "u": 2_000}]
     with refused() as refusal:
         renew(table, "e1", ticket=7, beat=4)
-    assert refusal.item["lock"]["queue"]["e1"]["beat"] == 4
+    assert refusal.item["lock"]["queue"]["e1"][1]["b"] == 4
     with refused():
         renew(table, "e1", ticket=6, beat=5)
 
@@ -140,12 +139,12 @@ def test_renew_of_a_missing_entry_is_refused(table: Table, attributes: dict[str,
 
 
 def test_release(table: Table) -> None:
-    """Entry and ticket leave in one request, which returns the item; a second release is refused."""
+    """An entry leaves in one request, which returns the item; a second release is refused."""
     table.put(balance=5, lock=lock_map(9, e1=0, e2=0))
     assert release(table, "e1") == {
         "pk": "a",
         "balance": 5,
-        "lock": {"next": 9, "queue": {"e2": entry()}, "tickets": {"e2": 8}},
+        "lock": {"next": [9], "queue": {"e2": [8, entry()]}},
     }
     with refused() as refusal:
         release(table, "e1")
@@ -155,8 +154,8 @@ def test_release(table: Table) -> None:
 def test_release_of_the_last_entry_leaves_empty_maps(table: Table) -> None:
     """An emptied map stays: the next enter finds its parents."""
     table.put(lock=lock_map(8, e1=0))
-    assert release(table)["lock"] == {"next": 8, "queue": {}, "tickets": {}}
-    assert enter(table, "e2")["tickets"] == {"e2": 8}
+    assert release(table)["lock"] == {"next": [8], "queue": {}}
+    assert enter(table, "e2")["queue"] == {"e2": [8, entry("e2")]}
 
 
 def test_evict_several_in_one_request(table: Table) -> None:
@@ -164,13 +163,13 @@ def test_evict_several_in_one_request(table: Table) -> None:
     ticket.
     """
     table.put(lock={**lock_map(10, e1=3, e2=5, e3=0), "evicted": {}})
-    update = f"REMOVE {QUEUE}.#x, {QUEUE}.#y, {TICKETS}.#x, {TICKETS}.#y SET #lock.#evicted.#slot = :ticket"
-    condition = f"{QUEUE}.#x.#beat = :bx AND {QUEUE}.#y.#beat = :by"
+    update = f"REMOVE {QUEUE}.#x, {QUEUE}.#y SET #lock.#evicted.#slot = :ticket"
+    condition = f"{QUEUE}.#x[1].#beat = :bx AND {QUEUE}.#y[1].#beat = :by"
     placeholders = names(x="e1", y="e2", evicted="evicted", slot="0")
     with refused():
         table.update(update, condition, names=placeholders, values={":ticket": 8, ":bx": 3, ":by": 6})
     lock = table.update(update, condition, names=placeholders, values={":ticket": 8, ":bx": 3, ":by": 5})["lock"]
-    assert lock == {"next": 10, "queue": {"e3": entry()}, "tickets": {"e3": 9}, "evicted": {"0": 8}}
+    assert lock == {"next": [10], "queue": {"e3": [9, entry()]}, "evicted": {"0": 8}}
 
 
 def test_save_and_release_in_one_request(table: Table) -> None:
@@ -178,7 +177,7 @@ def test_save_and_release_in_one_request(table: Table) -> None:
     table.put(balance=5, colour="red", lock=lock_map(8, e1=0))
     update, condition = f"SET balance = :b, size_ = :b {RELEASE}, colour", f"attribute_exists({MINE})"
     arguments: dict[str, Any] = {"names": names(), "values": {":b": 4}, **ALL_OLD}
-    expected = {"pk": "a", "balance": 4, "size_": 4, "lock": {"next": 8, "queue": {}, "tickets": {}}}
+    expected = {"pk": "a", "balance": 4, "size_": 4, "lock": {"next": [8], "queue": {}}}
     assert table.update(update, condition, **arguments) == expected
     with refused() as refusal:
         table.update(update, condition, **arguments)
@@ -190,7 +189,7 @@ def test_set_below_a_missing_map_is_invalid(table: Table) -> None:
     for attributes in ({}, {"lock": None}):
         table.put(**attributes)
         with refused(INVALID) as refusal:
-            table.update(f"SET {MINE} = :entry", names=names(), values={":entry": entry()})
+            table.update(f"SET {MINE} = :entry", names=names(), values={":entry": [7, entry()]})
         assert "document path" in refusal.message
 
 
@@ -216,7 +215,7 @@ def test_remove_of_a_missing_leaf_is_fine(table: Table) -> None:
     [f"SET {MINE} = :v, {MINE}.#beat = :v", f"SET {MINE} = :v REMOVE {MINE}", "SET #lock = :v, #lock = :v"],
 )
 def test_overlapping_paths_are_invalid(table: Table, update: str) -> None:
-    """One UpdateItem may not write a path twice: hence the tickets have a map of their own."""
+    """One UpdateItem may not write a path twice: hence `list_append` puts the ticket into the entry."""
     table.put(lock=lock_map(8, e1=0))
     with refused(INVALID) as refusal:
         table.update(update, MAY_RELEASE, names=names(), values={":v": entry()})

@@ -87,7 +87,7 @@ def test_lock_row_and_another_table(table: Table) -> None:
     write(table, [guard, put(other, "x", balance=1)])
     leave = {"Update": table.request("lock-row", update=RELEASE, condition=MAY_RELEASE, names=names(), **ALL_OLD)}
     write(table, [leave, put(other, "x", balance=2)])
-    assert table.get("lock-row") == {"pk": "lock-row", "lock": lock_map(8) | {"queue": {}, "tickets": {}}}
+    assert table.get("lock-row") == {"pk": "lock-row", "lock": lock_map(8) | {"queue": {}}}
     with refused(CANCELED) as refusal:
         write(table, [guard, put(other, "x", balance=3)])
     assert refusal.codes == ["ConditionalCheckFailed", "None"]

@@ -52,15 +52,14 @@ def queued_in(image: Any) -> list[Queued]:
     """Return the queue of the lock in an item, by ticket."""
     document = (image or {}).get("lock", {}).get("M", {})
     entries = document.get("queue", {"M": {}})["M"]
-    tickets = document.get("tickets", {"M": {}})["M"]
-    queue = [Queued(name, int(tickets[name]["N"]), _stored(entries[name]["M"])) for name in entries if name in tickets]
+    queue = [Queued(name, int(entry["L"][0]["N"]), _stored(entry["L"][1]["M"])) for name, entry in entries.items()]
     return sorted(queue, key=lambda queued: queued.ticket)
 
 
 def _stored(entry: dict[str, Any]) -> Claimed:
-    permits = int(entry["permits"]["N"]) if "permits" in entry else 1
-    first = _point(entry["lower"]) if "lower" in entry else BEGINNING
-    return Claimed(entry["mode"]["S"] == "shared", permits, first, _point(entry["upper"]) if "upper" in entry else END)
+    permits = int(entry["p"]["N"]) if "p" in entry else 1
+    first = _point(entry["lo"]) if "lo" in entry else BEGINNING
+    return Claimed(entry.get("m") == {"S": "shared"}, permits, first, _point(entry["hi"]) if "hi" in entry else END)
 
 
 def _point(stored: dict[str, Any]) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from pynamo_locking._core import limits
 from pynamo_locking._io import bell, header_requests, loops, runtime
 from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
+from pynamo_locking._models import combining
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.bells import Bells
@@ -253,6 +254,7 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
         (runtime, "current", world),
         (mailboxes, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
         (cohorts, "_cohorts", _OfProcess(world, "cohorts", dict)),
+        (combining, "_lines", _OfProcess(world, "lines", dict)),
         (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
         (tasks, "_underway", set()),
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's

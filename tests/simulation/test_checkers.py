@@ -275,7 +275,7 @@ def test_fence_for_outsiders(after: Any) -> None:
         locked(1, 1 + 2, next_ticket=3),  # the next ticket is taken
         locked(1, next_ticket=1),  # went back
         locked(1, 2, since=7),  # another document over a living one
-        {**locked(1), "lock": {"M": {**locked(1)["lock"]["M"], "tickets": {"M": {}}}}},  # an entry without a ticket
+        {**locked(1), "lock": {"M": {**locked(1)["lock"]["M"], "queue": {"M": {"e1": {"L": []}}}}}},  # no ticket
     ],
     ids=["taken", "back", "anew", "half"],
 )

@@ -44,20 +44,19 @@ def name_of(model: type[Any]) -> str:
     return str(model._get_connection().table_name)
 
 
-def entry(**more: Any) -> dict[str, Any]:
+def entry(ticket: int = 1, **more: Any) -> dict[str, Any]:
     """A sound entry of a queue."""
-    numbers = {"lease_ms": 60000, "beat": 0, "until_ms": 9999999999999, "writes": 0}
+    numbers = {"b": 0, "u": 9999999999999, "w": 0}
     stored_numbers = {name: {"N": str(value)} for name, value in numbers.items()}
-    return {"M": {"owner": {"S": "o"}, "mode": {"S": "exclusive"}, **stored_numbers, **more}}
+    return {"L": [{"N": str(ticket)}, {"M": {"o": {"S": "o"}, **stored_numbers, **more}}]}
 
 
 def document(tx: dict[str, Any] | None = None, **entries: Any) -> dict[str, Any]:
     """A sound lock document."""
     content = {
         "since": {"N": "1"},
-        "next": {"N": "9"},
+        "next": {"L": [{"N": "9"}]},
         "queue": {"M": entries},
-        "tickets": {"M": {name: {"N": str(i + 1)} for i, name in enumerate(entries)}},
         "evicted": {"M": {"5": {"N": "5"}}},
     }
     return {"M": content if tx is None else {**content, "tx": tx}}

@@ -14,7 +14,18 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.condition import Condition
 from typing_extensions import assert_type
 
-from pynamo_locking import Lock, LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite, locked_all
+from pynamo_locking import (
+    AsyncTransaction,
+    Lock,
+    LockableModel,
+    LockAttribute,
+    LockSettings,
+    NamedLock,
+    TransactWrite,
+    atransaction,
+    atransactional,
+    locked_all,
+)
 
 
 class Account(LockableModel):
@@ -68,9 +79,42 @@ async def other_ways() -> None:
         assert_type(both, tuple[Lock[Any], ...])
     async with locked_all(Account.locked("a-1"), Account.locked("a-2")) as locks:
         assert_type(locks, tuple[Lock[Account], ...])
+    assert_type(await Account.amodify("a-1", lambda account: account.delete(), combine=True), Account)
     Account.edit("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.try_locked("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked_first(["a-1"], wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def use(editing: AbstractAsyncContextManager[Account]) -> None: ...
+
+
+async def models() -> None:
+    account = await Account.aget("a-1", consistent_read=True)
+    assert_type(account, Account)
+    await account.asave(Account.balance > 1, add_version_condition=False)
+    await account.aupdate([Account.balance.add(1)])
+    await account.arefresh()
+    assert_type(await Account.amodify("a-1", change=lambda found: found.lock), Account)
+    async for found in Account.aquery("a-1", limit=3):
+        assert_type(found, Account)
+    await account.adelete()
+
+
+@atransactional(attempts=3, wait=timedelta(seconds=5))
+async def transfer(tx: AsyncTransaction, key: str, amount: int = 1) -> int:
+    account = await tx.get(Account, key, for_update=True)
+    assert_type(account, Account)
+    assert_type(await tx.get_or_none(Account, key), Account | None)
+    assert_type(await tx.query(Account, key), list[Account])
+    account.balance += amount
+    await tx.save(account)
+    return amount
+
+
+async def transactions() -> None:
+    assert_type(await transfer("a-1", amount=3), int)
+    await transfer(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    async with atransaction(isolation="snapshot", wait=3) as tx:
+        assert_type(tx, AsyncTransaction)
+        assert_type(tx.is_committed, bool)
+    atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

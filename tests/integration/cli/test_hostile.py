@@ -411,8 +411,8 @@ def put(engine: Engine, name: str, lock: dict[str, Any]) -> None:
 def test_items_that_are_no_locks(memory, shell):
     """The list says which are broken, and has all others; whoever asks for one is told."""
     memory.bind(Locks)
-    entry = {"M": {"owner": {"S": "x"}}}
-    document = {"next": {"N": "2"}, "queue": {"M": {"e": entry}}, "tickets": {"M": {"e": {"N": "1"}}}}
+    entry = {"L": [{"N": "1"}, {"M": {"o": {"S": "x"}}}]}
+    document = {"next": {"L": [{"N": "2"}]}, "queue": {"M": {"e": entry}}}
     put(memory, "broken", {"M": document})
     put(memory, "text", {"S": "no lock"})
     with Locks.locked("job"):
@@ -421,8 +421,8 @@ def test_items_that_are_no_locks(memory, shell):
 
     assert (code, err) == (1, "")
     assert [each["name"] for each in json.loads(out)["locks"]] == ["job"]
-    assert json.loads(out)["unreadable"] == {"broken": "queue.e.mode is missing"}
-    assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.mode is missing")
+    assert json.loads(out)["unreadable"] == {"broken": "queue.e.1.b is missing"}
+    assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.1.b is missing")
 
 
 def test_a_time_that_no_calendar_has(memory, shell):
@@ -431,7 +431,7 @@ def test_a_time_that_no_calendar_has(memory, shell):
     with Locks.locked("job"):
         stored = Locks._get_connection().get_item("job")["Item"]["lock"]
         (entry,) = stored["M"]["queue"]["M"].values()
-        entry["M"]["until_ms"] = {"N": "9" * 20}
+        entry["L"][1]["M"]["u"] = {"N": "9" * 20}
         put(memory, "far", stored)
         far, job = shell.answer("locks", "list", "--table", name_of(Locks))["locks"]
 

@@ -17,53 +17,16 @@ from pynamo_locking._io import loops, runtime
 from pynamo_locking._locks import held_entry, mailboxes
 from pynamo_locking._locks import tasks as locks_tasks
 from pynamo_locking._locks.acquisition import Acquisition
+from tests.support.cancelling import Cancelled, ended
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from tests.engines.engine import Engine
 
 #: Who waits is woken by a release, and looks by itself only where two releases at once crossed on their way to it.
 DEAF: Final = LockSettings(lease=100, wait=50, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
-
-
-class Cancelled:
-    """Runs a coroutine and cancels its task at the n-th place where it waits.
-
-    Args:
-        coroutine: what to run.
-        place: which place; from 1.
-        how: "begins": as soon as it waits there; "ends": when what it waits for is there, before it hears of it;
-            "again": as soon as it waits there, and wherever it waits after that.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], place: int, how: str) -> None:
-        self._coroutine = coroutine
-        self._place = place
-        self._how = how
-        self.places = 0
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        me = asyncio.current_task()
-        assert me is not None
-        resume: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
-        while True:
-            try:
-                waited = resume()
-            except StopIteration as done:
-                return done.value
-            self.places += 1
-            if self.places == self._place and self._how == "ends" and waited is not None:
-                waited.add_done_callback(lambda _: me.cancel())
-            elif self.places == self._place or (self._how == "again" and self.places > self._place):
-                me.cancel()
-            try:
-                yield waited
-            except BaseException as error:  # noqa: BLE001 - thrown on
-                resume = lambda error=error: self._coroutine.throw(error)  # type: ignore[misc]  # noqa: E731
-            else:
-                resume = lambda: self._coroutine.send(None)  # noqa: E731
 
 
 @pytest.fixture(autouse=True)
@@ -124,16 +87,6 @@ async def ranges() -> None:
 
 
 ALONE: Final = [locks, edits, edits_beside, takes_all, tries, ranges]
-
-
-async def ended(task: asyncio.Task[Any]) -> bool:
-    """Wait for a task; tell whether it went through."""
-    [done], _ = await asyncio.wait([task], timeout=PATIENCE)
-    if done.cancelled():
-        return False
-    error = done.exception()
-    assert error is None, repr(error)
-    return True
 
 
 def each_place(run: Callable[[int], Awaitable[tuple[bool, int]]]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking._io import bell
+from pynamo_locking._io import runtime
 from tests.support.bells import names, own_bells, throw
 from tests.support.faults import count_requests
 from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued
@@ -38,7 +38,7 @@ def wait_lazily(worker: Remote, folder: Path, model: Any, key: str, place: int, 
     worker.start("enter", model, key, settings=LAZY, **options)
     until_queued(model, key, place)
     entry = model.lock_state(key).entries[-1]
-    until(lambda: bell.process_of(entry.id) in names(folder), "the socket of the waiter")
+    until(lambda: runtime.process_of(entry.id) in names(folder), "the socket of the waiter")
 
 
 def test_processes_hand_over_by_bells_alone(dynoxide: Engine, folder: Path) -> None:

@@ -41,22 +41,25 @@ def changed(lock: dict[str, Any], **parts: Any) -> dict[str, Any]:
     return {"M": {**lock["M"], **parts}}
 
 
-def tickets(**numbers: int) -> dict[str, Any]:
-    """The stored tickets of entries."""
-    return {"M": {name: {"N": str(number)} for name, number in numbers.items()}}
+def next_is(ticket: int) -> dict[str, Any]:
+    """A counter as it is stored."""
+    return {"L": [{"N": str(ticket)}]}
 
 
 @pytest.mark.parametrize(
     ("lock", "flaw"),
     [
-        (changed(document(), next={"N": str(10**30 + 1)}), "next is {'N': '1"),  # a repair would lower it
-        (changed(document(), next={"N": str(10**38)}), "next is {'N': '1"),  # DynamoDB could not count on
-        (changed(document(e=entry()), tickets=tickets(e=0)), "tickets.e is {'N': '0'}"),
-        (changed(document(e=entry()), tickets=tickets(e=-5)), "tickets.e is {'N': '-5'}"),
-        (changed(document(e=entry(), f=entry()), tickets=tickets(e=2)), "tickets.f is missing"),
-        (changed(document(e=entry(), f=entry()), tickets=tickets(e=2, f=2)), "tickets is {'M': {'"),  # both hold it
+        (changed(document(), next=next_is(10**30 + 1)), "next.0 is {'N': '1"),  # a repair would lower it
+        (changed(document(), next=next_is(10**38)), "next.0 is {'N': '1"),  # DynamoDB could not count on
+        (changed(document(), next={"N": "5"}), "next is {'N': '5'}"),
+        (changed(document(), next={"L": next_is(5)["L"] * 2}), "next is {'L': ["),
+        (document(e=entry(0)), "queue.e.0 is {'N': '0'}"),
+        (document(e=entry(-5)), "queue.e.0 is {'N': '-5'}"),
+        (document(e=entry(2), f={"L": entry()["L"][1:]}), "queue.f is {'L': [{'M': {"),
+        (document(e=entry(2), f={"M": {}}), "queue.f is {'M': {}}"),
+        (document(e=entry(2), f=entry(2)), "queue is {'M': {'"),  # both hold it
     ],
-    ids=["above", "far above", "zero", "negative", "none", "twice"],
+    ids=["above", "far above", "no list", "two", "zero", "negative", "none", "no entry", "twice"],
 )
 def test_tickets(clock: VirtualClock, lock: dict[str, Any], flaw: str) -> None:
     """Each is that of one entry, above zero, and not so large that the next one could not be read."""
@@ -78,13 +81,17 @@ def test_tickets(clock: VirtualClock, lock: dict[str, Any], flaw: str) -> None:
 def changed_next(image: dict[str, Any]) -> dict[str, Any]:
     """The item after a request to enter that was taken back."""
     lock = image["lock"]
-    return {**image, "lock": changed(lock, next={"N": str(int(lock["M"]["next"]["N"]) + 1)})}
+    counter = lock["M"]["next"].get("L", [])
+    if not counter:
+        return image
+    following = [{"N": str(int(counter[0]["N"]) + 1)}, *counter[1:]]
+    return {**image, "lock": changed(lock, next={"L": following})}
 
 
 def test_the_largest_tickets_are_not_lowered(clock: VirtualClock) -> None:
     """Each that was given out can be read: it is refused before a holder gets one that a repair would forget."""
     for next_ticket in (10**30 - 1, 10**30, 10**30 + 1):
-        place(changed(document(), next={"N": str(next_ticket)}))
+        place(changed(document(), next=next_is(next_ticket)))
         given = 0
         try:
             with Purse.locked("p0", wait=0) as held:
@@ -109,11 +116,10 @@ def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
         assert image is not None
         lock = image["lock"]["M"]
         assert held.ticket is not None
-        bad = lock_document.new_entry("bad", Claim(), 60, 0)
-        del bad["M"]["owner"]
+        bad = lock_document.new_entry("bad", Claim(), 60, 0, ticket=held.ticket + 1)
+        del bad["L"][1]["M"]["o"]
         lock["queue"]["M"]["bad"] = bad
-        lock["tickets"]["M"]["bad"] = {"N": str(held.ticket + 1)}
-        lock["next"] = {"N": str(held.ticket + 2)}
+        lock["next"] = next_is(held.ticket + 2)
         put(Purse, image)
         assert Purse.break_lock("p0", force=True) is True
         state = Purse.lock_state("p0")
@@ -134,8 +140,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
         image = stored(Purse, "p0")
         assert image is not None
         lock = image["lock"]["M"]
-        lock["queue"]["M"]["twin"] = lock_document.new_entry("twin", Claim(), 60, 0)
-        lock["tickets"]["M"]["twin"] = {"N": str(held.ticket)}
+        lock["queue"]["M"]["twin"] = lock_document.new_entry("twin", Claim(), 60, 0, ticket=held.ticket)
         put(Purse, image)
         assert Purse.break_lock("p0", force=True) is True
         assert Purse.lock_state("p0").entries == ()
@@ -146,7 +151,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
 
 def test_an_end_in_the_far_future_says_nothing(clock: VirtualClock) -> None:
     """Of an entry of another kind neither: it is watched for its lease, and then evicted."""
-    place(document(e=entry(until_ms={"N": str(10**30)}, permits={"N": "2"})))
+    place(document(e=entry(u={"N": str(10**30)}, p={"N": "2"})))
     with Purse.locked("p0", wait=100):
         assert 60 <= clock.elapsed <= 70
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -297,3 +298,31 @@ def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
     memory.bind(Document)
     with pytest.raises(ConfigurationError, match=r"no place for locks of ranges: name a subclass of NamedLock"):
         Document.locked_range("f", None, None)
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["in order", "newest first"])
+def test_a_lock_costs_the_same_however_many_are_held(memory, step):
+    """Counted in calls of Python functions, of the first and of the last ones of one thread."""
+    memory.bind(Names)
+    locks = [Names.lock(f"n-{i}", heartbeat=False) for i in range(300)]
+    taking = [calls_of(lock.acquire) for lock in locks]
+    releasing = [calls_of(lock.release) for lock in locks[::step]]
+
+    assert sum(taking[-50:]) < 1.1 * sum(taking[:50])
+    assert max(sum(releasing[:50]), sum(releasing[-50:])) < 1.1 * min(sum(releasing[:50]), sum(releasing[-50:]))
+
+
+def calls_of(function):
+    """Call it, and return how many Python functions and generators it called and resumed."""
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls

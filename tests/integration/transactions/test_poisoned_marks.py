@@ -44,6 +44,7 @@ from tests.support.poisoned import (
     batch,
     delete,
     edit,
+    entry,
     header,
     locked,
     locked_at_once,
@@ -455,9 +456,11 @@ def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkey
 
 
 def _entries(count: int) -> dict[str, Any]:
-    entry = {"owner": {"S": "x"}, "mode": {"S": "exclusive"}, "until_ms": {"N": "9999999999999"}}
-    numbers = {name: {"N": "0"} for name in ("beat", "writes")} | {"lease_ms": {"N": "60000"}}
-    return {f"e{i}": {"M": entry | numbers} for i in range(count)}
+    return {f"e{i}": entry(i + 1) for i in range(count)}
+
+
+def _without_tickets(entries: dict[str, Any]) -> dict[str, Any]:
+    return {name: {"L": stored["L"][1:]} for name, stored in entries.items()}
 
 
 @pytest.mark.parametrize("next_ticket", [0, -5, -(10**37)])
@@ -474,13 +477,12 @@ def test_a_lock_that_gives_out_no_tickets(
     has_tickets: bool,
 ) -> None:
     """It is not taken, and the error says what to do. Nothing of the caller is left."""
-    queue = _entries(entries)
-    tickets = {name: {"N": str(i + 1)} for i, name in enumerate(queue) if has_tickets}
-    document = {"since": {"N": "1"}, "next": {"N": str(next_ticket)}, "evicted": {"M": {}}}
+    queue = _entries(entries) if has_tickets else _without_tickets(_entries(entries))
+    document = {"since": {"N": "1"}, "next": {"L": [{"N": str(next_ticket)}]}, "evicted": {"M": {}}}
     purses(1)
     image = stored(Purse, "p0")
     assert image is not None
-    document |= {"queue": {"M": queue}, "tickets": {"M": tickets}}
+    document |= {"queue": {"M": queue}}
     put(Purse, {**image, "lock": {"M": document}})
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
@@ -500,10 +502,10 @@ def test_a_queue_of_entries_without_tickets(clock: VirtualClock, monkeypatch: py
         pass
     image = stored(Purse, "p0")
     assert image is not None
-    image["lock"]["M"]["queue"]["M"] = _entries(150)
+    image["lock"]["M"]["queue"]["M"] = _without_tickets(_entries(150))
     put(Purse, image)
     for operation in (locked, locked_at_once):
-        with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(CorruptRow, match=r"tickets\.e0 is missing"):
+        with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(CorruptRow, match=r"queue\.e0 is {'L': "):
             operation()
 
 
@@ -607,17 +609,16 @@ def test_a_header_that_cannot_be_read(
 DAY: Final = 86_400
 
 
-def poisoned_lease(clock: VirtualClock, since_s: float) -> dict[str, Any]:
-    """A lease of 1e30 ms that was renewed so long ago."""
+def poisoned_lease(clock: VirtualClock, since_s: float, names: str = "l u") -> dict[str, Any]:
+    """A lease of 1e30 ms that was renewed so long ago, under the names of an entry."""
     until_ms = clock.time_ms() - int(since_s * 1000) + 10**30
-    return {"lease_ms": {"N": str(10**30)}, "until_ms": {"N": str(until_ms)}}
+    return dict(zip(names.split(), ({"N": str(10**30)}, {"N": str(until_ms)}), strict=True))
 
 
-def put_held(**entry: Any) -> None:
+def put_held(**facts: Any) -> None:
     """A purse whose lock has a holder that is not alive."""
-    queue = {"e0": {"M": {**_entries(1)["e0"]["M"], **entry}}}
-    document = {"since": {"N": "1"}, "next": {"N": "2"}, "evicted": {"M": {}}}
-    document |= {"queue": {"M": queue}, "tickets": {"M": {"e0": {"N": "1"}}}}
+    document = {"since": {"N": "1"}, "next": {"L": [{"N": "2"}]}, "evicted": {"M": {}}}
+    document |= {"queue": {"M": {"e0": entry(**facts)}}}
     purses(1)
     image = stored(Purse, "p0")
     assert image is not None
@@ -629,7 +630,7 @@ def test_a_waiter_outlives_a_poisoned_lease(clock: VirtualClock, longest: float 
     """Its end by the wall clock is of no use; the waiter watches it for the longest lease, and 5 % more."""
     own = {} if longest is None else {"max_lease": longest}
     settings = LockSettings(lease=7200, poll=600, poll_min=600, poll_max=600, **own)
-    put_held(lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)})
+    put_held(l={"N": str(10**30)}, u={"N": str(10**31)})
     began = clock.elapsed
     with Purse.locked("p0", wait=3 * DAY, settings=settings):
         waited = clock.elapsed - began
@@ -654,7 +655,7 @@ def test_a_longer_lease_beside_those_who_believe_a_day(clock: VirtualClock, *, h
                 holder.renew()
 
 
-@pytest.mark.parametrize("mode", [{}, {"permits": {"N": "2"}}], ids=str)
+@pytest.mark.parametrize("mode", [{}, {"p": {"N": "2"}}], ids=str)
 def test_a_waiter_looks_at_the_end_that_it_believes(clock: VirtualClock, mode: dict[str, Any]) -> None:
     """It does not wait, and does not take a lock for one of another kind by a holder that is dead."""
     put_held(**poisoned_lease(clock, DAY + 11), **mode)
@@ -692,7 +693,7 @@ def test_a_write_that_meets_a_transaction_of_a_poisoned_lease(clock: VirtualCloc
 def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
     """It completes what counts as over, and still does not watch the other for a day."""
     for tx_id, since_s in (("T", DAY + 11), ("U", DAY - 1)):
-        put(Transactions, header(tx_id, "pending", **poisoned_lease(clock, since_s)))
+        put(Transactions, header(tx_id, "pending", **poisoned_lease(clock, since_s, "lease_ms until_ms")))
         put(Transactions, participants(tx_id, participant()))
     put_marked(mark("T", name_of(Transactions)))
     report = sweep(Transactions)
@@ -750,10 +751,10 @@ def test_asynchronous_locks(
     forged["M"]["intent"]["M"]["op"] = {"S": "save"}
     put_marked(forged)
     if poison == "no tickets":
-        document = {"since": {"N": "1"}, "next": {"N": "0"}, "evicted": {"M": {}}, "tickets": {"M": {}}}
+        document = {"since": {"N": "1"}, "next": {"L": [{"N": "0"}]}, "evicted": {"M": {}}}
         image = stored(Purse, "p0")
         assert image is not None
-        put(Purse, {**image, "lock": {"M": {**document, "queue": {"M": _entries(150)}}}})
+        put(Purse, {**image, "lock": {"M": {**document, "queue": {"M": _without_tickets(_entries(150))}}}})
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
         asyncio.run(operation())
     assert f"{name_of(Purse)}/p0" in str(caught.value)

@@ -101,16 +101,22 @@ def broken(row: dict[str, Any], *path: Any) -> Iterator[dict[str, Any]]:
         else:
             place[path[-1]] = value
         yield changed
-    for name in content if kind == "M" else ():
-        yield from broken(row, *path, "M", name)
+    for name in content if kind == "M" else range(len(content)) if kind == "L" else ():
+        yield from broken(row, *path, kind, name)
 
 
 def documents() -> list[dict[str, Any]]:
     """Lock documents, each broken in one place, or of a strange value that is none of our business."""
     intent = {"op": {"S": "save"}, "set": {"M": {"balance": {"N": "6"}}}, "remove": {"L": [{"S": "note"}]}}
     marked = mark("T", name_of(Transactions), **intent)
-    ranged = entry(permits={"N": "2"}, lower={"S": "a"}, upper={"S": "b"})
-    sound = (document(e=entry()), document(e=ranged, f=ranged), document(), document(marked), {"M": {"tx": marked}})
+    ranged = [entry(ticket, p={"N": "2"}, lo={"S": "a"}, hi={"S": "b"}) for ticket in (1, 2)]
+    sound = (
+        document(e=entry()),
+        document(e=ranged[0], f=ranged[1]),
+        document(),
+        document(marked),
+        {"M": {"tx": marked}},
+    )
     return [row["lock"] for each in sound for name in each["M"] for row in broken({"lock": each}, "lock", "M", name)]
 
 
@@ -260,7 +266,7 @@ def test_tickets_go_on(memory: Engine) -> None:
         assert image is not None
         assert held.ticket is not None
         far = held.ticket + 10**6
-        image["lock"]["M"] |= {"next": {"N": str(far)}, "queue": {"S": "x"}}
+        image["lock"]["M"] |= {"next": {"L": [{"N": str(far)}]}, "queue": {"S": "x"}}
         put(Purse, image)
         assert Purse.break_lock("p0", force=True) is True
         assert Purse.lock_state("p0").next_ticket == far + 1
@@ -278,22 +284,20 @@ def test_a_repair_and_a_ticket(memory: Engine, arguments: dict[str, Any]) -> Non
 
 def test_the_error(clock: VirtualClock) -> None:
     """It names the table, the key, the field, what is there, and what to do; it survives a pickle."""
-    place(document(e=entry(owner={"N": "5"})))
+    place(document(e=entry(o={"N": "5"})))
     with pytest.raises(CorruptRow, match="Remove that attribute") as caught:
         locked()
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.table, error.key) == (name_of(Purse), {"purse_id": {"S": "p0"}})
-    assert (error.field, error.found) == ("queue.e.owner", "{'N': '5'}")
+    assert (error.field, error.found) == ("queue.e.1.o", "{'N': '5'}")
     assert str(error) == str(caught.value)
-    assert Purse.get("p0").lock.unreadable == "queue.e.owner is {'N': '5'}"
+    assert Purse.get("p0").lock.unreadable == "queue.e.1.o is {'N': '5'}"
 
 
 def test_a_newcomer_would_pass_by(clock: VirtualClock) -> None:
     """A next ticket below that of the holder: the lock would be held twice."""
-    lock = document(e=entry())
-    lock["M"]["tickets"]["M"]["e"] = {"N": "12"}
-    place(lock)
-    with pytest.raises(CorruptRow, match="next is"):
+    place(document(e=entry(12)))
+    with pytest.raises(CorruptRow, match=r"next\.0 is"):
         locked()
     assert Purse.lock_state("p0").unreadable
 

@@ -71,9 +71,9 @@ def saves(body):
     return body.get("UpdateExpression", "")[:6][5:].isdigit()
 
 
-ENTER = saying("#n = #l.#n + :members")
+ENTER = saying("#l.#n[0] + :members")
 RENEW = saying("#b = :beat")
-RELEASE = saying("REMOVE #l.#q.#me, #l.#t.#me")
+RELEASE = saying("REMOVE #l.#q.#me")
 EVICT = saying("#e0")
 
 

@@ -129,14 +129,16 @@ def locked(
     What they claim is given by the names of their entries.
     """
     sent_ms = int((START_S + sent_s) * 1000)
-    names = [f"{named}{ticket}" for ticket in tickets]
+    names = {f"{named}{ticket}": ticket for ticket in tickets}
     document = {
-        "next": {"N": str(next_ticket)},
+        "next": {"L": [{"N": str(next_ticket)}]},
         "since": {"N": str(since)},
         "queue": {
-            "M": {name: lock_document.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms) for name in names}
+            "M": {
+                name: lock_document.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms, ticket=ticket)
+                for name, ticket in names.items()
+            }
         },
-        "tickets": {"M": {name: {"N": str(ticket)} for name, ticket in zip(names, tickets, strict=True)}},
         "evicted": {"M": {}},
     }
     return {**(item or log()), "lock": {"M": document}}

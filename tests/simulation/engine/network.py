@@ -347,8 +347,8 @@ def _knows_itself(request: Request) -> bool:
 
     A delete does not, nor what checks nothing of the past.
     """
-    names = request.kwargs.get("ExpressionAttributeNames", {}).values()
-    return request.operation == "UpdateItem" and (bool(request.step) or lock_document.TICKETS in names)
+    names_ticket = f"[{lock_document.TICKET}] = " in request.kwargs.get("ConditionExpression", "")
+    return request.operation == "UpdateItem" and (bool(request.step) or names_ticket)
 
 
 def _partition(place: Place) -> tuple[str, Any]:

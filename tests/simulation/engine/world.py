@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tests.simulation.engine.scheduler import Scheduler
 
 
+def _digits(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
 class World(runtime.Runtime):
     """What the library sees of the simulation.
 
@@ -73,7 +77,15 @@ class World(runtime.Runtime):
     def token(self) -> str:
         """Return the next name: the same one at the same place of each repetition."""
         self._tokens += 1
-        return hashlib.sha256(str(self._tokens).encode()).hexdigest()[:20]
+        return _digits(str(self._tokens), 20)
+
+    def process_part(self) -> str:
+        """Return what the ids of the entries of the running process begin with."""
+        return _digits(self.process.name, 4)
+
+    def entry_id(self) -> str:
+        """Return the next name of an entry of the running process."""
+        return self.process_part() + self.token()[:10]
 
     def exclusive(self) -> threading.Lock:
         """Return a mutex that nobody can take twice."""

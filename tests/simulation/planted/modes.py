@@ -135,8 +135,8 @@ def downgrade_not_counted() -> Patches:
     def downgrade(row: Any, entry: Any, write: int) -> Any:
         return lock_requests._update(
             row,
-            set_="#l.#q.#me.#mode = :shared",
-            condition="#l.#t.#me = :ticket",
+            set_="#l.#q.#me[1].#mode = :shared",
+            condition="#l.#q.#me[0] = :ticket",
             names={"#me": entry.id, "#mode": lock_document.MODE},
             values={":shared": {"S": SHARED}, ":ticket": stored.number(entry.ticket)},
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any
 
 from pynamodb.expressions.operand import Path
@@ -12,6 +14,7 @@ from pynamo_locking._io import answers, runtime
 from pynamo_locking._items import clauses, expiry
 from pynamo_locking._items.versions import VersionPart
 from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._models import combining
 from pynamo_locking._models.placement import PlacedMixin
 from pynamo_locking._models.reading import ReadingMixin
 from pynamo_locking._models.transact_write import TransactWrite
@@ -153,6 +156,35 @@ def new_token_for_the_same_transaction() -> Patches:
 def version_not_checked() -> Patches:
     """A write does not ask for the version that was read."""
     return [(VersionPart, "condition", lambda self: None)]
+
+
+@plants(Plan("combine", processes=1), "Truth")
+def change_of_a_function_that_raises() -> Patches:
+    """All functions of a write change the same instance, those that raise included."""
+    return [(combining, "copy", SimpleNamespace(copy=copy.copy, deepcopy=lambda item: item))]
+
+
+@plants(Plan("combine", processes=1), "Truth")
+def answer_of_another_caller() -> Patches:
+    """Once a function has raised, all callers that line up behind its caller are told what it raised."""
+    tell = combining.Change.tell
+
+    def tell_all(self: Any, error: Any, saved: Any = None) -> None:
+        line: Any = self.line
+        line.told = error or getattr(line, "told", None)
+        tell(self, line.told, saved)
+
+    return [(combining.Change, "tell", tell_all)]
+
+
+@plants(Plan("combine", parties=6, faults={Fault.LOST_RESPONSE: 2}), "Truth")
+def changes_of_an_unknown_write_made_again() -> Patches:
+    """After a write whose outcome is unknown, the functions of its callers are applied once more."""
+
+    def may_be_of_one(applied: Any, error: Any) -> bool:
+        return len(applied) > 1 and isinstance(error, OutcomeUnknown)
+
+    return [(combining, "_may_be_of_one", may_be_of_one)]
 
 
 @plants(Plan("append"), "Versions", limit=150)

@@ -50,7 +50,7 @@ _SHARED = Plan("edit", parties=4, processes=2, rounds=2, block=32)
 @plants(_SHARED.but(workload="embedded", parties=6, faults={Fault.LATE: 6}), "SoundQueue", "Fifo", "Fence", "OneHolder")
 def handed_over_twice() -> Patches:
     """A late copy of the write that hands an entry over stores the next entry again."""
-    return _other_condition(r"#l\.#t\.#me = :ticket$", "attribute_exists(#l.#t)")
+    return _other_condition(r"#l\.#q\.#me\[0\] = :ticket$", "attribute_exists(#l.#q)")
 
 
 @plants(Plan("downgrade", parties=6, processes=2, rounds=2, block=32), "OneHolder", "Fifo")
@@ -71,7 +71,7 @@ def the_next_caller_is_not_called() -> Patches:
 @plants(Plan("polling", faults={Fault.PAUSE_AFTER: 1}), "NoEarlyEviction")
 def eviction_without_beat() -> Patches:
     """An entry is evicted although it was renewed since we looked."""
-    return _other_condition(r"#l\.#q\.#e\d+\.#b = :b\d+ AND ")
+    return _other_condition(r"#l\.#q\.#e\d+\[1\]\.#b = :b\d+ AND ")
 
 
 @plants(Plan("break lock", faults={Fault.LOST_RESPONSE: 2}, preemptions=0), "NoEarlyEviction", exhaustive=True)
@@ -79,7 +79,7 @@ def eviction_without_ticket() -> Patches:
     """An entry is evicted although it came back under another ticket."""
     # The trace of the first eviction would refuse most of them as well.
     trace = r"\(attribute_not_exists\(#l\.#evicted\.#s\d\) OR #l\.#evicted\.#s\d < :s\d\)"
-    return _other_condition(rf" AND (#l\.#t\.#e\d+ = :t\d+|{trace})")
+    return _other_condition(rf" AND (#l\.#q\.#e\d+\[0\] = :t\d+|{trace})")
 
 
 @plants(Plan("edit", faults={Fault.LOST_REQUEST: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True)
@@ -91,7 +91,7 @@ def eviction_without_trace() -> Patches:
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "ToldLoss")
 def release_without_condition() -> Patches:
     """A release is accepted although our entry is gone, so nobody hears that the lock was lost."""
-    return _other_condition(r"^attribute_exists\(#l\.#t\.#me\)$")
+    return _other_condition(r"^attribute_exists\(#l\.#q\.#me\)$")
 
 
 @plants(Plan("long work", parties=3, processes=3, faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
@@ -132,12 +132,11 @@ def ticket_read_then_written() -> Patches:
             return enter(row, entry, capacity)
         return lock_requests._update(
             row,
-            set_="#l.#q.#me = :entry, #l.#t.#me = :ticket, #l.#n = :next",
+            set_="#l.#q.#me = :entry, #l.#n[0] = :next",
             condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
             names={"#n": lock_document.NEXT, "#me": entry.id},
             values={
-                ":entry": entry.stored(runtime.current.time_ms()),
-                ":ticket": stored.number(seen),
+                ":entry": entry.stored(runtime.current.time_ms(), seen),
                 ":next": stored.number(seen + 1),
                 ":max": stored.number(capacity),
             },
@@ -157,7 +156,7 @@ def ticket_taken_before_entering() -> Patches:
         counter = {"#n": lock_document.NEXT}
         counted = lock_requests._update(
             row,
-            set_="#l.#n = #l.#n + :one",
+            set_="#l.#n[0] = #l.#n[0] + :one",
             condition="attribute_exists(#l.#n)",
             names=counter,
             values={":one": stored.number(1)},
@@ -165,12 +164,11 @@ def ticket_taken_before_entering() -> Patches:
         )
         return lock_requests._update(
             row,
-            set_="#l.#q.#me = :entry, #l.#t.#me = :ticket",
+            set_="#l.#q.#me = :entry",
             condition="attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
             names={"#me": entry.id},
             values={
-                ":entry": entry.stored(runtime.current.time_ms()),
-                ":ticket": stored.number(row.state(counted).next_ticket - 1),
+                ":entry": entry.stored(runtime.current.time_ms(), row.state(counted).next_ticket - 1),
                 ":max": stored.number(capacity),
             },
         )

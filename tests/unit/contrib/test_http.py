@@ -150,13 +150,12 @@ def test_a_lease_that_is_not_believed():
 def test_when_to_try_again_after_a_refused_write():
     """The refusal brings the lock as it is stored."""
     attribute = Locked._lock_attribute()
-    entry = lock_document.new_entry(SECRET, WHOLE, lease=60.0, now_ms=1000)
+    entry = lock_document.new_entry(SECRET, WHOLE, lease=60.0, now_ms=1000, ticket=7)
     lock = {
-        "next": {"N": "8"},
+        "next": {"L": [{"N": "8"}]},
         "since": {"N": "1"},
         "evicted": {"M": {}},
         "queue": {"M": {"e": entry}},
-        "tickets": {"M": {"e": {"N": "7"}}},
     }
     image = {"key": {"S": "k"}, attribute.attr_name: {"M": lock}}
     answer = _http.problem(ItemLocked("no", ticket=7, stored=(Locked, image)), is_conditional=False)

@@ -154,10 +154,11 @@ def test_claims_are_stored_and_read():
         span(1, None, SHARED),
         Claim(lower=("B", b"\x00"), upper=("B", b"1")),
     ):
-        document = lock_document.new_document("me", lock_document.new_entry("o", claim, 1.0, 0), 7)
+        document = lock_document.new_document("me", lock_document.new_entry("o", claim, 1.0, 0, ticket=7), 7)
         (stored,) = lock_document.state_of(document["M"]).entries
         assert stored.claim == claim
-    assert "lower" not in lock_document.new_entry("o", WHOLE, 1.0, 0)["M"]
+    [whole] = lock_document.new_entry("o", WHOLE, 60.0, 0)["L"]
+    assert whole["M"].keys() == {"o", "b", "u", "w"}
 
 
 # What an eviction leaves

@@ -216,12 +216,37 @@ def test_long_labels_of_others_are_cut():
     assert shown_owner("x" * 100_000) == "x" * 256 + "..."
 
 
+def label_in_thread(name):
+    labels = []
+    thread = threading.Thread(target=lambda: labels.append(runtime.Runtime().owner()), name=name)
+    thread.start()
+    thread.join()
+    return labels[0]
+
+
+@pytest.mark.parametrize(
+    ("host", "thread", "label"),
+    [
+        ("ip-10-0-12-34.eu-west-1.compute.internal", None, "ip-10-0-12-34:7"),
+        ("ip-10-0-12-34", "ThreadPoolExecutor-0_12", "ip-10-0-12-34:7:pool-0_12"),
+        ("laptop", "Thread-3 (worker)", "laptop:7:Thread-3"),
+        ("169.254.76.1", None, "169.254.76.1:7"),
+    ],
+)
+def test_labels_are_short(host, thread, label, monkeypatch):
+    """Each waiter stores one. It tells which process waits, and which of its threads."""
+    runtime._label.cache_clear()
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(runtime.os, "getpid", lambda: 7)
+    assert (runtime.Runtime().owner() if thread is None else label_in_thread(thread)) == label
+    runtime._label.cache_clear()
+
+
 @pytest.mark.parametrize("name", ["x" * 1000, "日本" * 100, "\udcff" * 300, "web-1"])
 def test_the_label_of_a_process_always_fits(name, monkeypatch):
     """Of host and thread, as much as fits is in it; what is no text is replaced."""
     monkeypatch.setattr(socket, "gethostname", lambda: name)
-    monkeypatch.setattr(threading.current_thread(), "name", name)
-    owner = runtime.Runtime().owner()
+    owner = label_in_thread(name)
 
     assert checked_owner(owner) == owner
     assert len(owner.encode()) <= LONGEST_OWNER
@@ -237,3 +262,18 @@ def test_keys_that_are_one_to_dynamodb_are_one_item_key() -> None:
     assert key == ItemKey.of("seats", {"name": {"S": "a"}, "row": {"N": "2.0"}})
     assert len({key, ItemKey.of("seats", {"name": {"S": "a"}, "row": {"N": "3"}}), key._replace(table="rows")}) == 3
     assert str(key) == "seats('a', '2')"
+
+
+def test_the_ids_of_entries(monkeypatch):
+    """None comes twice. All of a process begin alike, those of a forked child in another way."""
+    monkeypatch.setattr(runtime, "_process_part", "abcd")
+    monkeypatch.setattr(runtime, "forks", runtime.forks)
+    world = runtime.Runtime()
+    ids = [world.entry_id() for _ in range(1000)]
+
+    assert len({*ids}) == len({each[4:] for each in ids}) == 1000  # also in a copy of the process
+    assert {len(each) for each in ids} == {14}
+    assert {runtime.process_of(each) for each in ids} == {world.process_part()} == {"abcd"}
+
+    runtime._begin_process()
+    assert runtime.process_of(world.entry_id()) == world.process_part() != "abcd"

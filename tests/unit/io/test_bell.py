@@ -122,18 +122,18 @@ def test_no_entry_is_read_if_no_process_listens(folder: Path) -> None:
 
 
 def test_a_full_socket_does_not_hold_up_a_release(folder: Path) -> None:
-    with another(folder, "12345678") as stopped:
-        bell.ring(["12345678-1"] * 2000)
-        assert stopped.recv(100) == b"12345678-1"
+    with another(folder, "1234") as stopped:
+        bell.ring(["1234-1"] * 2000)
+        assert stopped.recv(100) == b"1234-1"
 
 
 @pytest.mark.parametrize("is_found_by", ["ringing", "listening"])
 def test_a_dead_process_is_forgotten(folder: Path, listener: Listener, is_found_by: str) -> None:
-    with another(folder, "12345678"):
+    with another(folder, "1234"):
         pass
-    assert names(folder) == ["12345678"]
+    assert names(folder) == ["1234"]
     if is_found_by == "ringing":
-        bell.ring(["12345678-1"])
+        bell.ring(["1234-1"])
         assert names(folder) == []
     else:
         listener.listen()
@@ -219,7 +219,7 @@ def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: An
     monkeypatch.setattr(runtime.Runtime, "has_bells", False)
     listener.listen()
     assert not folder.exists()
-    with another(folder, "12345678") as you:
+    with another(folder, "1234") as you:
         assert bell.neighbours() == frozenset()
-        bell.ring(["12345678-1"])
+        bell.ring(["1234-1"])
         assert is_silent(you)

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from pynamo_locking import LockState
 from pynamo_locking._core.claims import WHOLE, Claim
 from pynamo_locking._core.limits import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
+from pynamo_locking._core.naming import LONGEST_OWNER
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import header_requests, lock_document, runtime
 from pynamo_locking._io import stored as io_stored
+from pynamo_locking._io.lock_requests import NewEntry
 from tests.unit.helpers import entry, steady
 
 OWNERS = st.sampled_from(["", "host:1:main", "日本 🔒", "a\x00b"])
@@ -22,7 +24,7 @@ TICKETS = st.integers(1, 2**62)
 ENTRIES = st.builds(
     entry,
     TICKETS,
-    id=st.integers(0, 2**80 - 1).map("{:020x}".format),
+    id=st.integers(0, 2**56 - 1).map("{:014x}".format),
     owner=OWNERS,
     lease_ms=st.integers(0, 10**9),
     beat=st.integers(0, 10**9),
@@ -37,26 +39,17 @@ def stored(entries, next_ticket, since, evicted):
     """A document as DynamoDB returns it, its maps in any order."""
     number = io_stored.number
     return {
-        "next": number(next_ticket),
+        "next": {"L": [number(next_ticket)]},
         "since": number(since),
         "evicted": {"M": {str(slot): number(ticket) for slot, ticket in evicted.items()}},
-        "tickets": {"M": {e.id: number(e.ticket) for e in reversed(entries)}},
-        "queue": {
-            "M": {
-                e.id: {
-                    "M": {
-                        "owner": {"S": e.owner},
-                        "mode": {"S": e.mode},
-                        "lease_ms": number(e.lease_ms),
-                        "beat": number(e.beat),
-                        "until_ms": number(e.until_ms),
-                        "writes": number(e.writes),
-                    }
-                }
-                for e in entries
-            }
-        },
+        "queue": {"M": {e.id: {"L": [number(e.ticket), {"M": facts(e)}]} for e in reversed(entries)}},
     }
+
+
+def facts(e):
+    number = io_stored.number
+    always = {"o": {"S": e.owner}, "b": number(e.beat), "u": number(e.until_ms), "w": number(e.writes)}
+    return always if e.lease_ms == 60_000 else {**always, "l": number(e.lease_ms)}
 
 
 @steady
@@ -82,7 +75,7 @@ def unread(it):
 @given(OWNERS, st.floats(0.6, 10**6), st.integers(0, 10**14), TICKETS)
 def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
     """A document made for an entry reads back as that entry, with the next ticket after it."""
-    fresh = lock_document.new_entry(owner, WHOLE, lease, now_ms)
+    fresh = lock_document.new_entry(owner, WHOLE, lease, now_ms, ticket=ticket)
     state = lock_document.state_of(lock_document.new_document("me", fresh, ticket)["M"])
     (mine,) = state.entries
 
@@ -95,7 +88,7 @@ def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
 
 def test_a_long_label_is_cut_when_it_is_read():
     """In a queue, and in the header of a transaction."""
-    fresh = lock_document.new_entry("x" * 100_000, WHOLE, 60, 0)
+    fresh = lock_document.new_entry("x" * 100_000, WHOLE, 60, 0, ticket=1)
     (mine,) = lock_document.state_of(lock_document.new_document("me", fresh, 1)["M"]).entries
     header = header_requests.header_in({"id": {"S": "T"}, "state": {"S": "pending"}, "owner": {"S": "x" * 100_000}})
 
@@ -105,17 +98,32 @@ def test_a_long_label_is_cut_when_it_is_read():
 def test_a_full_queue_takes_half_of_an_item():
     """Of the largest entries, with the longest label and numbers of all their digits. So no more may wait."""
     longest = {"N": "1" * 38}
-    fresh = lock_document.new_entry("x" * 256, Claim("exclusive", 400), 60, 0)["M"]
-    fresh |= {name: longest for name, value in fresh.items() if "N" in value}
-    document = lock_document.new_document("", {"M": fresh}, 1)["M"]
+    [fresh] = lock_document.new_entry("x" * LONGEST_OWNER, Claim("shared", 400), 59, 0, 400)["L"]
+    facts = {name: longest if "N" in value else value for name, value in fresh["M"].items()}
+    entry = {"L": [longest, {"M": facts}]}
 
-    def size(entries):
-        ids = [f"{number:020x}" for number in range(entries)]
-        queue = {"queue": {"M": {key: {"M": fresh} for key in ids}}, "tickets": {"M": dict.fromkeys(ids, longest)}}
-        return item_size({"lock": {"M": document | queue}})
+    assert {"l", "b", "u", "w", "p", "n", "m", "o"} == facts.keys()
+    assert size_of_queue(entry, 2) - size_of_queue(entry, 1) <= LARGEST_ENTRY
+    assert LARGEST_ITEM * 0.3 < size_of_queue(entry, MOST_WAITERS) <= LARGEST_ITEM / 2
 
-    assert size(2) - size(1) <= LARGEST_ENTRY
-    assert LARGEST_ITEM * 0.3 < size(MOST_WAITERS) <= LARGEST_ITEM / 2
+
+def size_of_queue(entry, entries):
+    document = lock_document.new_document("", entry, 1)["M"]
+    queue = {f"{number:014x}": entry for number in range(entries)}
+    return item_size({"lock": {"M": document | {"queue": {"M": queue}}}})
+
+
+@pytest.mark.parametrize(
+    "label", ["", "ip-10-0-12-34:12345", "ip-10-0-12-34:12345:pool-0_12", "orders-7d9f8b6c5d-x2x7k:7"]
+)
+def test_a_waiter_takes_less_than_80_bytes(label):
+    """With labels as `Runtime.owner` makes them: 50 bytes and the label; 4 more if the lease is not 60 s."""
+    waiter = NewEntry(runtime.current.entry_id(), label, 60.0).stored(1_795_000_000_123, 1_795_000_000_123_456)
+    hasty = NewEntry(runtime.current.entry_id(), label, 30.0).stored(1_795_000_000_123, 1_795_000_000_123_456)
+
+    size = size_of_queue(waiter, 101) - size_of_queue(waiter, 100)
+    assert size == 50 + len(label) < 80
+    assert size_of_queue(hasty, 101) - size_of_queue(hasty, 100) == size + 4
 
 
 def test_no_document():
@@ -139,14 +147,23 @@ def test_an_image_is_read_by_the_name_of_its_attribute():
     assert lock_document.state_in({"guard": {"M": raw}}, "lock") is FREE
 
 
-def test_half_an_entry():
-    """A ticket without an entry is in no queue. An entry without a ticket is: writes from outside are refused."""
-    raw = stored([entry(1), entry(2), entry(3)], 4, 1, {})
-    del raw["queue"]["M"]["id2"]
-    assert [e.id for e in lock_document.state_of(raw).entries] == ["id1", "id3"]
-
-    del raw["tickets"]["M"]["id1"]
-    assert lock_document.state_of(raw).unreadable == "tickets.id1 is missing"
+@pytest.mark.parametrize(
+    ("stored_entry", "flaw"),
+    [
+        ({"L": []}, "queue.id1 is {'L': []}"),
+        ({"L": [{"N": "1"}]}, "queue.id1 is {'L': [{'N': '1'}]}"),
+        ({"L": [{"N": "1"}, {"M": {}}]}, "queue.id1.1.o is missing"),
+        ({"L": [{"S": "1"}, {"M": facts(entry(1))}]}, "queue.id1.0 is {'S': '1'}"),
+        ({"L": [{"N": "1"}, {"M": facts(entry(1)) | {"l": {"S": "?"}}}]}, "queue.id1.1.l is {'S': '?'}"),
+        ({"L": [{"N": "1"}, {"M": facts(entry(1)) | {"m": {"S": "?"}}}]}, "queue.id1.1.m is {'S': '?'}"),
+        ({"M": facts(entry(1))}, "queue.id1 is {'M': "),
+    ],
+)
+def test_half_an_entry(stored_entry, flaw):
+    """It is in the queue, so writes from outside are refused; and the field is named."""
+    raw = stored([entry(1)], 4, 1, {})
+    raw["queue"]["M"]["id1"] = stored_entry
+    assert lock_document.state_of(raw).unreadable.startswith(flaw)
 
 
 def test_a_write_is_counted_in_a_copy():
@@ -168,11 +185,11 @@ def test_states_round_trip(monkeypatch):
     assert isinstance(lock_document.state_of(raw), LockState)
 
 
-def document_with(members, **changes):
+def document_with(members, *others, next_ticket=None):
     """A document with one entry under ticket 5 for so many callers, and the next ticket behind them."""
     first = entry(5, id="id1")
-    raw = stored([first], 5 + members, 5, {}) | changes
-    raw["queue"]["M"]["id1"]["M"]["members"] = io_stored.number(members)
+    raw = stored([first, *others], next_ticket or 5 + members, 5, {})
+    raw["queue"]["M"]["id1"]["L"][1]["M"]["n"] = io_stored.number(members)
     return raw
 
 
@@ -186,20 +203,17 @@ def test_an_entry_may_stand_for_several_callers():
     [
         document_with(0),
         document_with(401),
-        document_with(3, next=io_stored.number(7)),
-        document_with(3, next=io_stored.number(9))
-        | {"tickets": {"M": {"id1": io_stored.number(5), "id2": io_stored.number(7)}}},
+        document_with(3, next_ticket=7),
+        document_with(3, entry(7, id="id2"), next_ticket=9),
     ],
 )
 def test_two_callers_have_no_ticket_in_common(raw):
-    if "id2" in raw["tickets"]["M"]:
-        raw["queue"]["M"]["id2"] = stored([entry(7, id="id2")], 9, 5, {})["queue"]["M"]["id2"]
     assert lock_document.state_of(raw).unreadable
 
 
 def test_a_mended_document_goes_on_behind_all_callers():
     """The entry that is kept has tickets that the broken counter no longer told of."""
-    raw = document_with(300, next={"S": "?"})
+    raw = document_with(300) | {"next": {"S": "?"}}
     mended = lock_document.mended(raw, 6)
     state = lock_document.state_of(mended["M"])
     assert not state.unreadable

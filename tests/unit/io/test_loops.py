@@ -296,16 +296,15 @@ def test_a_ring_for_a_loop_that_has_gone_hurts_nobody() -> None:
 
 def document(*tickets: int, following: int = 10, beat: int = 0) -> dict[str, Any]:
     """An item with these entries in its lock document."""
-    entries = {f"e{ticket}": new_entry("me", WHOLE, 60, 0) for ticket in tickets}
+    entries = {f"e{ticket}": new_entry("me", WHOLE, 60, 0, ticket=ticket) for ticket in tickets}
     for entry in entries.values():
-        entry["M"][lock_document.BEAT] = stored.number(beat)
+        entry["L"][lock_document.FACTS]["M"][lock_document.BEAT] = stored.number(beat)
     return {
         "lock": {
             "M": {
                 lock_document.SINCE: stored.number(1),
-                lock_document.NEXT: stored.number(following),
+                lock_document.NEXT: {"L": [stored.number(following)]},
                 lock_document.QUEUE: {"M": entries},
-                lock_document.TICKETS: {"M": {f"e{ticket}": stored.number(ticket) for ticket in tickets}},
                 lock_document.EVICTED: {"M": {}},
             }
         }

@@ -26,13 +26,10 @@ def test_a_bell_wakes_the_waiter_that_it_names() -> None:
 
 def image(*claims: Claim) -> dict[str, Any]:
     """An item whose lock has these claims, each under the next ticket; the last one comes first in the map."""
-    document = lock_document.new_document("0", lock_document.new_entry("owner", claims[0], 60, 0), 100)["M"]
-    queue, tickets = {}, {}
-    for i, claim in reversed(tuple(enumerate(claims))):
-        queue[str(i)] = lock_document.new_entry("owner", claim, 60, 0)
-        tickets[str(i)] = {"N": str(99 + i)}
-    content = {"next": {"N": "999"}, "queue": {"M": queue}, "tickets": {"M": tickets}}
-    return {"lock": {"M": {**document, **content}}}
+    stored = [lock_document.new_entry("owner", claim, 60, 0, ticket=99 + i) for i, claim in enumerate(claims)]
+    document = lock_document.new_document("0", stored[0], 99, len(claims))["M"]
+    queue = {str(i): entry for i, entry in reversed(tuple(enumerate(stored)))}
+    return {"lock": {"M": {**document, lock_document.QUEUE: {"M": queue}}}}
 
 
 ALONE, READER, SEAT = Claim(), Claim(SHARED), Claim(permits=2)

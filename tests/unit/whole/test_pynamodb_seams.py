@@ -353,6 +353,18 @@ def test_paths_take_names_as_they_are():
     assert path.path == ["lock", "queue", "a.b", "writes"]
 
 
+def test_paths_lead_into_lists():
+    """A path of names takes an index and goes on; a stored list can be appended to the list at a path."""
+    names, values = {}, {}
+    entry, upcoming = Path(["lock", "queue", "a.b"]), Path(["lock", "next"])
+    update = Update(entry.set(upcoming.append(Stored({"L": []}))), upcoming[0].set(upcoming[0] + 1))
+
+    assert (entry[1]["w"] < 5).serialize(names, {}) == "#0.#1.#2[1].#3 < :0"
+    assert list(names) == ["lock", "queue", "a.b", "w"]
+    assert update.serialize({}, values) == "SET #0.#1.#2 = list_append (#0.#3, :0), #0.#3[0] = #0.#3[0] + :1"
+    assert values == {":0": {"L": []}, ":1": {"N": "1"}}
+
+
 def test_size_of_a_path():
     """The function of the expression language; it compares and joins like other conditions."""
     path = Path(["lock", "queue"])

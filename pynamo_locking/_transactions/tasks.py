@@ -1,0 +1,350 @@
+"""Transactions in tasks of asyncio: the same `Transaction`, whose steps are made in threads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
+
+from typing_extensions import ParamSpec, Self, Unpack
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import is_count
+from pynamo_locking._io import loops, runtime
+from pynamo_locking._io.pauses import Pause
+from pynamo_locking._locks import held_entry
+from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
+from pynamo_locking._transactions.transaction import Savepoint, Transaction
+from pynamo_locking.exceptions import ItemNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._transactions.options import TransactionKeywords
+    from pynamo_locking._transactions.transaction_table import TransactionTable
+
+_M = TypeVar("_M", bound=GuardedMixin)
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+_current: Final[ContextVar[AsyncTransaction | None]] = ContextVar("pynamo_locking_atransaction", default=None)
+
+
+class AsyncTransaction:
+    """A `Transaction` whose steps are awaited. Made by `atransaction`.
+
+    Each method does what the method of `Transaction` of that name does, and has its promises, errors and costs.
+    A step takes place in a thread, 32 at most for all tasks of the process; waiting for a lock or between two attempts
+    occupies none. Tasks that share a transaction take turns: a step begins when the step before it has ended.
+
+    Guaranteed when a task is cancelled: when it has ended, no step is under way and the transaction holds no lock. If
+    the task was cancelled before the commit, nothing is written. If it was cancelled during the commit, the commit goes
+    on to its end without waiting for other transactions any more, and `is_committed` says what became of it. The task
+    goes on for the time of the request that is under way, and of a pause of 2 s at most.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._line = loops.Line()
+
+    @property
+    def id(self) -> str:
+        """Names this attempt, never used twice."""
+        return self._transaction.id
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the commit found that a transaction with this `idempotency_key` was committed before."""
+        return self._transaction.is_repeated
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the transaction is known to be committed."""
+        return self._transaction._is_committed
+
+    # Reading
+
+    async def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
+        """Return an item as the transaction sees it. See `Transaction.get`."""
+        return await self._read(Transaction.get, model, hash_key, range_key, for_update=for_update)
+
+    async def get_or_none(
+        self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
+    ) -> _M | None:
+        """Return an item, or None if it does not exist. See `Transaction.get_or_none`."""
+        return await self._read(Transaction.get_or_none, model, hash_key, range_key, for_update=for_update)
+
+    async def _read(
+        self, read: Callable[..., _T], model: type[_M], hash_key: Any, range_key: Any, *, for_update: bool
+    ) -> _T:
+        async with self._line.turn():
+            self._transaction._check_open()
+            is_locked = for_update and await self._lock(model, hash_key, range_key)
+            work = partial(read, self._transaction, model, hash_key, range_key, for_update=is_locked)
+            return await self._in_thread(work, is_urgent=False)
+
+    async def _lock(self, model: type[_M], hash_key: Any, range_key: Any) -> bool:
+        """Lock an item until the end of the transaction; False if there is no such item."""
+        members = self._transaction._members
+        lock = members.lock_for(model, hash_key, range_key)
+        if lock is not None:
+            try:
+                await lock._aenter(members.left())
+            except ItemNotFound:
+                return False
+            members.locks.append(lock)
+        return True
+
+    async def query(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        **options: Any,
+    ) -> list[_M]:
+        """Return the items of a hash key as the transaction sees them. See `Transaction.query`."""
+        query = partial(Transaction.query, range_key_condition=range_key_condition, filter_condition=filter_condition)
+        return await self._do(partial(query, self._transaction, model, hash_key, **options), is_urgent=False)
+
+    # Writing
+
+    async def save(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Store an item as it is now, with the commit. See `Transaction.save`."""
+        await self._do(partial(self._transaction.save, item, condition, add_version_condition=add_version_condition))
+
+    async def update(
+        self,
+        item: GuardedMixin,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        """Apply actions to an item, with the commit. See `Transaction.update`."""
+        await self._do(
+            partial(self._transaction.update, item, actions, condition, add_version_condition=add_version_condition)
+        )
+
+    async def delete(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Delete an item, with the commit. See `Transaction.delete`."""
+        await self._do(partial(self._transaction.delete, item, condition, add_version_condition=add_version_condition))
+
+    async def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
+        """Let the commit check that the stored item is the one that was read. See `Transaction.check`."""
+        await self._do(partial(self._transaction.check, item, condition))
+
+    async def touch(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Increment an item's version, with the commit. See `Transaction.touch`."""
+        await self._do(partial(self._transaction.touch, item, condition, add_version_condition=add_version_condition))
+
+    async def plan(self) -> Plan:
+        """Return how the transaction would be committed now. See `Transaction.plan`."""
+        return await self._do(self._transaction.plan)
+
+    def savepoint(self) -> Savepoint:
+        """Return the present state, to which `Savepoint.rollback` goes back; neither makes a request."""
+        return self._transaction.savepoint()
+
+    # The end
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Call back in a thread once the transaction is committed. See `Transaction.after_commit`."""
+        self._transaction.after_commit(_plain(callback))
+
+    def after_rollback(self, callback: Callable[[], object]) -> None:
+        """Call back in a thread after a rollback. See `Transaction.after_rollback`."""
+        self._transaction.after_rollback(_plain(callback))
+
+    async def commit(self) -> None:
+        """Commit: all writes are applied, or none. See `Transaction.commit`."""
+        await self._end(self._transaction.commit)
+
+    async def rollback(self) -> None:
+        """Roll back: nothing is written. See `Transaction.rollback`."""
+        await self._end(self._transaction.rollback)
+
+    async def __aenter__(self) -> Self:
+        self._transaction._check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        leave = partial(self._transaction.__exit__, kind, error, traceback)
+        if isinstance(error, GeneratorExit):  # nothing can be awaited
+            loops.start(partial(self._line.alone, leave))
+            self._forget_locks()
+        else:
+            await self._end(leave)
+
+    # Steps
+
+    async def _do(self, work: Callable[[], _T], *, is_urgent: bool = True) -> _T:
+        async with self._line.turn():
+            return await self._in_thread(work, is_urgent=is_urgent)
+
+    async def _end(self, work: Callable[[], None]) -> None:
+        try:
+            async with self._line.turn(self._hurry):
+                await self._in_thread(work)
+        finally:
+            self._forget_locks()
+
+    async def _in_thread(self, work: Callable[[], _T], *, is_urgent: bool = True) -> _T:
+        def under_locks() -> _T:
+            for held in self._held():  # another task of the transaction may have acquired them
+                held_entry.remember(held)
+            return work()
+
+        alone = partial(self._line.alone, under_locks)
+        return await loops.to_the_end(alone, is_urgent=is_urgent, hurry=self._hurry)
+
+    def _held(self) -> list[HeldEntry]:
+        return [lock._must_have_taken() for lock in self._transaction._members.locks if lock._takes]
+
+    def _forget_locks(self) -> None:
+        """Forget, in this task's context, the locks that a thread has given back."""
+        for lock in self._transaction._members.locks:
+            if lock._held is not None:
+                held_entry.forget(lock._held)
+
+    def _hurry(self) -> None:
+        """Wait for no other transaction any more."""
+        deadline = self._transaction._options.deadline
+        deadline.at = min(deadline.at, runtime.current.monotonic())
+
+
+def _plain(callback: Callable[[], object]) -> Callable[[], object]:
+    if inspect.iscoroutinefunction(callback):
+        raise ConfigurationError(
+            f"{getattr(callback, '__name__', callback)} is a coroutine, and callbacks of a transaction are called in a "
+            f"thread: pass a plain function, or await the coroutine after the block, if `is_committed`."
+        )
+    return callback
+
+
+@contextlib.asynccontextmanager
+async def atransaction(
+    table: type[TransactionTable] | None = None, *, join: bool = False, **options: Unpack[TransactionKeywords]
+) -> AsyncIterator[AsyncTransaction]:
+    """Commit what the ``async with`` block does, all or nothing; roll back if it raises or is cancelled.
+
+    ::
+
+        async with atransaction() as tx:
+            source = await tx.get(Account, "a-1")
+            target = await tx.get(Account, "a-2")
+            source.balance -= 10
+            target.balance += 10
+            await tx.save(source)
+            await tx.save(target)
+
+    As `transaction`, with the same arguments, for a task of asyncio. Plain functions that the block calls through
+    `asyncio.to_thread`, and that begin a ``transaction(join=True)``, take part in it.
+
+    Yields:
+        The transaction: see `AsyncTransaction`, also for what happens when the task is cancelled.
+
+    Raises:
+        ConfigurationError, Conflict, OutcomeUnknown: as `transaction`.
+
+    Cost: that of `transaction`, and the start of a thread for each step, some 0.1 ms.
+    """
+    outer = current_transaction()
+    if outer is not None:
+        check_join(join)
+        known = _current.get()
+        yield known if known is not None and known._transaction is outer else AsyncTransaction(outer)
+        return
+    async with _run_in(Transaction(table, **options)) as begun:
+        yield begun
+
+
+@contextlib.asynccontextmanager
+async def _run_in(begun: Transaction) -> AsyncIterator[AsyncTransaction]:
+    awaited = AsyncTransaction(begun)
+    before = _current.get()
+    _current.set(awaited)
+    try:
+        with as_current(begun):
+            async with awaited:
+                yield awaited
+    finally:
+        if _current.get() is awaited:  # not in the context of a collector
+            _current.set(before)
+
+
+def atransactional(
+    *,
+    attempts: int = 10,
+    join: bool = False,
+    table: type[TransactionTable] | None = None,
+    **options: Unpack[TransactionKeywords],
+) -> Callable[[Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]:
+    """Run a coroutine function as a transaction, and retry it from the start after a conflict.
+
+    ::
+
+        @atransactional()
+        async def move(tx: AsyncTransaction, source: str, target: str, amount: int) -> None:
+            ...
+
+        await move("a-1", "a-2", 10)
+
+    See `transactional` for `attempts`, `join`, the other arguments and the errors. The pauses between two attempts pass
+    in the event loop.
+
+    Raises:
+        ConfigurationError: the function is no coroutine function, or as `transactional`.
+    """
+    if not is_count(attempts):
+        raise ConfigurationError(f"atransactional() needs at least one attempt, not {attempts!r}.")
+
+    def decorate(
+        function: Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]],
+    ) -> Callable[_P, Coroutine[Any, Any, _T]]:
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"atransactional() runs coroutine functions, which {getattr(function, '__name__', function)} is not: "
+                f"write `async def`, or use transactional()."
+            )
+
+        @functools.wraps(function)
+        async def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+            if current_transaction() is not None:
+                async with atransaction(join=join) as outer:
+                    return await function(outer, *arguments, **keywords)
+            return await _run(lambda tx: function(tx, *arguments, **keywords), attempts, {"table": table, **options})
+
+        return run
+
+    return decorate
+
+
+async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: int, options: dict[str, Any]) -> _T:
+    attempt = Attempts(attempts, options)
+    while True:
+        try:
+            async with _run_in(attempt.begun) as awaited:
+                return await function(awaited)
+        except attempt.worth as error:
+            pause = attempt.pause_after(error)
+        await loops.spend(Pause(pause))
+        attempt.begin_again()
