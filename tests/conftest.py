@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_entry, removal
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
 from tests.engines.servers import Servers
@@ -33,7 +34,11 @@ def first_and_others(engines: list[str]) -> list[Any]:
 
 
 def pytest_configure() -> None:
-    """Let SIGINT interrupt also where a shell has started the tests in the background, with it ignored."""
+    """Let SIGINT interrupt also where a shell has started the tests in the background, with it ignored.
+
+    Without bells, what is sent does not depend on other processes of this machine. Child processes of tests have them.
+    """
+    runtime.Runtime.has_bells = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

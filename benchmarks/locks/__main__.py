@@ -6,6 +6,7 @@
     python -m benchmarks.locks throttled    # the same before an engine that throttles hot keys as a partition does
     python -m benchmarks.locks caps         # what a partition allows, by the length of the queue
     python -m benchmarks.locks handoff      # from a release to the next grant
+    python -m benchmarks.locks bell         # 128 processes with one thread each, with the bell and without
     python -m benchmarks.locks crash        # after a kill of the holder
     python -m benchmarks.locks many         # 1 to 10,000 locks in one process
     python -m benchmarks.locks queue        # a lock with a long queue
@@ -34,7 +35,7 @@ from rich.progress import Progress
 from benchmarks.contenders.optimistic import RetryLoop
 from benchmarks.contenders.ours import Combine, Edit, LockedInItem, Modify
 from benchmarks.latency import slowed
-from benchmarks.locks import caps, contention, crash, cycles, handoff, layer, many, plots, queue, sizes
+from benchmarks.locks import bell, caps, contention, crash, cycles, handoff, layer, many, plots, queue, sizes
 from benchmarks.locks.tables import fill
 from benchmarks.locks.variants import Variant, missing
 from benchmarks.parts import Parts, run, show
@@ -160,6 +161,15 @@ def measure_handoff(servers: Servers, options: argparse.Namespace) -> list[dict[
     return [each.as_dict() for each in done]
 
 
+def measure_bell(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Processes of one machine."""
+    with _bar("bell", 2 * options.rounds) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+        count, times = options.contenders, (options.rush, options.seconds)
+        done = bell.compare(url, options.ms, count, options.rounds, *times, tick)
+    _table("bell", "Processes with one thread each", bell.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
 def measure_crash(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Kill and grant."""
     with _bar("crash", 8) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
@@ -218,6 +228,7 @@ PARTS: Final[Parts] = {
     "throttled": measure_throttled,
     "caps": measure_caps,
     "handoff": measure_handoff,
+    "bell": measure_bell,
     "crash": measure_crash,
     "many": measure_many,
     "queue": measure_queue,
@@ -267,13 +278,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
-    parser.add_argument("--seconds", type=float, default=20.0, help="races: of each steady state")
-    parser.add_argument("--rush", type=float, default=15.0, help="races: the longest rush, in s")
+    parser.add_argument("--seconds", type=float, default=20.0, help="races, bell: of each steady state")
+    parser.add_argument("--rush", type=float, default=15.0, help="races: the longest rush, in s; bell: before it")
     parser.add_argument("--only", action="append", help="races: contenders with this in their name")
     parser.add_argument("--partition-units", type=float, default=WRITE_UNITS, help="throttled: of one key, a second")
     parser.add_argument("--burst", type=float, default=1.0, help="throttled: for how many s unused units are kept")
-    parser.add_argument("--rounds", type=int, default=1, help="contention: how often the contenders take turns")
-    parser.add_argument("--contenders", type=int, default=128, help="contention, throttled: the most")
+    parser.add_argument("--rounds", type=int, default=1, help="contention, bell: how often they take turns")
+    parser.add_argument("--contenders", type=int, default=128, help="contention, throttled: the most; bell: processes")
     parser.add_argument("--at-least", type=int, default=1, help="contention: the fewest contenders")
     parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")
     parser.add_argument("--locks", type=int, default=10_000, help="many: the most")

@@ -107,6 +107,8 @@ class LockSettings:
             each caller that waits with it, and the entry is handed over from caller to caller, without polling. A
             caller that comes later draws its ticket up to one such block later than callers of other processes do. 1,
             so that each caller has an entry of its own; 32 suits a lock that many threads or tasks of a process want.
+        bell: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by a socket
+            in the directory for temporary files. Not on Windows. The waiter polls all the same.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
             times as long, so that two renewals can fail before it ends. 1 s.
 
@@ -125,6 +127,7 @@ class LockSettings:
     request_timeout: Seconds = Seconds(1.0)
     max_lease: Seconds = Seconds(LONGEST_LEASE_S)
     block: int = 1
+    bell: bool = True
 
     def __post_init__(self) -> None:
         if self.max_clock_skew is not None:

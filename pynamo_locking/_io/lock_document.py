@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim
+from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, front
 from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking._core.naming import plain, row_name, shown_owner
 from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry
@@ -18,7 +18,7 @@ from pynamo_locking._io.flaws import ADVICE, corrupt
 from pynamo_locking._io.stored import Image, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pynamodb.connection import Connection
 
@@ -163,6 +163,15 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
         return _state(raw)
     except flaws.UNREADABLE:
         return broken(raw, flaws.flaw_in(_state, raw))
+
+
+def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
+    """Yield the ids of the entries that hold the lock, of a sound document. Reads no more entries than that takes."""
+    with suppress(*flaws.UNREADABLE):
+        queue = image[attribute]["M"][QUEUE]["M"]
+        ids = sorted(queue, key=lambda entry_id: int(queue[entry_id]["L"][0]["N"]))
+        for i in front(_claim_in(queue[entry_id]["L"][1]["M"]) for entry_id in ids):
+            yield ids[i]
 
 
 def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Bell(Protocol):
+class Waker(Protocol):
     """What ends a pause early: the place where a release in this process leaves the new image of the row."""
 
     on_ring: Callable[[], None] | None
@@ -31,7 +31,7 @@ class Pause:
     """A time in which there is nothing to do: `seconds` at most, or until `mailbox` ends it early."""
 
     seconds: float
-    mailbox: Bell | None = None
+    mailbox: Waker | None = None
 
     def sleep(self) -> Image | None:
         """Let the pause pass in this thread; return what was left in the mailbox."""

@@ -54,7 +54,13 @@ _thread = _Thread()
 
 
 class Runtime:
-    """The real world."""
+    """The real world.
+
+    Attributes:
+        has_bells: whether processes of this machine can wake each other.
+    """
+
+    has_bells = sys.platform != "win32"
 
     def __init__(self) -> None:
         self.monotonic = _monotonic_source()

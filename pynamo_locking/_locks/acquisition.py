@@ -6,19 +6,20 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from pynamo_locking._core.claims import front
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
 from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
-from pynamo_locking._io.evictions import evict_dead
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.pauses import Pause, walk
 from pynamo_locking._io.resolver import Resolver, StillPending
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import cohorts, mailboxes, removal, reports
 from pynamo_locking._locks.cohorts import Caller
+from pynamo_locking._locks.evictions import evict_dead
 from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
 
@@ -297,13 +298,18 @@ class Acquisition:
         self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
         delay = poll_delay(self._pace, now, self._options.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._options.lease)
-        told = yield from self._hear_until(min(now + delay, self._deadline, renewal))
-        if runtime.current.monotonic() >= renewal:
+        until = min(now + delay, self._deadline, renewal)
+        if self._options.settings.bell:
+            mailboxes.hear_bells(self._mailbox, self._new.id)
+        told = yield from self._hear_until(until)
+        now = runtime.current.monotonic()
+        if now >= renewal:
             return self._renew()
         if told is not None:
             return told
-        # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof.
-        return lock_requests.look(self._row, consistent=False)
+        # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof. After a bell it
+        # would be too old.
+        return lock_requests.look(self._row, consistent=now < until)
 
     def _hear_until(self, until: float) -> Steps[Image | None]:
         """Sleep until a release in this process wakes us; return the image it left."""
@@ -345,6 +351,8 @@ class Acquisition:
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
         held = HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
+        behind = [entry for entry in self._state.entries if entry.id != self._entry.id]
+        held.behind = tuple(behind[i].id for i in front(entry.claim for entry in behind))
         held.caller = self._caller
         return held
 

@@ -68,6 +68,8 @@ class HeldEntry:
     has_heartbeat = False
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
     caller: Caller | None = None
+    # Entries that were next when it was granted.
+    behind: tuple[str, ...] = ()
 
     def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image) -> None:
         self.row = row

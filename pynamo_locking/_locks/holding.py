@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import bell
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import expiry
 from pynamo_locking._locks import cohorts, mailboxes
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 
 def left(held: HeldEntry, image: Image | None) -> None:
-    """Note that a write removed our entry, and wake waiters in this process."""
+    """Note that a write removed our entry, and wake waiters. A transaction returns no image: then those we know of."""
     cohorts.pass_on(held.caller, image)
     held.end()
     mailboxes.tell_waiters(held.row, image)
+    if image is None and held.entry.members == 1:  # else the next caller is in this process
+        bell.ring(held.behind)
 
 
 def renew(held: HeldEntry) -> None:

@@ -1,4 +1,4 @@
-"""How the waiters of one process hear of a release in it."""
+"""How the waiters of one process hear of a release: in it, or by the bell of another process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.claims import WHOLE, front
 from pynamo_locking._core.queue import FREE
-from pynamo_locking._io import runtime
+from pynamo_locking._io import bell, lock_document, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,7 @@ class Mailbox:
     def __init__(self, claim: Claim = WHOLE, state: Callable[[Image], LockState] = lambda _: FREE) -> None:
         self.claim = claim
         self.ticket: int | None = None  # of the waiter, once it is in the queue
+        self.entry_id = ""  # the same, if it can be woken by other processes
         self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
         self._state = state
         self._condition = runtime.current.condition()
@@ -103,16 +104,33 @@ def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
 
 
 def has_waiters(row: LockRow) -> bool:
-    """Tell whether a thread of this process waits for that lock."""
+    """Tell whether a thread of this process waits for that lock, or another process of this machine for any lock."""
     with _mutex:
-        return row.identity in _mailboxes
+        if row.identity in _mailboxes:
+            return True
+    return bool(bell.neighbours())
+
+
+def hear_bells(mailbox: Mailbox, entry_id: str) -> None:
+    """Let other processes of this machine wake the waiter with that entry."""
+    mailbox.entry_id = entry_id
+    bell.ear.listen(runtime.process_of(entry_id), wake, lambda: bool(_mailboxes))
+
+
+def wake(entry_id: str) -> None:
+    """Let the waiter with that entry look, if it is in this process."""
+    with _mutex:
+        mailboxes = tuple(box for boxes in _mailboxes.values() for box in boxes if box.entry_id == entry_id)
+    for box in mailboxes:
+        box.put(None)
 
 
 def tell_waiters(row: LockRow, image: Image | None) -> None:
     """Wake the waiters of this process that may be next, and those that do not know their ticket yet.
 
     With the image they need no read; without it they look. A waiter behind one that conflicts with it cannot be next,
-    and waking all waiters at each release would cost more than the lock.
+    and waking all waiters at each release would cost more than the lock. The image also tells whom to wake in other
+    processes.
     """
     with _mutex:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
@@ -123,6 +141,8 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
     for box in mailboxes:
         if box.ticket is None:
             box.put(image)
+    if image is not None:
+        bell.ring(lock_document.holders_in(image, row.attribute))
 
 
 def _forget_after_fork() -> None:

@@ -21,13 +21,13 @@ from pynamo_locking._core.limits import problems
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._expressions.refusals import Refusal
-from pynamo_locking._io import answers, evictions, lock_document, retries, runtime
+from pynamo_locking._io import answers, lock_document, retries, runtime
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import Refused, Unavailable, is_sent_again
 from pynamo_locking._io.stored import Stored
 from pynamo_locking._items import clauses, expiry, images, versions
-from pynamo_locking._locks import guards
+from pynamo_locking._locks import evictions, guards
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes import outside, refusals
 from pynamo_locking._writes.native import TransactAction

@@ -9,10 +9,10 @@ from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._core.sending import Next, Policy
 from pynamo_locking._io import answers, retries, runtime
-from pynamo_locking._io.evictions import evict_all
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import clauses, expiry
 from pynamo_locking._locks import guards
+from pynamo_locking._locks.evictions import evict_all
 from pynamo_locking._writes.refusals import locked_out, refusal
 
 if TYPE_CHECKING:

@@ -179,6 +179,8 @@ class VirtualProcess(ClockView):
 class _VirtualRuntime(runtime.Runtime):
     """The runtime under a virtual clock; the library's threads from before the clock use the runtime before."""
 
+    has_bells = False
+
     def __init__(self, clock: VirtualClock, timeline: Timeline, before: runtime.Runtime) -> None:
         super().__init__()
         self._clock = clock

@@ -12,11 +12,12 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking._core import limits
 from pynamo_locking._intervals import disjoint
-from pynamo_locking._io import header_requests, loops, runtime
+from pynamo_locking._io import bell, header_requests, loops, runtime
 from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
 from pynamo_locking._models import combining
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
+from tests.simulation.engine.bells import Bells
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.network import Network
@@ -80,6 +81,7 @@ class Run:
         self.faults = Faults(self.choices, plan.faults)
         self.network = Network(self.scheduler, self.faults, PAUSE_S)
         self.world = World(self.scheduler, self.choices, is_fine=plan.is_fine, has_jitter=plan.has_jitter)
+        self.bells = Bells(self.scheduler, self.choices)
         self.history = History(self.scheduler)
         self.workload = WORKLOADS[plan.workload](self.history)
         self.checkers = [checker(self) for checker in CHECKERS]
@@ -93,7 +95,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with _own_globals(self.world, self.workload, self.plan.block), self.network:
+        with _own_globals(self.world, self.workload, self.plan, self.bells), self.network:
             try:
                 self._play()
             except NotTheSame:
@@ -147,7 +149,8 @@ class Run:
         skews = SKEWS_S[self.plan.skew]
         skew_s = skews[self.choices.pick(len(skews), "skew")]
         drift = DRIFTS[self.choices.pick(len(DRIFTS), "drift")] if self.plan.has_drift else 0.0
-        return Process(name, ClockView(self.scheduler, skew_s=skew_s, drift=drift))
+        self.bells.processes.append(Process(name, ClockView(self.scheduler, skew_s=skew_s, drift=drift)))
+        return self.bells.processes[-1]
 
     def _party(self, index: int) -> None:
         for turn in range(self.plan.rounds):
@@ -248,7 +251,7 @@ class _OfProcess:
 
 
 @contextlib.contextmanager
-def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]:
+def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> Iterator[None]:
     """Install the world, and give each simulated process what a real one has of its own."""
     heart = _OfProcess(world, "heart", heartbeat.Heart)
     replaced: list[tuple[Any, str, Any]] = [
@@ -262,6 +265,8 @@ def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
         (heartbeat, "heart", heart),
     ]
+    if plan.has_bells:
+        replaced += [(bell, "ring", bells.ring), (bell, "neighbours", bells.neighbours)]
     if workload.most_actions is not None:
         replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
     if workload.refusals is not None:
@@ -274,7 +279,7 @@ def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]
     try:
         for module, name, value in replaced:
             setattr(module, name, value)
-        share_entries(block)
+        share_entries(plan.block)
         yield
     finally:
         share_entries(1)

@@ -77,6 +77,8 @@ class Gate:
 class World(runtime.Runtime):
     """Virtual time; `advance` wakes sleepers one at a time, in the order of their deadlines."""
 
+    has_bells = False
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0

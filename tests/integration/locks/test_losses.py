@@ -13,7 +13,7 @@ from pynamo_locking import (
     TransactWrite,
 )
 from pynamo_locking._io import lock_requests
-from pynamo_locking._io.evictions import evict_dead
+from pynamo_locking._locks.evictions import evict_dead
 from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import in_thread

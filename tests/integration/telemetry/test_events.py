@@ -29,8 +29,8 @@ from pynamo_locking import (
 )
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, lock_requests
-from pynamo_locking._io.evictions import evict_dead
 from pynamo_locking._locks import reports as locks_reports
+from pynamo_locking._locks.evictions import evict_dead
 from pynamo_locking._writes import reports
 from pynamo_locking.events import (
     Acquired,

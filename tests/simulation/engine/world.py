@@ -34,6 +34,8 @@ class World(runtime.Runtime):
         has_jitter: choose jitter; always one half otherwise.
     """
 
+    has_bells = False
+
     def __init__(self, scheduler: Scheduler, choices: Recorded, *, is_fine: bool, has_jitter: bool) -> None:
         self.scheduler = scheduler
         self._choices = choices

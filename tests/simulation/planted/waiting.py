@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 from pynamo_locking._core import queue
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import evictions, runtime
-from pynamo_locking._locks import acquisition, several
+from pynamo_locking._io import runtime
+from pynamo_locking._locks import acquisition, evictions, mailboxes, several
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.heartbeat import Heart
 from pynamo_locking._locks.held_entry import HeldEntry
@@ -60,6 +62,25 @@ def old_image_without_us() -> Patches:
         return image
 
     return [(Acquisition, "_with_us", _with_us)]
+
+
+@plants(Plan("embedded", parties=3, processes=3, has_bells=True), "Fifo", "OneHolder")
+def bell_proves_the_turn() -> Patches:
+    """Whoever is rung for holds the lock, whatever it sees."""
+    with_us, wake = Acquisition._with_us, mailboxes.wake
+
+    def _with_us(self: Any, image: Any) -> Any:
+        image = yield from with_us(self, image)
+        if image is not None and self._mailbox.entry_id == "rung":
+            self._state = replace(self._state, entries=(self._entry,))
+        return image
+
+    def note(entry_id: str) -> None:
+        wake(entry_id)
+        for box in itertools.chain(*mailboxes._mailboxes.values()):
+            box.entry_id = "rung" if box.entry_id == entry_id else box.entry_id
+
+    return [(Acquisition, "_with_us", _with_us), (mailboxes, "wake", note)]
 
 
 @plants(Plan("locked_all"), "Calm")

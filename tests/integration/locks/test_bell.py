@@ -1,0 +1,136 @@
+"""Waiters that are woken by other processes of their machine."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import LockSettings
+from pynamo_locking._io import runtime
+from tests.support.bells import names, own_bells, throw
+from tests.support.faults import count_requests
+from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.engines.engine import Engine
+
+#: No caller that waits for a look of its own gets through in time.
+LAZY = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, poll_min=5e4, poll=5e4, poll_max=5e4, request_timeout=10)
+#: A caller that looks often gets through.
+EAGER = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, poll_min=0.01, poll=0.02, request_timeout=10)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with own_bells() as folder:
+        yield folder
+
+
+def wait_lazily(worker: Remote, folder: Path, model: Any, key: str, place: int, **options: Any) -> None:
+    """Let a worker wait; return when it is at that place in the queue, and listens."""
+    worker.start("enter", model, key, settings=LAZY, **options)
+    until_queued(model, key, place)
+    entry = model.lock_state(key).entries[-1]
+    until(lambda: runtime.process_of(entry.id) in names(folder), "the socket of the waiter")
+
+
+def test_processes_hand_over_by_bells_alone(dynoxide: Engine, folder: Path) -> None:
+    """By a release, by the last save of an edit, and by a transaction, which returns no image.
+
+    Readers are let in together, and a forked child hears bells of its own.
+    """
+    dynoxide.bind(Locks, Plain, Beside)
+    Plain("a").save()
+    Beside("a").save()
+    with crew(dynoxide, 2, Locks, Plain, Beside) as (second, third):
+        for model in (Plain, Beside):
+            lock = model.lock("a", settings=LAZY).acquire()
+            second.start("edit", model, ["a"])
+            until_queued(model, "a", 2)
+            wait_lazily(third, folder, model, "a", 3)
+            lock.release()
+            assert second.result()[0].ticket < third.result().ticket
+            third.call("leave", "a")
+
+        lock = Plain.lock("a", settings=LAZY).acquire()
+        for place, reader in ((2, second), (3, third)):
+            wait_lazily(reader, folder, Plain, "a", place, shared=True)
+        lock.release()
+        for reader in (second, third):
+            reader.result()
+        for reader in (second, third):
+            reader.call("leave", "a")
+
+        child = third.fork()
+        lock.acquire()
+        wait_lazily(third, folder, Plain, "a", 2)
+        wait_lazily(child, folder, Plain, "a", 3)
+        lock.release()
+        third.result()
+        third.call("leave", "a")
+        child.result()
+        assert len(names(folder)) == 3  # of both, and of the child
+
+
+def waiter(model: Any, settings: LockSettings, *, is_task: bool) -> int:
+    """Take the lock of "a" in a thread or a task, and give it back."""
+    lock = model.lock("a", settings=settings)
+
+    async def wait() -> int:
+        async with lock:
+            return int(lock.ticket)
+
+    if is_task:
+        return asyncio.run(wait())
+    with lock:
+        return int(lock.ticket)
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+def test_a_forged_bell_costs_a_read(dynoxide: Engine, folder: Path, is_task: bool) -> None:
+    """And one that names no waiter of this process costs nothing."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    with count_requests() as counted, ThreadPoolExecutor(1) as pool:
+        with Plain.locked("a", settings=LAZY) as lock:
+            ticket = pool.submit(waiter, Plain, LAZY, is_task=is_task)
+            until(lambda: names(folder), "a socket")
+            [socket], entry = list(folder.iterdir()), Plain.lock_state("a").entries[1]
+            before = counted.by_operation["GetItem"]
+            for datagram in (b"", b"x" * 5000, b"\xff", socket.name.encode(), entry.id[1:].encode(), b"\0" * 20):
+                throw(socket, datagram)
+            for forged in range(1, 4):
+                throw(socket, entry.id.encode())
+                until(lambda: counted.by_operation["GetItem"] - before == forged, "a look")  # noqa: B023
+            looks = [body for operation, body in counted.bodies if operation == "GetItem"][-3:]
+            assert [look["ConsistentRead"] for look in looks] == [True] * 3  # an old image could show it as held
+            assert Plain.lock_state("a").holders[0].ticket == lock.ticket
+            assert not ticket.done()
+        assert ticket.result() == lock.ticket + 1
+
+
+def test_without_bells_the_waiter_polls(dynoxide: Engine, folder: Path) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    with crew(dynoxide, 1, Plain) as [holder]:
+        for because in ("off", "lost", "not our directory"):
+            if because == "not our directory":
+                folder.chmod(0o755)
+            holder.call("enter", Plain, "a", settings=LAZY)
+            with ThreadPoolExecutor(1) as pool:
+                ticket = pool.submit(waiter, Plain, replace(EAGER, bell=because != "off"), is_task=False)
+                until_queued(Plain, "a", 2)
+                if because == "lost":
+                    until(lambda: names(folder), "a socket")
+                    next(folder.iterdir()).unlink()
+                holder.call("leave", "a")
+                ticket.result()
+            assert folder.exists() == (because != "off")
+            assert names(folder) == []

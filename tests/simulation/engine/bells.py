@@ -1,0 +1,45 @@
+"""Bells between the processes of a run: heard at any later step, lost, or forged."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pynamo_locking._locks import mailboxes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.simulation.engine.choices import Recorded
+    from tests.simulation.engine.scheduler import Process, Scheduler
+
+
+class Bells:
+    """What stands for `pynamo_locking._io.bell`.
+
+    Args:
+        scheduler: lets the bells be heard.
+        choices: of what becomes of a bell.
+    """
+
+    def __init__(self, scheduler: Scheduler, choices: Recorded) -> None:
+        self.processes: list[Process] = []
+        self._scheduler = scheduler
+        self._choices = choices
+        self._count = 0
+
+    def neighbours(self) -> frozenset[str]:
+        """Tell that others listen."""
+        return frozenset({"others"})
+
+    def ring(self, entry_ids: Iterable[str]) -> None:
+        """Wake the waiters with these entries in other processes, or none, or all waiters there are."""
+        is_lost, is_forged = ((False, False), (True, False), (False, True))[self._choices.pick(3, "bell")]
+        rung = set() if is_lost else set(entry_ids)
+        actor = self._scheduler.current
+        for process in self.processes:
+            if actor is None or process is not actor.process:
+                waiting = {box.entry_id for boxes in process.own.get("mailboxes", {}).values() for box in boxes}
+                for entry_id in sorted(waiting if is_forged else waiting & rung):
+                    self._count += 1
+                    self._scheduler.spawn(process, f"bell-{self._count}", partial(mailboxes.wake, entry_id))

@@ -1,0 +1,225 @@
+"""Bells between processes of one machine: the socket, its directory, and whom a process rings for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking._io import bell, runtime
+from tests.support.bells import names, own_bells, throw
+from tests.support.workers import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LISTENS = """
+import os, sys
+from pynamo_locking._io import bell
+
+bell.ear.listen("parent", print, lambda: True)
+assert os.listdir(bell.folder()) == ["parent"]
+if not os.fork():
+    assert bell.ear._socket is None
+    assert bell.neighbours() == {"parent"}
+    sys.exit(0)
+assert os.wait()[1] == 0
+if not os.fork():
+    bell.ear.listen("killed", print, lambda: True)
+    os._exit(0)
+os.wait()
+assert bell.neighbours() == {"killed"}
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with own_bells() as folder:
+        yield folder
+
+
+class Listener:
+    """What this process hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.is_needed = True
+
+    def listen(self) -> None:
+        bell.ear.listen("me", self.heard.append, lambda: self.is_needed)
+
+
+@pytest.fixture
+def listener(folder: Path) -> Iterator[Listener]:
+    listener = Listener()
+    yield listener
+    listener.is_needed = False
+
+
+@contextmanager
+def another(folder: Path, name: str) -> Iterator[socket.socket]:
+    """Listen as another process does."""
+    folder.mkdir(0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.settimeout(PATIENCE)
+        other.bind(str(folder / name))
+        yield other
+
+
+def is_silent(other: socket.socket) -> bool:
+    other.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        other.recv(100)
+    return True
+
+
+def test_what_is_heard(folder: Path, listener: Listener) -> None:
+    listener.listen()
+    listener.listen()
+    assert names(folder) == ["me"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    throw(folder / "me", b"first")
+    throw(folder / "me", b"\xff" * 1000)
+    throw(folder / "me", b"")
+    until(lambda: len(listener.heard) == 3)
+    assert listener.heard == ["first", "�" * 64, ""]
+
+
+def test_listens_only_while_a_caller_waits(folder: Path, listener: Listener) -> None:
+    listener.listen()
+    until(lambda: any(thread.name == "pynamo-locking-bell" for thread in threading.enumerate()))
+    listener.is_needed = False
+    until(lambda: names(folder) == [])
+    until(lambda: not any(thread.name == "pynamo-locking-bell" for thread in threading.enumerate()))
+    listener.is_needed = True
+    listener.listen()
+    assert names(folder) == ["me"]
+
+
+def test_rings_for_other_processes_that_listen(folder: Path, listener: Listener, monkeypatch: Any) -> None:
+    monkeypatch.setattr(bell, "process_of", lambda entry_id: entry_id.partition("-")[0])
+    listener.listen()
+    assert bell.neighbours() == frozenset()
+    with another(folder, "you") as you, another(folder, "she") as she:
+        assert bell.neighbours() == {"you", "she"}
+        bell.ring(["you-1", "me-2", "nobody-3", "../other-4", "\0-5", "-6", "you-7"])
+        assert [you.recv(100), you.recv(100)] == [b"you-1", b"you-7"]
+        assert is_silent(she)
+    assert listener.heard == []
+
+
+def test_no_entry_is_read_if_no_process_listens(folder: Path) -> None:
+    bell.ring(pytest.fail("read") for _ in range(1))  # type: ignore[arg-type]
+    assert not folder.exists()
+
+
+def test_a_full_socket_does_not_hold_up_a_release(folder: Path) -> None:
+    with another(folder, "1234") as stopped:
+        bell.ring(["1234-1"] * 2000)
+        assert stopped.recv(100) == b"1234-1"
+
+
+@pytest.mark.parametrize("is_found_by", ["ringing", "listening"])
+def test_a_dead_process_is_forgotten(folder: Path, listener: Listener, is_found_by: str) -> None:
+    with another(folder, "1234"):
+        pass
+    assert names(folder) == ["1234"]
+    if is_found_by == "ringing":
+        bell.ring(["1234-1"])
+        assert names(folder) == []
+    else:
+        listener.listen()
+        assert names(folder) == ["me"]
+
+
+def test_the_end_of_a_process(folder: Path) -> None:
+    """A forked child leaves the socket to its parent, which removes it when it exits. One that is killed cannot."""
+    done = subprocess.run([sys.executable, "-c", LISTENS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert names(folder) == ["killed"]
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a file", "a link", "no place", "a long path"])
+def test_no_bells_in_a_directory_that_is_not_ours_alone(
+    folder: Path, listener: Listener, kind: str, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "pynamo_locking")
+    elsewhere = folder.parent / "elsewhere"
+    if kind == "open to others":
+        folder.mkdir()
+        folder.chmod(0o750)
+    elif kind == "a file":
+        folder.touch(0o600)
+    elif kind == "a link":
+        elsewhere.mkdir(0o700)
+        folder.symlink_to(elsewhere)
+    elif kind == "no place":
+        monkeypatch.setattr(bell, "folder", lambda: folder / "none" / "none")
+    else:
+        monkeypatch.setattr(bell, "folder", lambda: folder.parent / ("x" * 100))
+    for _ in range(3):
+        listener.listen()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "no bells of other processes are heard, so waiters poll"
+    ]
+    assert bell.ear._socket is None
+    assert bell.neighbours() == frozenset()
+
+
+def test_a_directory_of_another_user(folder: Path, listener: Listener, monkeypatch: Any) -> None:
+    with another(folder, "you"):
+        assert bell.neighbours() == {"you"}
+        me = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+        assert bell.neighbours() == frozenset()
+        listener.listen()
+        assert bell.ear._socket is None
+
+
+def test_no_thread_can_be_started(folder: Path, listener: Listener, monkeypatch: Any) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(runtime.current, "spawn", refuse)
+    listener.listen()
+    assert bell.ear._socket is None
+    assert names(folder) == []
+
+
+def test_an_interrupt_leaves_nothing_behind(folder: Path, listener: Listener) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime.current, "spawn", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            listener.listen()
+    assert names(folder) == []
+    listener.listen()
+    assert names(folder) == ["me"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [("/var/tmp", "/var/tmp"), ("", "/tmp"), (None, "/tmp")])
+def test_where_sockets_are(monkeypatch: Any, given: str | None, expected: str) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TMPDIR", given)
+    assert str(bell.folder.__wrapped__().parent) == expected
+
+
+def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: Any) -> None:
+    monkeypatch.setattr(runtime.Runtime, "has_bells", False)
+    listener.listen()
+    assert not folder.exists()
+    with another(folder, "1234") as you:
+        assert bell.neighbours() == frozenset()
+        bell.ring(["1234-1"])
+        assert is_silent(you)
