@@ -224,7 +224,7 @@ def test_a_mended_document_goes_on_behind_all_callers():
 def test_a_mended_document_gives_out_tickets_that_can_be_read():
     """An entry whose callers would draw the last ones does not stay: the lock would be broken again at once."""
     most = lock_document._MOST_TICKETS
-    raw = document_with(5, next={"S": "?"})
-    raw["tickets"]["M"]["id1"] = io_stored.number(most - 1)
+    raw = document_with(5) | {"next": {"S": "?"}}
+    raw["queue"]["M"]["id1"]["L"][0] = io_stored.number(most - 1)
     state = lock_document.state_of(lock_document.mended(raw, 6)["M"])
     assert (state.unreadable, state.entries, state.next_ticket) == ("", (), most)
