@@ -41,6 +41,8 @@ class Recorder(MemoryDynamoDB):
         for action in kwargs.get("TransactItems", ()):
             ((kind, request),) = action.items()
             self.needed.setdefault(request["TableName"], set()).add(ACTIONS[kind])
+        for table in kwargs.get("RequestItems", ()):
+            self.needed.setdefault(table, set()).add(operation)
         if "TableName" in kwargs:
             self.needed.setdefault(kwargs["TableName"], set()).add(operation)
         return super().handle(operation, kwargs)
@@ -120,6 +122,12 @@ def use_transactions(_: pytest.MonkeyPatch) -> None:
     assert outcome(Transactions, tx.id) in {"finished", None}
 
 
+def read_together(_: pytest.MonkeyPatch) -> None:
+    """Many items by one request."""
+    with transaction() as tx:
+        assert tx.get_all(Purse, ["none", "none either"]) == [None, None]
+
+
 def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
     """One whose process died after so many requests, with a change that is too large to stand beside its item."""
     Purse(f"big-{requests}", note="x" * 300_000).save()
@@ -181,6 +189,11 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
         ),
         ((use_intervals, use_items), "slots sessions", [ITEMS, ("items", "intervals")]),
         ((use_transactions, use_locks), "purses devices", [ITEMS, ("items", "transactions")]),
+        (
+            (use_transactions, read_together, use_locks),
+            "purses devices",
+            [ITEMS, ("items", "transactions"), ("items", "`tx.get_all`")],
+        ),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
         ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),
