@@ -95,7 +95,7 @@ def test_items_come_in_the_order_of_the_keys(memory: Engine, isolation: str) -> 
         if isolation != "snapshot":
             second.balance = 7
             tx.save(second)
-            tx.delete(found[0])
+            tx.delete(tx.get(Purse, "p2"))
             tx.save(Purse("none", balance=8))
             seen = tx.get_all(Purse, ["none", "p1", "p2"])
             assert [item and item.balance for item in seen] == [8, 7, None]
