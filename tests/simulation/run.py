@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from pynamo_locking._core import limits
-from pynamo_locking._io import header_requests, loops, runtime
+from pynamo_locking._io import header_requests, loops, runtime, statements
 from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
 from pynamo_locking.testing.clock_view import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
@@ -255,6 +255,7 @@ def _own_globals(world: World, workload: Workload, block: int) -> Iterator[None]
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
         (heartbeat, "heart", heart),
     ]
+    replaced += [(limits, "MOST_STATEMENTS", workload.most_statements), (statements, "_refused", set())]
     if workload.most_actions is not None:
         replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
     if workload.final_ttl_s is not None:

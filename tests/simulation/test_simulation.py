@@ -20,7 +20,13 @@ from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
 from tests.simulation.workloads.tasks import Tasks
-from tests.simulation.workloads.transacting import ForgottenHeaders, ReadTogether
+from tests.simulation.workloads.transacting import (
+    ForgottenHeaders,
+    LongByStatements,
+    MixedByStatements,
+    ReadTogether,
+    SweepersByStatements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +53,19 @@ MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of 
 HALVED: Final = {
     each.name
     for each in WORKLOADS.values()
-    if issubclass(each, (Sharing, IntervalsUnderLocks, ForgottenHeaders, ReadTogether, Tasks))
+    if issubclass(
+        each,
+        (
+            Sharing,
+            IntervalsUnderLocks,
+            ForgottenHeaders,
+            ReadTogether,
+            LongByStatements,
+            MixedByStatements,
+            SweepersByStatements,
+            Tasks,
+        ),
+    )
 }
 
 

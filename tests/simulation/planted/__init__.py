@@ -8,7 +8,7 @@ bugs themselves are in `guards`, `queue`, `waiting`, `modes`, `intervals`, `outc
 
 from __future__ import annotations
 
-from tests.simulation.planted import guards, intervals, modes, outcomes, queue, tasks, transactions, waiting
+from tests.simulation.planted import guards, intervals, modes, outcomes, queue, statements, tasks, transactions, waiting
 from tests.simulation.planted.machinery import (
     BUGS,
     OPEN,
@@ -34,6 +34,7 @@ __all__ = [
     "queue",
     "runs_until_found",
     "search",
+    "statements",
     "tasks",
     "transactions",
     "waiting",

@@ -35,6 +35,7 @@ class Workload:
         jobs: the items that are to be written once.
         final_ttl_s: how long the header of a transaction is kept that is over, if DynamoDB's TTL is at work.
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
+        most_statements: how many a batch of statements holds; 1: none are sent.
     """
 
     name: ClassVar[str]
@@ -47,6 +48,7 @@ class Workload:
     jobs: ClassVar[tuple[tuple[Any, str], ...]] = ()
     final_ttl_s: ClassVar[int | None] = None
     most_actions: ClassVar[int | None] = None
+    most_statements: ClassVar[int] = 1
 
     def __init__(self, history: History) -> None:
         self.history = history

@@ -98,6 +98,20 @@ class MixedTransactions(Transacting):
         self.repeatedly(reads, writes, read_only=not writes)
 
 
+class LongByStatements(LongTransactions):
+    """The same, marked and finished by batches of statements."""
+
+    name = "long, by statements"
+    most_statements = 25
+
+
+class MixedByStatements(MixedTransactions):
+    """The same, marked and finished by batches of statements."""
+
+    name = "mixed, by statements"
+    most_statements = 25
+
+
 class ReadTogether(MixedTransactions):
     """The same, with all that a transaction needs in one request."""
 
@@ -263,6 +277,13 @@ class Sweepers(Transacting):
             tx.touch(tx.get(Coin, "b"))
             tx.save(Coin("x"))
             Coin.get("b", consistent_read=True).touch()
+
+
+class SweepersByStatements(Sweepers):
+    """The same, marked by batches of statements."""
+
+    name = "sweepers, by statements"
+    most_statements = 25
 
 
 class PlainReaders(Transacting):
