@@ -119,7 +119,8 @@ def _place(request: dict[str, Any]) -> str:
     return f"{request['TableName']} {request['Key']}"
 
 
-_WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
+_SINGLE: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem"})
+_WRITES: Final = _SINGLE | {"BatchWriteItem", "BatchExecuteStatement", "TransactWriteItems"}
 _CLIENT: Final[Any] = BaseClient
 
 

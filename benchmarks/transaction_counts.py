@@ -93,7 +93,7 @@ class Count:
         refused: how many of the requests were refused.
         reads: requests that the transaction made before the commit, to read.
         read_units: of those.
-        reference_requests: what the protocol needs at least: 1, or 4 + 2 (n - 99) beyond a hundred items.
+        reference_requests: what the protocol needs at least: 1, or 4 and 2 for each 25 items beyond 99.
         old_requests: 7n + 4, what Amazon's library of 2013 makes by its own account.
     """
 
@@ -111,7 +111,11 @@ class Count:
     @property
     def reference_requests(self) -> int:
         """The formula of the protocol, with one row of participants for each 350 KB of keys."""
-        return 1 if self.n <= _NATIVE else 4 + 2 * (self.n - _NATIVE + 1)
+        if self.n <= _NATIVE:
+            return 1
+        marked = self.n - _NATIVE + 1
+        batches = -(-marked // _BATCH)
+        return 4 + batches + (marked if self.kind == "inserts" else batches)
 
     @property
     def old_requests(self) -> int:
@@ -125,6 +129,9 @@ class Count:
 
 
 _NATIVE: Final = 100
+
+#: The most statements of a batch.
+_BATCH: Final = 25
 #: A commit renews its lease after a third of it: not on a machine however slow, so that the counts are the same.
 _LEASE_S: Final = 3_600.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,7 @@ class MemberFacts:
         before_size: of the item as it was.
         intent_size: of what its mark will say.
         key_size: of its key in a participant row.
+        place: whose marks are sent together with its mark; "" if it is sent alone.
     """
 
     is_write: bool
@@ -60,6 +62,7 @@ class MemberFacts:
     before_size: int = 0
     intent_size: int = 0
     key_size: int = 0
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,13 +180,22 @@ def _with_costs(plan: Plan, members: Sequence[MemberFacts], extra: int) -> Plan:
     marks = sum(_mark_units(members[i], is_staged=i in staged) for i in marked)
     finish = sum(_finish_units(members[i]) for i in staged)
     last = 1 if staged else 0
+    placing = _batches(["" if members[i].is_absent else members[i].place for i in marked])
+    finishing = _batches([members[i].place for i in staged])
     return replace(
         plan,
-        requests=1 + rows + len(marked) + validations.requests + 1 + len(staged) + last,
+        requests=1 + rows + placing + validations.requests + 1 + finishing + last,
         write_units=1 + _kb(sum(keys)) + marks + decision + finish + last,
         read_units=validations.read_units,
         rows=rows,
     )
+
+
+def _batches(places: Sequence[str]) -> int:
+    """Return how many requests writes take, of which those of one place are sent together."""
+    counts = Counter(places)
+    alone = counts.pop("", 0)
+    return alone + sum(-(-count // limits.MOST_STATEMENTS) for count in counts.values())
 
 
 def _units(member: MemberFacts) -> int:

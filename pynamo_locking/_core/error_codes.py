@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 CANCELLED: Final = "TransactionCanceledException"
 INVALID: Final = "ValidationException"
+THROTTLED: Final = "ProvisionedThroughputExceededException"
 NO_TABLE: Final = "ResourceNotFoundException"
 TABLE_EXISTS: Final = "ResourceInUseException"
 
@@ -38,7 +39,7 @@ _BY_CODE: Final = {
     CONDITION_FAILED: Answer.REFUSED,
     "TransactionConflictException": Answer.CONFLICT,
     "ReplicatedWriteConflictException": Answer.CONFLICT,  # of another Region, in a table with strong consistency
-    "ProvisionedThroughputExceededException": Answer.BUSY,
+    THROTTLED: Answer.BUSY,
     "RequestLimitExceeded": Answer.BUSY,
     "Throttling": Answer.BUSY,
     "ThrottlingException": Answer.BUSY,

@@ -27,6 +27,12 @@ LONGEST_EXPRESSION: Final = 4096
 #: Actions of a native transaction.
 MOST_ACTIONS: Final = 100
 
+#: Keys of a BatchGetItem.
+MOST_KEYS: Final = 100
+
+#: Statements of a BatchExecuteStatement; with 1, none is sent.
+MOST_STATEMENTS: Final = 25
+
 #: The most item bytes of a native transaction: DynamoDB's 4 MB, less what names and expressions take.
 MOST_BYTES: Final = 3_800_000
 

@@ -16,7 +16,15 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError, VerboseClientError
 
 from pynamo_locking._core import error_codes
-from pynamo_locking._core.error_codes import ACTION_FAILED, CANCELLED, CONDITION_FAILED, INVALID, PASSING, Answer
+from pynamo_locking._core.error_codes import (
+    ACTION_FAILED,
+    CANCELLED,
+    CONDITION_FAILED,
+    INVALID,
+    PASSING,
+    THROTTLED,
+    Answer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -148,17 +156,23 @@ def invalid(message: str, table: str) -> VerboseClientError:
     return _cause(INVALID, message, table, None)
 
 
+def throttled(message: str, table: str) -> VerboseClientError:
+    """Return the cause for giving up on what DynamoDB has left undone."""
+    return _cause(THROTTLED, message, table, None, operation="BatchGetItem")
+
+
 def _cause(
     code: str,
     message: str,
     table: str,
     request: BaseException | None,
     reasons: Iterable[CancellationReason | None] = (),
+    operation: str = "TransactWriteItems",
 ) -> VerboseClientError:
     headers = _response(_original(request)).get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return VerboseClientError(
         {"Error": {"Code": code, "Message": message}},
-        "TransactWriteItems",
+        operation,
         {"request_id": None if request is None else headers.get("x-amzn-requestid", ""), "table_name": table},
         cancellation_reasons=reasons,
     )

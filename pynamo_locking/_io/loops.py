@@ -1,4 +1,6 @@
-"""asyncio over blocking calls: requests are made in threads of our own, pauses pass in the event loop.
+"""Pauses on the way to a lock: a thread sleeps them, an event loop goes on with other tasks.
+
+asyncio over blocking calls: requests are made in threads of our own, pauses pass in the event loop.
 
 Nothing is left half done. A task that is cancelled during a request hears of it after the effect of the request was
 undone; if the task's loop is closed, a thread undoes it.
@@ -12,17 +14,18 @@ import logging
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable, Generator
 from concurrent import futures
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
-    from pynamo_locking._io.pauses import Pause
     from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
@@ -33,6 +36,52 @@ MAX_THREADS: Final = 32
 
 #: A longer pause is cut, since the clocks of loops can overflow; a waiter that wakes up too early looks again.
 _LONGEST_PAUSE_S: Final = 3600.0
+
+
+class Waker(Protocol):
+    """What ends a pause early: the place where a release in this process leaves the new image of the row."""
+
+    on_ring: Callable[[], None] | None
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` at the next ring; at once if it has rung already."""
+
+    def wait(self, timeout: float) -> Image | None:
+        """Return the image that was left, waiting up to `timeout` seconds for it."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A time in which there is nothing to do: `seconds` at most, or until `mailbox` ends it early."""
+
+    seconds: float
+    mailbox: Waker | None = None
+
+    def sleep(self) -> Image | None:
+        """Let the pause pass in this thread; return what was left in the mailbox."""
+        if self.mailbox is not None:
+            return self.mailbox.wait(self.seconds)
+        runtime.current.sleep(self.seconds)
+        return None
+
+
+#: Makes requests, yields each pause, is sent what the pause has brought, and returns a T.
+Steps = Generator[Pause, "Image | None", T]
+
+
+def walk(steps: Steps[T]) -> T:
+    """Make all steps in this thread, and return their result. An interrupt of a pause closes the steps."""
+    told: Image | None = None
+    try:
+        while True:
+            try:
+                pause = steps.send(told)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            told = pause.sleep()
+    finally:
+        steps.close()  # an interrupt could keep `contextlib.closing` from it
 
 
 def _asyncio() -> Any:

@@ -14,7 +14,7 @@ from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighti
 from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
-from pynamo_locking._io.pauses import Pause, walk
+from pynamo_locking._io.loops import Pause, walk
 from pynamo_locking._io.resolver import Resolver, StillPending
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import cohorts, mailboxes, removal, reports
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.lock_document import LockRow
-    from pynamo_locking._io.pauses import Steps
+    from pynamo_locking._io.loops import Steps
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.options import LockOptions
 

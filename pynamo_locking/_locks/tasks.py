@@ -14,7 +14,7 @@ from pynamo_locking._io.loops import call, cancelled, spend, start, to_the_end
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._io.pauses import Pause, Steps
+    from pynamo_locking._io.loops import Pause, Steps
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
 

@@ -23,7 +23,7 @@ from pynamo_locking._core.error_codes import INVALID
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import answers, loops, runtime
-from pynamo_locking._io.pauses import Pause
+from pynamo_locking._io.loops import Pause
 from pynamo_locking._items import keys
 from pynamo_locking._locks.mailboxes import Mailbox
 from pynamo_locking._models.writing import GuardedMixin

@@ -10,7 +10,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import commit_paths, limits
 from pynamo_locking._core.commit_paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import event_stream, header_requests
+from pynamo_locking._io import event_stream, header_requests, statements
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
@@ -227,6 +227,7 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
         wants_direct=facts.size > commit_paths.LARGE_BYTES,
         intent_size=_intent_size(member, after),
         key_size=0 if member.row is None else key_size(member.row),
+        place=member.table if statements.are_used(member.item._get_connection().connection, member.table) else "",
     )
 
 

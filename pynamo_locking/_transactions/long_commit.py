@@ -22,7 +22,7 @@ from pynamo_locking._core.commit_paths import keys_in_rows
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_requests, lock_document, mark_requests, runtime
+from pynamo_locking._io import header_requests, lock_document, mark_requests, runtime, statements
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.resolver import StillPending
 from pynamo_locking._io.retries import Unavailable
@@ -80,7 +80,7 @@ class LongCommit:
             header_requests.begin(self._header_table, self._header)
             self._is_begun = True
             self._write_rows()
-            self._run([partial(self._marker.mark, one) for one in self._marked])
+            self._run_in_batches(self._marked, self._marker.mark_all, lambda one: one.mark.is_ghost)
             validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
@@ -145,7 +145,7 @@ class LongCommit:
             by=stored.by or "expired",
         )
 
-    def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None] | None = None) -> None:
+    def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None]) -> None:
         """Run jobs in parallel; after the first failure start no further job, wait for the others, and raise it."""
 
         def guarded(job: Callable[[], object]) -> None:
@@ -155,11 +155,27 @@ class LongCommit:
                 except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
                     self._failure = error
 
-        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done or self._progress).run()
+        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done).run()
         if self._failure is not None:
             raise self._failure
 
-    def _progress(self, _: int) -> None:
+    def _run_in_batches(
+        self,
+        marked: Sequence[Marked],
+        act: Callable[[Sequence[Marked]], None],
+        is_alone: Callable[[Marked], bool],
+    ) -> None:
+        """Run a job for each batch of marked items, in parallel; see `_run`."""
+        groups = statements.batches(None if is_alone(one) else (one.row.connection, one.row.table) for one in marked)
+        jobs = [partial(act, [marked[i] for i in group]) for group in groups]
+
+        def on_done(index: int) -> None:
+            for _ in groups[index]:
+                self._progress()
+
+        self._run(jobs, on_done)
+
+    def _progress(self) -> None:
         self._done += 1
         if self._options.on_progress is not None:
             staged = len(self._plan.staged)
@@ -252,11 +268,14 @@ class LongCommit:
             return
         self._failure = None
         try:
-            self._run([partial(mark_requests.finish, self._header_table, one.row, one.mark) for one in staged])
+            self._run_in_batches(staged, self._finish_all, lambda one: bool(one.mark.spill))
             header_requests.finish(self._header_table, self._header.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
             logger.warning("the committed transaction %s is left to be finished: %s", self._header.id, error)
+
+    def _finish_all(self, batch: Sequence[Marked]) -> None:
+        mark_requests.finish_all(self._header_table, [(one.row, one.mark) for one in batch])
 
     def _remove_rows(self) -> None:
         for one in self._marked:

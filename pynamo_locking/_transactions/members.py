@@ -21,6 +21,7 @@ from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._items.pages import growing
+from pynamo_locking._locks.several import in_order
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
 from pynamo_locking._transactions.member import Member
@@ -29,7 +30,7 @@ from pynamo_locking._transactions.options import check_model, is_guarding
 from pynamo_locking.exceptions import ItemNotFound, LockLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
 
@@ -63,27 +64,39 @@ class Members:
 
     def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
         """Return an item, reading it the first time; the transaction relies on it from now on."""
-        member = self._find(model, hash_key, range_key, for_update=for_update)
-        if self._relies_on_reads:
-            member.rely()
+        [member] = self.read_all(model, [(hash_key, range_key)], for_update=for_update)
         return member
 
-    def _find(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
+    def read_all(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool) -> list[Member]:
+        """Return the items of some keys, given as the values of hash key and range key. See `read`."""
+        members = self._find(model, values, for_update=for_update)
+        for member in members if self._relies_on_reads else ():
+            member.rely()
+        return members
+
+    def _find(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool = False) -> list[Member]:
         check_model(model)
-        key = key_of(model, hash_key, range_key)
+        keys = [key_of(model, *each) for each in values]
         if for_update:
-            self._lock(model, hash_key, range_key)
-        member = self._known(model, key)
-        if member is not None and for_update:
-            member.note_lock()
-        if member is None:
-            image = self._image(model, key)
-            item = model(hash_key, range_key) if image is None else model.from_raw_data(copy.deepcopy(image))
-            member = self._add(item, key, image)
-        return member
+            self._lock(model, values)
+        known = [self._known(model, key) for key in keys]
+        for member in known if self.locks else ():
+            if member is not None:
+                member.note_lock()
+        table = model._get_connection().table_name
+        new = {
+            ItemKey.of(table, key): (key, each)
+            for key, each, member in zip(keys, values, known, strict=True)
+            if member is None
+        }
+        images = self._images(model, [key for key, _ in new.values()])
+        for (key, each), image in zip(new.values(), images, strict=True):
+            item = model(*each) if image is None else model.from_raw_data(copy.deepcopy(image))
+            self._add(item, key, image)
+        return [self.by_key[ItemKey.of(table, key)] for key in keys]
 
     def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
-        member = Member(item, key, base, lambda member: self._image(member.model, member.key), self._id)
+        member = Member(item, key, base, lambda member: self._images(member.model, [member.key])[0], self._id)
         self.by_key[member.identity] = member
         return member
 
@@ -158,7 +171,7 @@ class Members:
 
     def counter(self, model: type[Any], name: str) -> Member:
         """Return a guard; refuse a row that another program has stored under its name."""
-        member = self._find(model, name)
+        [member] = self._find(model, [(name, None)])
         if member.stored and versions.known_of(model, member.stored).version is None:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
         return member
@@ -209,25 +222,25 @@ class Members:
         settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
 
-    def _image(self, model: type[Any], key: Image) -> Image | None:
-        return unexpired(model, self.reader.read(model, key))
+    def _images(self, model: type[Any], keys: Sequence[Image]) -> list[Image | None]:
+        return [unexpired(model, image) for image in self.reader.read_all(model, keys)]
 
     def left(self) -> float:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
 
-    def lock_for(self, model: type[Any], hash_key: Any, range_key: Any) -> Lock[Any] | None:
-        """Return the lock that the transaction has to acquire for an item; None if it holds it."""
-        check_model(model)
+    def locks_for(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> Iterator[Lock[Any]]:
+        """Yield the locks that the transaction has to acquire for some items, in one canonical order."""
         if not issubclass(model, LockableMixin):
             raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
-        lock = model.locked(hash_key, range_key)
-        is_held = any(held._target.row.identity == lock._target.row.identity for held in self.locks)
-        return None if is_held else lock
+        held = {lock._target.row.identity for lock in self.locks}
+        for lock in in_order(model.locked(*each) for each in values):
+            if lock._target.row.identity not in held:
+                held.add(lock._target.row.identity)
+                yield lock
 
-    def _lock(self, model: type[Any], hash_key: Any, range_key: Any) -> None:
-        lock = self.lock_for(model, hash_key, range_key)
-        if lock is not None:
+    def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> None:
+        for lock in self.locks_for(model, values):
             with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
                 lock._enter(self.left())
                 self.locks.append(lock)

@@ -14,6 +14,8 @@ from pynamo_locking._transactions.transaction_table import check_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamodb.models import Model
+
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.header_requests import HeaderTable
 
@@ -57,6 +59,15 @@ def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
             f"Set Meta.guard_queries = True (its items are then created and deleted by transactions only), or "
             f"use isolation='read_committed'."
         )
+
+
+def values_of_key(model: type[Model], key: Any) -> tuple[Any, Any]:
+    """Return the hash key and the range key of what names one item: a tuple of both if the model has a range key."""
+    if model._range_key_attribute() is None:
+        return key, None
+    if not isinstance(key, (tuple, list)) or len(key) != 2:  # noqa: PLR2004 - both
+        raise ConfigurationError(f"{key!r} is no key of {model.__name__}: it takes (hash key, range key).")
+    return key[0], key[1]
 
 
 def is_guarding(model: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
@@ -14,15 +15,16 @@ from typing_extensions import ParamSpec, Self, Unpack
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._io import loops, runtime
-from pynamo_locking._io.pauses import Pause
+from pynamo_locking._io.loops import Pause
 from pynamo_locking._locks import held_entry
 from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
 from pynamo_locking._transactions.transaction import Savepoint, Transaction
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -76,34 +78,32 @@ class AsyncTransaction:
 
     async def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
         """Return an item as the transaction sees it. See `Transaction.get`."""
-        return await self._read(Transaction.get, model, hash_key, range_key, for_update=for_update)
+        read = partial(self._transaction.get, model, hash_key, range_key)
+        return await self._read(read, model, [(hash_key, range_key)] if for_update else [])
 
     async def get_or_none(
         self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
     ) -> _M | None:
         """Return an item, or None if it does not exist. See `Transaction.get_or_none`."""
-        return await self._read(Transaction.get_or_none, model, hash_key, range_key, for_update=for_update)
+        read = partial(self._transaction.get_or_none, model, hash_key, range_key)
+        return await self._read(read, model, [(hash_key, range_key)] if for_update else [])
 
-    async def _read(
-        self, read: Callable[..., _T], model: type[_M], hash_key: Any, range_key: Any, *, for_update: bool
-    ) -> _T:
+    async def get_all(self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False) -> list[_M | None]:
+        """Return the items of many keys, in their order, None for absent ones. See `Transaction.get_all`."""
+        keys = list(keys)
+        read = partial(self._transaction.get_all, model, keys)
+        return await self._read(read, model, [values_of_key(model, key) for key in keys] if for_update else [])
+
+    async def _read(self, read: Callable[[], _T], model: type[_M], locked: Iterable[tuple[Any, Any]]) -> _T:
+        """Read some items, after locking those of some keys until the end of the transaction."""
+        members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_open()
-            is_locked = for_update and await self._lock(model, hash_key, range_key)
-            work = partial(read, self._transaction, model, hash_key, range_key, for_update=is_locked)
-            return await self._in_thread(work, is_urgent=False)
-
-    async def _lock(self, model: type[_M], hash_key: Any, range_key: Any) -> bool:
-        """Lock an item until the end of the transaction; False if there is no such item."""
-        members = self._transaction._members
-        lock = members.lock_for(model, hash_key, range_key)
-        if lock is not None:
-            try:
-                await lock._aenter(members.left())
-            except ItemNotFound:
-                return False
-            members.locks.append(lock)
-        return True
+            for lock in members.locks_for(model, locked) if locked else ():
+                with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+                    await lock._aenter(members.left())
+                    members.locks.append(lock)
+            return await self._in_thread(read, is_urgent=False)
 
     async def query(
         self,

@@ -29,11 +29,12 @@ from pynamo_locking._transactions.options import (
     check_query,
     checked_lease,
     is_guarding,
+    values_of_key,
 )
 from pynamo_locking._writes.reports import name_of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -190,6 +191,28 @@ class Transaction:
             return self.get(model, hash_key, range_key, for_update=for_update)
         except DoesNotExist:
             return None
+
+    def get_all(self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False) -> list[_M | None]:
+        """Return the items of many keys, each as by `get_or_none`, in the order of the keys.
+
+        Args:
+            model: the model.
+            keys: the hash keys; tuples of hash key and range key if the model has one. The same key twice gives the
+                same instance twice.
+            for_update: acquire the queue locks of all items first, in one canonical order; see `get`.
+
+        Raises:
+            LockTimeout, TransactionConflict, ConfigurationError: as `get`.
+            GetError: DynamoDB was too busy to read some items, until `wait` was over; or refused the request.
+
+        Cost: 1 request for each hundred items that were not read yet, with the read units of single reads; 1 more
+        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and
+        `for_update`.
+        """
+        self._check_open()
+        check_model(model)
+        members = self._members.read_all(model, [values_of_key(model, key) for key in keys], for_update=for_update)
+        return [None if member.look() is None else cast("_M", member.item) for member in members]
 
     def query(
         self,

@@ -14,7 +14,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_entry
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use, response_metadata
-from pynamo_locking.testing._dynamodb import administration, batches, items, queries, transactions
+from pynamo_locking.testing._dynamodb import administration, batches, items, queries, statements, transactions
 from pynamo_locking.testing._dynamodb.arguments import check_arguments
 from pynamo_locking.testing._dynamodb.tables import Store
 from pynamo_locking.testing.clock_view import view_here
@@ -33,6 +33,7 @@ _SERVED: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] 
     "Scan": queries.scan,
     "BatchGetItem": batches.batch_get_item,
     "BatchWriteItem": batches.batch_write_item,
+    "BatchExecuteStatement": statements.batch_execute_statement,
     "TransactGetItems": transactions.transact_get_items,
     "TransactWriteItems": transactions.transact_write_items,
     "CreateTable": administration.create_table,
@@ -59,9 +60,9 @@ class MemoryDynamoDB:
 
     It knows tables with their indexes, the expressions of conditions, updates, filters and projections,
     transactions with their tokens, batches, pages, and DynamoDB's limits, errors and messages; the contract
-    tests of this package run on it and on DynamoDB's own emulator alike. Not known: streams, PartiQL, backups,
-    UpdateTable, tags, the parameters from before expressions (``Expected``, ``AttributesToGet``, ...). Asking
-    for these raises a `ConfigurationError`.
+    tests of this package run on it and on DynamoDB's own emulator alike. Not known: streams, backups, UpdateTable,
+    tags, PartiQL except for the statements that this package sends, the parameters from before expressions
+    (``Expected``, ``AttributesToGet``, ...). Asking for these raises a `ConfigurationError`.
 
     What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and
     an index are always up to date. No request conflicts with another, and none is throttled. Tables are created

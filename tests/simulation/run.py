@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking._core import limits
 from pynamo_locking._intervals import disjoint
-from pynamo_locking._io import bell, header_requests, loops, runtime
+from pynamo_locking._io import bell, header_requests, loops, runtime, statements
 from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
 from pynamo_locking._models import combining
 from pynamo_locking.testing.clock_view import ClockView
@@ -267,6 +267,7 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
     ]
     if plan.has_bells:
         replaced += [(bell, "ring", bells.ring), (bell, "neighbours", bells.neighbours)]
+    replaced += [(limits, "MOST_STATEMENTS", workload.most_statements), (statements, "_refused", set())]
     if workload.most_actions is not None:
         replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
     if workload.refusals is not None:

@@ -21,7 +21,13 @@ from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
 from tests.simulation.workloads.sharing import Callers
 from tests.simulation.workloads.tasks import Tasks
-from tests.simulation.workloads.transacting import ForgottenHeaders
+from tests.simulation.workloads.transacting import (
+    ForgottenHeaders,
+    LongByStatements,
+    MixedByStatements,
+    ReadTogether,
+    SweepersByStatements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +54,20 @@ MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of 
 HALVED: Final = {
     each.name
     for each in WORKLOADS.values()
-    if issubclass(each, (Callers, Sharing, IntervalsUnderLocks, ForgottenHeaders, Tasks))
+    if issubclass(
+        each,
+        (
+            Callers,
+            Sharing,
+            IntervalsUnderLocks,
+            ForgottenHeaders,
+            ReadTogether,
+            LongByStatements,
+            MixedByStatements,
+            SweepersByStatements,
+            Tasks,
+        ),
+    )
 }
 
 

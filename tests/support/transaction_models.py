@@ -183,9 +183,10 @@ class Entry(LockableModel):
 # Long transactions of few items
 
 
-def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW) -> None:
-    """Make every transaction of more than so many actions a long one."""
+def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW, *, statements: int = 1) -> None:
+    """Make every transaction of more than so many actions a long one, with so many statements in a batch; 1: none."""
     monkeypatch.setattr(limits, "MOST_ACTIONS", actions)
+    monkeypatch.setattr(limits, "MOST_STATEMENTS", statements)
 
 
 def purses(count: int, prefix: str = "p", **values: Any) -> list[Purse]:

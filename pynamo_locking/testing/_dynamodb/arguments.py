@@ -29,6 +29,7 @@ _ARGUMENTS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Scan": ({"TableName"}, {"Segment", "TotalSegments", *_PAGE}),
     "BatchGetItem": ({"RequestItems"}, {"ReturnConsumedCapacity"}),
     "BatchWriteItem": ({"RequestItems"}, _REPORT),
+    "BatchExecuteStatement": ({"Statements"}, {"ReturnConsumedCapacity"}),
     "TransactGetItems": ({"TransactItems"}, {"ReturnConsumedCapacity"}),
     "TransactWriteItems": ({"TransactItems"}, {"ClientRequestToken", *_REPORT}),
     "CreateTable": (

@@ -187,6 +187,27 @@ def test_queries(memory: Engine) -> None:
     assert [purse.purse_id for purse in asyncio.run(main())] == ["a"]
 
 
+@pytest.mark.parametrize("for_update", [False, True])
+def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
+    bind(cheap, a=10, b=0)
+
+    async def main() -> None:
+        async with atransaction() as tx:
+            found = await tx.get_all(Purse, ["b", "none", "a", "b"], for_update=for_update)
+            assert found[1] is None
+            assert found[0] is found[3]
+            for purse, change in zip(found, (4, 0, -4), strict=False):
+                if purse is not None:
+                    assert bool(Purse.lock_state(purse.purse_id).entries) is for_update
+                    purse.balance += change
+                    await tx.save(purse)
+
+    with count_requests() as requests:
+        asyncio.run(main())
+    assert balances("a", "b") == [6, 4]
+    assert requests.by_operation["BatchGetItem"] == 1
+
+
 # Locks
 
 

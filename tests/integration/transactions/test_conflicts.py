@@ -430,14 +430,20 @@ def test_a_long_commit_waits_for_a_lock(memory: Engine, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("party", [party_blind, party_locked, party_transaction, party_long_transaction])
 @pytest.mark.parametrize("key", ["p0", "p5"], ids=["first", "last"])
+@pytest.mark.parametrize(("statements", "requests"), [(1, 10), (25, 6)], ids=["alone", "in batches"])
 def test_somebody_comes_between_any_two_requests(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, party: Callable[[str], None], key: str
+    memory: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    party: Callable[[str], None],
+    key: str,
+    statements: int,
+    requests: int,
 ) -> None:
     """Whenever somebody else writes during a long commit, both are applied, or the commit is not at all."""
     memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
+    make_long_from(monkeypatch, statements=statements)
     results = set()
-    for at in range(10):  # header, participants, 3 marks, the decision, 3 finishes, the header
+    for at in range(requests):  # header, participants, 3 marks, the decision, 3 finishes, the header
         for i in range(6):
             Purse(f"p{i}", balance=100).save(add_version_condition=False)
         results.add(commit_with(monkeypatch, at, lambda: again_if_stale(party, key)))

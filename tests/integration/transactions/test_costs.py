@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.transaction_counts import KINDS, Record, Transactions, count
+from pynamo_locking._core import limits
 
 #: How far the predicted write units may be off: sizes are estimates, and a unit is a whole kilobyte.
 NEARLY = 0.02
@@ -26,14 +27,23 @@ def test_up_to_a_hundred_items_are_one_request(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "requests"), [(101, 8), (250, 306)])
-def test_more_items_are_two_requests_each_but_for_ninety_nine(kind, n, requests):
-    """Header, row of participants, marks, decision, finishes, and the header once more."""
+@pytest.mark.parametrize(("n", "requests", "inserts"), [(101, 6, 7), (250, 18, 162)])
+def test_more_items_are_two_requests_for_each_25_but_for_ninety_nine(kind, n, requests, inserts):
+    """Header, row of participants, marks, decision, finishes, and the header once more; placeholders come alone."""
+    requests = inserts if kind == "inserts" else requests
     counted = count(kind, n)
     assert counted.requests == counted.planned_requests == counted.reference_requests == requests
     assert counted.refused == 0
     assert counted.planned_write_units == pytest.approx(counted.write_units, rel=NEARLY)
     assert counted.write_units <= (3 if kind == "inserts" else 2.1) * n  # ghosts are made by native transactions
+
+
+def test_without_statements_more_items_are_two_requests_each(monkeypatch):
+    """As for an engine that refuses statements."""
+    monkeypatch.setattr(limits, "MOST_STATEMENTS", 1)
+    counted = count("updates", 110)
+    assert counted.requests == counted.planned_requests == 4 + 2 * 11
+    assert counted.refused == 0
 
 
 def test_an_item_is_read_once():

@@ -41,6 +41,11 @@ class Recorder(MemoryDynamoDB):
         for action in kwargs.get("TransactItems", ()):
             ((kind, request),) = action.items()
             self.needed.setdefault(request["TableName"], set()).add(ACTIONS[kind])
+        for statement in kwargs.get("Statements", ()):
+            verb, table = re.match('(UPDATE|DELETE) (?:FROM )?"([^"]*)"', statement["Statement"]).groups()  # type: ignore[union-attr]
+            self.needed.setdefault(table, set()).add(f"PartiQL{verb.capitalize()}")
+        for table in kwargs.get("RequestItems", ()):
+            self.needed.setdefault(table, set()).add(operation)
         if "TableName" in kwargs:
             self.needed.setdefault(kwargs["TableName"], set()).add(operation)
         return super().handle(operation, kwargs)
@@ -115,9 +120,18 @@ def use_transactions(_: pytest.MonkeyPatch) -> None:
             for number in range(count):
                 tx.save(Purse(f"o-{count}-{number}"))
             tx.get_or_none(Purse, "o-0")
+    with transaction() as tx:
+        for number in range(103):
+            tx.delete(tx.get(Purse, f"o-105-{number}"))
     with transaction(Transactions, idempotency_key="once") as tx:
         tx.delete(tx.get(Purse, "o-2-0"))
     assert outcome(Transactions, tx.id) in {"finished", None}
+
+
+def read_together(_: pytest.MonkeyPatch) -> None:
+    """Many items by one request."""
+    with transaction() as tx:
+        assert tx.get_all(Purse, ["none", "none either"]) == [None, None]
 
 
 def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
@@ -165,6 +179,7 @@ ROWS: Final = {
 
 
 ITEMS: Final = ("items", "locks, versions, expiry")
+TRANSACTIONS: Final = (("items", "transactions"), ("items", "transactions of more than 100 actions"))
 CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
 HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `repair()`")
@@ -180,7 +195,12 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
             [ITEMS, CHECKS],
         ),
         ((use_intervals, use_items), "slots sessions", [ITEMS, ("items", "intervals")]),
-        ((use_transactions, use_locks), "purses devices", [ITEMS, ("items", "transactions")]),
+        ((use_transactions, use_locks), "purses devices", [ITEMS, *TRANSACTIONS]),
+        (
+            (use_transactions, read_together, use_locks),
+            "purses devices",
+            [ITEMS, *TRANSACTIONS, ("items", "`tx.get_all`")],
+        ),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
         ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),

@@ -7,10 +7,12 @@ import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from pynamo_locking._io import lock_document
 from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking.testing._botocore import response_metadata
+from pynamo_locking.testing._dynamodb.statements import single_write
 from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
 from tests.simulation.engine.client import FaultyClient
 from tests.simulation.engine.expiry import Expiry
@@ -122,6 +124,8 @@ class Network(MemoryDynamoDB):
         actor = self._scheduler.current
         if actor is None:
             return super().handle(operation, kwargs)
+        if operation == "BatchExecuteStatement":
+            return self._batch(kwargs, timeout_s)
         self._let_expire()
         places = places_of(self._store, kwargs)
         request = Request(operation, kwargs, actor, self.purpose_of(actor), places, step_of_lock())
@@ -152,6 +156,26 @@ class Network(MemoryDynamoDB):
         self._heard(request, fault, answer)
         self._strike_after(fault, actor)
         return answer
+
+    def _batch(self, kwargs: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Serve each statement as the single write that it is, with faults of its own; silence is about all of them."""
+        responses, silence = list[dict[str, Any]](), list[Exception]()
+        for statement in kwargs["Statements"]:
+            try:
+                self.attempt(*single_write(self._store, statement), timeout_s)
+                responses.append({})
+            except ClientError as error:
+                given: Any = error.response
+                responses.append({"Error": {"Code": given["Error"]["Code"].removesuffix("Exception")}})
+            except ConnectTimeoutError:
+                if not responses:
+                    raise  # nothing was sent
+                silence.append(ReadTimeoutError(endpoint_url="simulation"))
+            except ReadTimeoutError as error:
+                silence.append(error)
+        if silence:
+            raise silence[0]
+        return {"Responses": responses, "ResponseMetadata": response_metadata(200)}
 
     def _strike_after(self, fault: Fault | None, actor: Actor) -> None:
         if fault in {Fault.CRASH_AFTER, Fault.PAUSE_AFTER}:

@@ -36,6 +36,7 @@ class Workload:
         final_ttl_s: how long the header of a transaction is kept that is over, if DynamoDB's TTL is at work.
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
         refusals: after how many an insert of an interval takes its turn; fewer than usual, so that few parties do.
+        most_statements: how many a batch of statements holds; 1: none are sent.
     """
 
     name: ClassVar[str]
@@ -49,6 +50,7 @@ class Workload:
     final_ttl_s: ClassVar[int | None] = None
     most_actions: ClassVar[int | None] = None
     refusals: ClassVar[int | None] = None
+    most_statements: ClassVar[int] = 1
 
     def __init__(self, history: History) -> None:
         self.history = history

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
@@ -13,6 +13,9 @@ from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.history import Told
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Leases of transactions are as long as those of locks here.
 LEASE_S = 6.0
@@ -43,14 +46,18 @@ class Transacting(Workload):
         with self.history.operation(kind, *(place(Coin, key) for key in writes)) as done:
             seen = {}
             with self.begin(**options) as tx:
-                for key in dict.fromkeys(reads + writes):
-                    coin = tx.get(Coin, key)
+                keys = list(dict.fromkeys(reads + writes))
+                for key, coin in zip(keys, self.found(tx, keys), strict=True):
                     seen[place(Coin, key)] = list(coin.log)
                     if key in writes:
                         self.append(coin, done.number)
                         tx.save(coin)
             done.seen = seen
         return done.told
+
+    def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
+        """Read coins one after the other, between writes."""
+        return (tx.get(Coin, key) for key in keys)
 
     def look_at_all(self) -> None:
         """Read all coins at one moment, without waiting for who is not decided."""
@@ -89,6 +96,30 @@ class MixedTransactions(Transacting):
         self.repeatedly(reads, writes, read_only=not writes)
         reads, writes = (("b", "a"), ("abc", ""), ("", "bc"))[(index + turn) % 3]
         self.repeatedly(reads, writes, read_only=not writes)
+
+
+class LongByStatements(LongTransactions):
+    """The same, marked and finished by batches of statements."""
+
+    name = "long, by statements"
+    most_statements = 25
+
+
+class MixedByStatements(MixedTransactions):
+    """The same, marked and finished by batches of statements."""
+
+    name = "mixed, by statements"
+    most_statements = 25
+
+
+class ReadTogether(MixedTransactions):
+    """The same, with all that a transaction needs in one request."""
+
+    name = "read together"
+
+    def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
+        """Read all coins before the first write."""
+        return [coin for coin in tx.get_all(Coin, keys) if coin is not None]
 
 
 class ForgottenHeaders(MixedTransactions):
@@ -246,6 +277,13 @@ class Sweepers(Transacting):
             tx.touch(tx.get(Coin, "b"))
             tx.save(Coin("x"))
             Coin.get("b", consistent_read=True).touch()
+
+
+class SweepersByStatements(Sweepers):
+    """The same, marked by batches of statements."""
+
+    name = "sweepers, by statements"
+    most_statements = 25
 
 
 class PlainReaders(Transacting):

@@ -13,7 +13,7 @@ import pytest
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._io import lock_document, loops, runtime, stored
 from pynamo_locking._io.lock_document import new_entry
-from pynamo_locking._io.pauses import Pause, walk
+from pynamo_locking._io.loops import Pause, walk
 from pynamo_locking._locks import mailboxes, tasks
 from pynamo_locking._locks.mailboxes import Mailbox
 from tests.unit.helpers import opened, own_entry, row

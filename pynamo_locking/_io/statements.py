@@ -1,0 +1,192 @@
+"""Conditional writes of single items, up to 25 in one request: statements in PartiQL, each answered for itself.
+
+DynamoDB applies each statement, or not, as it would the single request from which it is made. A batch has no token. So
+only a write of which a second copy does no harm may be sent in one, and whatever was not applied is sent alone, which
+also finds out why.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pynamo_locking._core import limits
+from pynamo_locking._expressions.values import item_size
+from pynamo_locking._io import answers, dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from pynamodb.connection import Connection
+
+logger = logging.getLogger("pynamo_locking")
+
+#: The longest statement, in characters.
+_LONGEST: Final = 8192
+
+#: With more bytes of values a write is sent alone, so that a batch has at most 1 MB.
+LARGEST_BYTES: Final = 40_000
+
+#: What may follow from a statement that the engine does not know, or the caller may not send.
+_NOT_UNDERSTOOD: Final = frozenset({"ValidationError", "AccessDenied"})
+
+#: The tables for which an engine has refused statements, with its place.
+_refused: set[Hashable] = set()
+
+
+class Result(Enum):
+    """What became of a write in a batch."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not applied: the same write, sent alone, shows why"
+    UNKNOWN = "perhaps applied: no answer came"
+
+
+class Write(NamedTuple):
+    """A conditional UpdateItem or DeleteItem, as it would be sent alone."""
+
+    connection: Connection
+    operation: str
+    kwargs: dict[str, Any]
+
+
+def are_used(connection: Connection, table: str) -> bool:
+    """Tell whether several writes of that table are sent in one request."""
+    return limits.MOST_STATEMENTS > 1 and _place(connection, table) not in _refused
+
+
+def _place(connection: Connection, table: str) -> Hashable:
+    return connection.host, connection.region, table
+
+
+def send(writes: Sequence[Write | None]) -> list[Result]:
+    """Send up to 25 writes of one table in one request, and return what became of each.
+
+    What cannot be said in a statement is not sent, nor is None, nor a single write. Never raises for what DynamoDB, or
+    the way to it, does: the single request will.
+    """
+    made = [
+        None if write is None or not are_used(write.connection, write.kwargs["TableName"]) else _statement(write)
+        for write in writes
+    ]
+    results = [Result.NOT_APPLIED] * len(writes)
+    sent = [i for i, statement in enumerate(made) if statement is not None]
+    if len(sent) > 1:
+        [first, *_] = [writes[i] for i in sent]
+        assert first is not None  # noqa: S101 - it has a statement
+        for i, result in zip(sent, _sent(first, [made[i] for i in sent]), strict=True):
+            results[i] = result
+    return results
+
+
+def _sent(first: Write, batch: list[Any]) -> list[Result]:
+    try:
+        answer = dispatch.dispatch(first.connection, "BatchExecuteStatement", {"Statements": batch})
+    except Exception as error:  # noqa: BLE001 - an emulator may raise anything for what it does not know
+        if not answers.is_transient(error):
+            _refuse(first, f"{answers.code_of(error) or type(error).__name__}: {answers.message_of(error)}")
+        is_clear = isinstance(error, answers.BOTOCORE_EXCEPTIONS) and not answers.is_ambiguous(error)
+        return [Result.NOT_APPLIED if is_clear else Result.UNKNOWN] * len(batch)
+    errors = [each.get("Error") for each in answer["Responses"]]
+    if all(error is not None and error.get("Code") in _NOT_UNDERSTOOD for error in errors):
+        _refuse(first, f"{errors[0]['Code']}: {errors[0].get('Message')}")
+    return [_result(error) for error in errors]
+
+
+def _result(error: dict[str, Any] | None) -> Result:
+    if error is None:
+        return Result.APPLIED
+    return Result.UNKNOWN if error.get("Code") == "InternalServerError" else Result.NOT_APPLIED
+
+
+def _refuse(write: Write, why: str) -> None:
+    """Send the writes of a table one by one from now on."""
+    table = write.kwargs["TableName"]
+    _refused.add(_place(write.connection, table))
+    logger.warning(
+        "writes of %s are sent one by one from now on, since batches of statements are refused, which need the "
+        "permissions dynamodb:PartiQLUpdate and dynamodb:PartiQLDelete: %s",
+        table,
+        why,
+    )
+
+
+# One statement
+
+
+class _CannotSay(Exception):  # noqa: N818 - an answer, not an error
+    """The write has something that is not written as a statement here."""
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
+_PATH: Final = r"#\w+(?:\.#\w+)*"
+_TOKEN: Final = re.compile(
+    rf"\s*(?:attribute_(?P<not>not_)?exists\s*\(\s*(?P<of>{_PATH})\s*\)|(?P<path>{_PATH})|(?P<value>:\w+)"
+    r"|(?P<plain>AND\b|OR\b|SET\b|REMOVE\b|<>|<=|>=|[=<>(),]))"
+)
+
+
+def _statement(write: Write) -> dict[str, Any] | None:
+    kwargs = write.kwargs
+    table, parameters = kwargs["TableName"], list[Any]()
+    try:
+        changes = _said(kwargs.get("UpdateExpression", ""), kwargs, parameters)
+        parameters += kwargs["Key"].values()
+        found = " AND ".join(f"{_quoted(name)} = ?" for name in kwargs["Key"])
+        condition = _said(kwargs["ConditionExpression"], kwargs, parameters)
+    except _CannotSay:
+        return None
+    verb = f"UPDATE {_quoted(table)} {changes}" if changes else f"DELETE FROM {_quoted(table)}"  # noqa: S608 - quoted
+    text = f"{verb} WHERE {found} AND ({condition})"
+    if len(text) > _LONGEST or item_size({str(i): value for i, value in enumerate(parameters)}) > LARGEST_BYTES:
+        return None
+    return {"Statement": text, "Parameters": parameters}
+
+
+def _said(expression: str, kwargs: dict[str, Any], parameters: list[Any]) -> str:
+    """Return an expression in PartiQL, and add its values to the parameters, in their order."""
+    names, values = kwargs["ExpressionAttributeNames"], kwargs["ExpressionAttributeValues"]
+    said, position = list[str](), 0
+    while position < len(expression.rstrip()):
+        token = _TOKEN.match(expression, position)
+        if token is None:
+            raise _CannotSay
+        position = token.end()
+        if token["plain"] == "," and "REMOVE" in said:  # DynamoDB wants a clause for each, dynoxide takes one clause
+            raise _CannotSay
+        if token["value"]:
+            parameters.append(values[token["value"]])
+            said.append("?")
+        elif token["of"]:
+            said.append(f"{_path(token['of'], names)} IS {'' if token['not'] else 'NOT '}MISSING")
+        else:
+            said.append(_path(token["path"], names) if token["path"] else token["plain"])
+    return " ".join(said)
+
+
+def _path(path: str, names: dict[str, str]) -> str:
+    return ".".join(_quoted(names[name]) for name in path.split("."))
+
+
+def _quoted(name: str) -> str:
+    if _PLAIN.fullmatch(name) is None:  # dynoxide takes a quoted "a.b" for a path
+        raise _CannotSay
+    return f'"{name}"'
+
+
+def batches(places: Iterable[tuple[Connection, str] | None]) -> list[list[int]]:
+    """Return which of some writes are sent together, by their places; None stands for one that is sent alone."""
+    together: list[list[int]] = []
+    open_batches: dict[Hashable, list[int]] = {}
+    for i, place in enumerate(places):
+        group = None if place is None or not are_used(*place) else (id(place[0]), place[1])
+        batch = [] if group is None else open_batches.get(group, [])
+        if not batch or len(batch) >= limits.MOST_STATEMENTS:
+            batch = []
+            together.append(batch)
+            if group is not None:
+                open_batches[group] = batch
+        batch.append(i)
+    return together
