@@ -117,7 +117,7 @@ class LockSettings:
     poll_max: Seconds = Seconds(2.0)
     request_timeout: Seconds = Seconds(1.0)
     max_lease: Seconds = Seconds(LONGEST_LEASE_S)
-    block: int = 1
+    block: int = 32
 
     def __post_init__(self) -> None:
         if self.max_clock_skew is not None:

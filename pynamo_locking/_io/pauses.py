@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pynamo_locking._io import runtime
 
@@ -37,8 +37,13 @@ class Pause:
         """Let the pause pass in this thread; return what was left in the mailbox."""
         if self.mailbox is not None:
             return self.mailbox.wait(self.seconds)
-        runtime.current.sleep(self.seconds)
+        if self is not TO_THREADS:
+            runtime.current.sleep(self.seconds)
         return None
+
+
+#: No pause: the steps before it made no request, so that a task makes them in its loop. The later steps need threads.
+TO_THREADS: Final = Pause(0.0)
 
 
 #: Makes requests, yields each pause, is sent what the pause has brought, and returns a T.

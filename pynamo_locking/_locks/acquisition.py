@@ -14,7 +14,7 @@ from pynamo_locking._io import event_stream, lock_document, lock_requests, runti
 from pynamo_locking._io.denials import refuse_foreign
 from pynamo_locking._io.evictions import evict_dead
 from pynamo_locking._io.lock_requests import NewEntry
-from pynamo_locking._io.pauses import Pause, walk
+from pynamo_locking._io.pauses import TO_THREADS, Pause, walk
 from pynamo_locking._io.resolver import Resolver, StillPending
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import cohorts, mailboxes, removal, reports
@@ -81,7 +81,10 @@ class Acquisition:
         """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
             if self._caller is not None:
-                yield from self._line_up(self._caller)
+                cohorts.join(self._caller)
+            yield TO_THREADS
+            if self._caller is not None:
+                yield from self._wait_in_line(self._caller)
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
@@ -108,14 +111,19 @@ class Acquisition:
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.token(), self._options.owner, self._options.lease, self._options.claim)
 
-    def _line_up(self, caller: Caller) -> Steps[None]:
+    def _wait_in_line(self, caller: Caller) -> Steps[None]:
         """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""
-        cohorts.join(caller)
         while not cohorts.is_leading(caller):
             left = self._deadline - runtime.current.monotonic()
             if left <= 0 and cohorts.may_leave(caller):
+                self._state, _ = cohorts.seen_ahead(caller)
                 self._time_out("other callers of this process were first")
-            yield Pause(min(left, self._options.settings.poll_max) if left > 0 else _CALLED_S, self._mailbox)
+            if event_stream.listeners:
+                state, callers = cohorts.seen_ahead(caller)
+                ahead = max(1, len(state.entries)) + callers
+                reports.waiting(self._row, self._options, self._new.id, None, state, ahead)
+            longest = self._options.settings.poll_max if cohorts.is_watching(caller) else math.inf
+            yield Pause(min(left, longest) if left > 0 else _CALLED_S, self._mailbox)
         self._may_be_in = caller.started is not None
         if (handed_over := cohorts.come(caller)) is not None:
             self._started, self._handed_over = handed_over
@@ -182,7 +190,7 @@ class Acquisition:
 
     def _make_room(self, state: LockState) -> bool:
         """The queue is full: evict the dead, and tell whether there were any."""
-        self._state = state
+        self._see(state)
         dead = self._watch(state.entries)
         if dead and evict_dead(self._row, dead, state) is not None:
             return True
@@ -243,7 +251,7 @@ class Acquisition:
         for consistent in (False, True):
             if consistent:
                 image = yield from self._for_certain(lambda: lock_requests.look(self._row, consistent=True))
-            self._state = self._state_in(image)
+            self._see(self._state_in(image))
             # A late copy of our enter request may have revived the id under another ticket.
             found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
             if found is not None:
@@ -252,6 +260,11 @@ class Acquisition:
         if image is None and not self._row.may_create:
             self._no_such_item()
         return None
+
+    def _see(self, state: LockState) -> None:
+        self._state = state
+        if self._caller is not None:
+            self._caller.state = state
 
     def _state_in(self, image: Image | None) -> LockState:
         """Return the lock document of an image, read once from each."""
@@ -345,13 +358,11 @@ class Acquisition:
 
     def _time_out(self, reason: str = "") -> NoReturn:
         ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
-        if reason:
-            pass
-        elif ahead:
+        if ahead:
             first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
-            reason = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
-        else:
-            reason = f"no answer from DynamoDB: {self._failure}"
+            held = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
+            reason = f"{reason}; {held}" if reason else held
+        reason = reason or f"no answer from DynamoDB: {self._failure}"
         raise LockTimeout(
             f"did not get the lock {self._row.label} within {self._options.wait:g} s: {reason}. "
             f"Nothing is held; trying again is safe.",

@@ -15,18 +15,18 @@ An idea of lock cohorting (Dice, Marathe, Shavit: ACM TOPC 1, 2, 2015).
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from contextlib import suppress
+from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._core.queue import FREE
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._core.queue import QueueEntry
+    from pynamo_locking._core.queue import LockState, QueueEntry
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.lock_requests import NewEntry
     from pynamo_locking._io.stored import Image
@@ -62,6 +62,7 @@ class Caller:
     Attributes:
         started: when the first write began that may have stored its entry; None if there was none.
         image: the item as that write left it, if known.
+        state: the queue as it last saw it, for the callers behind it.
         has_expired: tells whether the lock that it holds has reached the end of its lease.
     """
 
@@ -77,37 +78,48 @@ class Caller:
         self.has_left = False
         self.started: float | None = None
         self.image: Image | None = None
+        self.state: LockState = FREE
         self.has_expired: Callable[[], bool] = lambda: False
 
 
 class Cohort:
-    """The callers of this process for one lock."""
+    """The callers of this process for one lock. The last one in line watches the leader, and the others sleep."""
 
     def __init__(self, leader: Caller) -> None:
-        self.waiting: deque[Caller] = deque()
+        self.waiting: OrderedDict[Caller, None] = OrderedDict()  # in the order of arrival
         self.called: Caller | None = None  # the next one, once a write may have stored its entry
+        self.watcher: Caller | None = None
         self.lead(leader)
+
+    @property
+    def leader(self) -> Caller | None:
+        """The caller that acts for all; None if it is gone."""
+        return self._leader()
 
     @property
     def following(self) -> Caller | None:
         """The caller that leads next."""
-        return self.called or (self.waiting[0] if self.waiting else None)
+        return self.called or next(iter(self.waiting), None)
 
     @property
     def is_led(self) -> bool:
         """Whether the leader acts: not if an interrupt kept it from leaving, or if it hangs without a heartbeat."""
-        leader = self._leader()
+        leader = self.leader
         return leader is not None and leader.stage is Stage.LEADING and not leader.has_expired()
 
     def is_led_by(self, caller: Caller) -> bool:
-        return self._leader() is caller and caller.stage is Stage.LEADING
+        return self.leader is caller and caller.stage is Stage.LEADING
+
+    def line_up(self, caller: Caller) -> None:
+        caller.stage = Stage.WAITING
+        self.waiting[caller] = None
+        self.watcher = self.watcher or caller
 
     def lead(self, caller: Caller) -> None:
         self.called = None
-        if self.waiting and self.waiting[0] is caller:
-            self.waiting.popleft()
         self._leader = weakref.ref(caller)
         caller.stage = Stage.LEADING
+        self.leave_line(caller)
 
     def call(self) -> Caller | None:
         """Choose the next caller, before a write that may store its entry."""
@@ -115,8 +127,17 @@ class Cohort:
         if following is not None and self.called is None:
             self.called, following.stage = following, Stage.CALLED
             following.started = runtime.current.monotonic()
-            self.waiting.popleft()
+            self.leave_line(following)
         return following
+
+    def leave_line(self, caller: Caller) -> None:
+        """Remove a caller from the line. If it was the watcher, wake another one, which watches from now on."""
+        self.waiting.pop(caller, None)
+        if caller is self.watcher and (caller is not self.called or caller.has_left):
+            called = None if self.called is None or self.called.has_left else self.called
+            self.watcher = next(reversed(self.waiting), called)
+            if self.watcher is not None:
+                self.watcher.mailbox.put(None)
 
 
 _cohorts: dict[tuple[Any, ...], Cohort] = {}
@@ -130,8 +151,7 @@ def join(caller: Caller) -> None:
         if cohort is None or not (cohort.is_led or cohort.following):
             _cohorts[caller.row.identity] = Cohort(caller)
         else:
-            caller.stage = Stage.WAITING
-            cohort.waiting.append(caller)
+            cohort.line_up(caller)
 
 
 def is_leading(caller: Caller) -> bool:
@@ -142,11 +162,28 @@ def is_leading(caller: Caller) -> bool:
         if cohort is not None and not cohort.is_led:
             if cohort.called is not None and cohort.called.has_left:
                 gone, cohort.called = cohort.called, None
-            if cohort.following is caller:
+            following = cohort.following
+            if following is caller:
                 cohort.lead(caller)
+            elif following is not None:
+                following.mailbox.put(None)
     if gone is not None:
         _remove_handed_over(gone)
     return caller.stage is Stage.LEADING
+
+
+def is_watching(caller: Caller) -> bool:
+    """Tell whether the caller has to look from time to time whether the leader of its cohort still acts."""
+    cohort = _cohorts.get(caller.row.identity)
+    return cohort is None or cohort.watcher is caller
+
+
+def seen_ahead(caller: Caller) -> tuple[LockState, int]:
+    """Return the queue as the leader of a caller last saw it, and how many callers were in line before the last."""
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        leader = None if cohort is None else cohort.leader
+        return (FREE, 0) if cohort is None or leader is None else (leader.state, max(0, len(cohort.waiting) - 1))
 
 
 def come(caller: Caller) -> tuple[float, Image | None] | None:
@@ -219,11 +256,11 @@ def give_up(caller: Caller | None) -> None:
         return
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
-        if cohort is not None and caller.stage is Stage.WAITING:
-            with suppress(ValueError):  # an interrupt came before it was in line
-                cohort.waiting.remove(caller)
-            caller.stage = Stage.OVER
         caller.has_left = True
+        if caller.stage is Stage.WAITING:
+            caller.stage = Stage.OVER
+        if cohort is not None:
+            cohort.leave_line(caller)
         is_leading = caller.stage is Stage.LEADING
     if is_leading:
         _remove_handed_over(caller)
