@@ -386,7 +386,7 @@ class Acquisition:
         if self._forks != runtime.forks:
             return
         try:
-            if self._may_be_in:
+            if self._may_be_in or cohorts.was_handed_over(self._caller):
                 removal.leave(self._row, self._new.id, self._caller, self._entry)
         finally:
             cohorts.give_up(self._caller)

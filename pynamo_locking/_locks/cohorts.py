@@ -193,6 +193,11 @@ def come(caller: Caller) -> tuple[float, Image | None] | None:
     return None if started is None else (started, image)
 
 
+def was_handed_over(caller: Caller | None) -> bool:
+    """Let a leader that gives up come for its entry; tell whether there is one."""
+    return caller is not None and caller.stage is Stage.LEADING and come(caller) is not None
+
+
 def may_leave(caller: Caller) -> bool:
     """Tell whether no write stores the caller's entry: then it can leave at once."""
     return caller.stage is not Stage.CALLED
