@@ -123,7 +123,7 @@ def until_queued(model: Any, key: str, count: int) -> list[int]:
 
 def in_line(model: Any, key: str) -> list[cohorts.Caller]:
     """Return the callers of this process that wait behind the one that acts for them, and have no entry."""
-    cohort = cohorts._cohorts.get(model.lock(key)._target.row.identity)
+    cohort = cohorts._cohorts.get(model._target_of(key, None).row.identity)
     return [] if cohort is None else list(cohort.waiting)
 
 

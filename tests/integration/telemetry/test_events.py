@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -241,7 +241,7 @@ def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
 
 def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
     """It begins with who is ahead, and ends with how long it took; the two stays have names of their own."""
-    first = Account.lock("a", owner="first").acquire()
+    first = Account.lock("a", owner="first", settings=replace(Account.Meta.lock_settings, block=1)).acquire()
     threads = [threading.Thread(target=lambda: in_queue(clock))]
     threads[0].start()
     until(clock, lambda: bool(heard.all(Waiting)))
@@ -262,6 +262,24 @@ def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
         "Acquired",
         "Released",
     ]
+
+
+def test_a_wait_behind_a_caller_of_this_process(clock: VirtualClock, heard: Heard) -> None:
+    """It is told with the queue as that caller has seen it, and without a request."""
+    first = Account.lock("a", owner="first").acquire()
+    with count_requests() as counted:
+        thread = threading.Thread(target=lambda: in_queue(clock))
+        thread.start()
+        until(clock, lambda: bool(heard.all(Waiting)))
+        clock.sleep(10)
+        assert counted.total == 0
+    first.release()
+    thread.join()
+    waiting, (_, two) = heard.only(Waiting), heard.all(Acquired)
+    assert (waiting.owner, waiting.holder, waiting.holder_ticket) == ("second", "first", first.ticket)
+    assert (waiting.ahead, waiting.queue_depth, waiting.ticket) == (1, 1, None)
+    assert (two.ticket, two.entry_id) == (first.ticket + 1, waiting.entry_id)
+    assert two.waited_ms >= 10_000
 
 
 def in_queue(clock: VirtualClock) -> None:

@@ -234,7 +234,7 @@ def test_sleepers_wake_in_order(clock):
 def test_without_auto_jump_time_stands_still(clock):
     """Whoever waits goes on after a jump, at the new moment."""
     clock.auto_jump = False
-    dead = Counter.locked("a", heartbeat=False, lease=10)
+    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))  # as of another process
     in_thread(dead.acquire)
     entered = threading.Event()
 
