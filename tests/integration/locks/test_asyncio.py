@@ -50,7 +50,11 @@ def bind(engine: Engine, *keys: str) -> None:
 
 async def until_waiting(model: Any, key: str, count: int) -> None:
     """Wait until so many callers are behind the holder, without a request in the event loop."""
-    while len((await asyncio.to_thread(model.lock_state, key)).waiters) + len(in_line(model, key)) != count:
+
+    def waiting() -> int:
+        return len(model.lock_state(key).waiters) + len(in_line(model, key))
+
+    while await asyncio.to_thread(waiting) != count:  # noqa: ASYNC110 - no event for it
         await asyncio.sleep(0.02)
 
 

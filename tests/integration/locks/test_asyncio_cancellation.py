@@ -275,7 +275,7 @@ def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
             await asyncio.sleep(1000)
 
     async def main() -> None:
-        tasks = [asyncio.create_task(hold(key)) for key in "abababab"]
+        _tasks = [asyncio.create_task(hold(key)) for key in "abababab"]
         while sum(len(waiting(Plain, key)) for key in "ab") < 6 or len(begun) < 2:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
 

@@ -95,6 +95,57 @@ def test_in_order_of_arrival(model: Any) -> None:
     assert not cohorts._cohorts
 
 
+def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
+    """100 tasks: each turn is one write, whatever the threads do that make the requests."""
+    memory.bind(Plain)
+    Plain("a").save()
+    served: list[int] = []
+
+    async def work(number: int) -> None:
+        async with Plain.edit("a", settings=LAZY) as item:
+            item.value += 1
+            served.append(number)
+
+    async def play() -> None:
+        async with Plain.locked("a", settings=LAZY):
+            tasks = [asyncio.create_task(work(number)) for number in range(100)]
+            await asyncio.sleep(0)
+            assert len(in_line(Plain, "a")) == 100
+        await asyncio.gather(*tasks)
+
+    with count_requests() as counted:
+        asyncio.run(play())
+    assert served == list(range(100))
+    assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
+
+
+def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them looks whether the leader still acts, another one when that caller has left."""
+    memory.bind(Plain)
+    Plain("a").save()
+    looked, is_leading = list[str](), cohorts.is_leading
+    quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
+
+    def looks(caller: cohorts.Caller) -> bool:
+        looked.append(caller.new.owner)
+        return is_leading(caller)
+
+    def lookers() -> set[str]:
+        looked.clear()
+        until(lambda: len(looked) > 9, "ten looks")
+        return set(looked[5:])  # the first ones may be of callers that have just been woken
+
+    lock = Plain.lock("a", settings=quick).acquire()
+    monkeypatch.setattr(cohorts, "is_leading", looks)
+    works = [edit(Plain, quick, owner=f"w{i}", wait=0.5 if i == 0 else 100) for i in range(5)]
+    with lined_up(Plain, "a", *works) as futures:
+        with pytest.raises(LockTimeout):
+            futures[0].result()
+        assert lookers() == {"w4"}
+        lock.release()
+        assert [future.result()[1] for future in futures[1:]] == [1, 2, 3, 4]
+
+
 def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
     lock = model.lock("a", settings=LAZY).acquire()
     assert model.lock_state("a").entries[0].members == 1
@@ -135,8 +186,11 @@ def test_a_block_has_a_largest_size(dynoxide: Engine) -> None:
 def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
     lock = model.lock("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
-        with pytest.raises(LockTimeout, match="other callers of this process"):
-            futures[1].result()
+        with count_requests() as counted:
+            held = rf"other callers of this process were first; 1 ahead; held by .* \(ticket {lock.ticket}\)"
+            with pytest.raises(LockTimeout, match=held) as late:
+                futures[1].result()
+        assert (late.value.queue.holders[0].ticket, counted.total) == (lock.ticket, 0)
         lock.release()
         assert [futures[i].result() for i in (0, 2)] == [(lock.ticket + 1, 1), (lock.ticket + 2, 2)]
 

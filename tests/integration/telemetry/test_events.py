@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,7 +52,7 @@ from pynamo_locking.events import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Account, Device, Document, Locks
+from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -241,7 +241,7 @@ def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
 
 def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
     """It begins with who is ahead, and ends with how long it took; the two stays have names of their own."""
-    first = Account.lock("a", owner="first", settings=replace(Account.Meta.lock_settings, block=1)).acquire()
+    first = Account.lock("a", owner="first", settings=APART).acquire()
     threads = [threading.Thread(target=lambda: in_queue(clock))]
     threads[0].start()
     until(clock, lambda: bool(heard.all(Waiting)))
@@ -485,7 +485,7 @@ def test_units_are_those_of_the_requests(cheap: Engine) -> None:
     with subscribe(heard):
         with Account.locked("a", heartbeat=False) as lock:
             lock.renew()
-        with held_elsewhere(Account.lock("a")), pytest.raises(LockTimeout):
+        with held_elsewhere(Account.lock("a", settings=APART)), pytest.raises(LockTimeout):
             Account.lock("a", wait=0.05).acquire()
     assert heard.all(Acquired)[0].consumed_units == 1
     assert heard.only(Renewed).consumed_units == 1
@@ -882,7 +882,7 @@ def test_tasks_are_told_of_as_well(tables: None, heard: Heard) -> None:
     """The same events, with the requests that were made for them in threads; and when a task runs out of time."""
 
     async def work() -> None:
-        async with Account.locked("a", owner="first") as lock:
+        async with Account.locked("a", owner="first", settings=APART) as lock:
             with suppress(LockTimeout):
                 await asyncio.create_task(late())
             await lock.arenew()
