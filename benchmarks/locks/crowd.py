@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: (kind, how many)
 CROWDS: Final = (("threads", 1), ("threads", 10), ("threads", 100), ("threads", 500), ("tasks", 10), ("tasks", 1000))
-_WAITED_S: Final = 5.0
+_WAITED_S: Final = 20.0
 _TURNS: Final = 1000
 _TICK_S: Final = 0.005
 

@@ -42,7 +42,7 @@ class Pause:
         return None
 
 
-#: No pause: the steps before it made no request, so that a task makes them in its loop. The later steps need threads.
+#: The first pause where there is nothing to wait for. A task makes the steps before it in its loop, the others in threads.
 TO_THREADS: Final = Pause(0.0)
 
 

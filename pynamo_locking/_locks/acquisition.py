@@ -80,10 +80,9 @@ class Acquisition:
     def steps(self) -> Steps[HeldEntry]:
         """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
-            if self._caller is not None:
-                cohorts.join(self._caller)
-            yield TO_THREADS
-            if self._caller is not None:
+            if self._caller is None or cohorts.join(self._caller):
+                yield TO_THREADS
+            else:  # up to its first pause a task is in its loop, so tasks are in line in the order in which they came
                 yield from self._wait_in_line(self._caller)
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:

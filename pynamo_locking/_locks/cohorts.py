@@ -144,14 +144,15 @@ _cohorts: dict[tuple[Any, ...], Cohort] = {}
 _mutex = runtime.current.mutex()
 
 
-def join(caller: Caller) -> None:
-    """Let a caller lead, or line up behind the callers that came before it."""
+def join(caller: Caller) -> bool:
+    """Let a caller lead, or line up behind the callers that came before it; tell whether it leads."""
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
         if cohort is None or not (cohort.is_led or cohort.following):
             _cohorts[caller.row.identity] = Cohort(caller)
-        else:
-            cohort.line_up(caller)
+            return True
+        cohort.line_up(caller)
+        return False
 
 
 def is_leading(caller: Caller) -> bool:

@@ -110,7 +110,7 @@ async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) 
     """Acquire a lock, or leave nothing behind, also if the task is cancelled or its loop is closed."""
     taking = Taking(steps, hold)
     try:
-        pause = taking.advance(None)  # up to `TO_THREADS`: tasks are in line in the order in which they came
+        pause = taking.advance(None)  # makes no request
         while pause is not None:
             told = None if pause is TO_THREADS else await spend(pause)
             pause = await call(partial(taking.advance, told), is_urgent=False)

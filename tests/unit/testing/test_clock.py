@@ -92,7 +92,7 @@ def count_up():
 
 def test_a_holder_without_heartbeat_expires(clock):
     """The next one gets in after a lease, and the writes of the first are refused."""
-    dead = Counter.locked("a", heartbeat=False, lease=10)
+    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))
     in_thread(dead.acquire)
     with Counter.locked("a", wait=60) as lock:
         assert lock.ticket == dead.ticket + 1
