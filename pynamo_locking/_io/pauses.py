@@ -42,7 +42,7 @@ class Pause:
         return None
 
 
-#: The first pause where there is nothing to wait for. A task makes the steps before it in its loop, the others in threads.
+#: The first pause, if there is nothing to wait for. A task makes the steps before it in its loop, the rest in threads.
 TO_THREADS: Final = Pause(0.0)
 
 
