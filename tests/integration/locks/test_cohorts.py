@@ -346,6 +346,21 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     assert not cohorts._cohorts
 
 
+def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    lock = Plain.lock("a", settings=LAZY)
+    caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
+    cohorts.join(caller)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
+    with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:
+        with pytest.raises(LockTimeout):  # of the first watcher
+            futures[0].result()
+        del caller
+        assert [future.result()[1] for future in futures[1:]] == [1, 2]
+    assert not cohorts._cohorts
+
+
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
 def test_the_size_of_a_block_is_checked(block: Any) -> None:
     with pytest.raises(Exception, match="block must be a whole number from 1 to 400"):
