@@ -307,7 +307,7 @@ def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
         with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
             lock.item.delete()
         in_thread(lambda: account("a").save())
-        in_thread(lambda: account.lock("a").acquire().release())
+        in_thread(lambda: account.lock("a", settings=APART).acquire().release())
         copy = in_thread(lambda: account.get("a"))
         with pytest.raises((LockLost, ConfigurationError)), _stock(account) as transaction:
             transaction.save(copy)
