@@ -9,6 +9,7 @@
     python -m benchmarks.locks bell         # 128 processes with one thread each, with the bell and without
     python -m benchmarks.locks crash        # after a kill of the holder
     python -m benchmarks.locks many         # 1 to 10,000 locks in one process
+    python -m benchmarks.locks crowd        # 1 to 500 threads, and 1,000 tasks, of one process for one lock
     python -m benchmarks.locks queue        # a lock with a long queue
     python -m benchmarks.locks sizes        # transactions of 2 to 1,000 items
     python -m benchmarks.locks layer        # processor time, import time
@@ -35,7 +36,7 @@ from rich.progress import Progress
 from benchmarks.contenders.optimistic import RetryLoop
 from benchmarks.contenders.ours import Combine, Edit, LockedInItem, Modify
 from benchmarks.latency import slowed
-from benchmarks.locks import bell, caps, contention, crash, cycles, handoff, layer, many, plots, queue, sizes
+from benchmarks.locks import bell, caps, contention, crash, crowd, cycles, handoff, layer, many, plots, queue, sizes
 from benchmarks.locks.tables import fill
 from benchmarks.locks.variants import Variant, missing
 from benchmarks.parts import Parts, run, show
@@ -190,6 +191,15 @@ def measure_many(servers: Servers, options: argparse.Namespace) -> list[dict[str
     return [each.as_dict() for each in done]
 
 
+def measure_crowd(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """More and more callers of one process."""
+    crowds = [each for each in crowd.CROWDS if each[1] <= options.callers]
+    with _bar("crowd", len(crowds)) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
+        done = crowd.run(url, crowds, tick)
+    _table("crowd", "One process, one lock", crowd.as_markdown(done))
+    return [each.as_dict() for each in done]
+
+
 def measure_queue(servers: Servers, _options: argparse.Namespace) -> list[dict[str, Any]]:
     """A longer and longer queue."""
     with running("dynoxide", servers) as engine, _bar("queue", len(queue.LENGTHS)) as tick:
@@ -231,6 +241,7 @@ PARTS: Final[Parts] = {
     "bell": measure_bell,
     "crash": measure_crash,
     "many": measure_many,
+    "crowd": measure_crowd,
     "queue": measure_queue,
     "sizes": measure_sizes,
     "layer": measure_layer,
@@ -288,6 +299,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--at-least", type=int, default=1, help="contention: the fewest contenders")
     parser.add_argument("--samples", type=int, default=20, help="handoff, sizes: of each contender")
     parser.add_argument("--locks", type=int, default=10_000, help="many: the most")
+    parser.add_argument("--callers", type=int, default=1000, help="crowd: the most")
     return parser.parse_args()
 
 

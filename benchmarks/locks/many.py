@@ -75,15 +75,15 @@ def _hold(pipe: Connection, place: Place, count: int) -> None:
     with names.locked("warm"):
         pass
     ages = _note_ages()
-    before_kb, begin = _memory_kb(), time.monotonic()
+    before_kb, begin = memory_kb(), time.monotonic()
     locks = [names.locked(f"n{i}", lease=LEASE_S) for i in range(count)]
     with ThreadPoolExecutor(_TAKERS) as pool:
         list(pool.map(lambda lock: lock.acquire(), locks))
     taken_s = time.monotonic() - begin
     gc.collect()
-    kilobytes = (_memory_kb() - before_kb) / count
+    kilobytes = (memory_kb() - before_kb) / count
     ages.clear()
-    threads, cpu, begin = 0, _cpu_s(), time.monotonic()
+    threads, cpu, begin = 0, cpu_s(), time.monotonic()
     while time.monotonic() < begin + LEASE_S / 3 + 5:
         threads = max(threads, sum("heartbeat" in each.name for each in threading.enumerate()))
         time.sleep(0.05)
@@ -99,7 +99,7 @@ def _hold(pipe: Connection, place: Place, count: int) -> None:
             sum(age > 2 / 3 for age in seen),
             sum(lock.lost.is_set() for lock in locks),
             kilobytes,
-            (_cpu_s() - cpu) / held_s,
+            (cpu_s() - cpu) / held_s,
             1000 * taken_s / count,
         )
     )
@@ -118,12 +118,14 @@ def _note_ages() -> list[float]:
     return ages
 
 
-def _memory_kb() -> int:
+def memory_kb() -> int:
+    """Return what this process has in memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Return the processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -29,7 +29,7 @@ class Names(NamedLock):
     class Meta:
         table_name = "names"
         region = "us-east-1"
-        lock_settings = LockSettings(wait=600, lease=600, max_waiters=200)  # none of them is renewed meanwhile
+        lock_settings = LockSettings(wait=600, lease=600, max_waiters=200, block=1)  # none is renewed meanwhile
 
 
 @dataclass(frozen=True)

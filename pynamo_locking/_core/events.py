@@ -57,7 +57,8 @@ class Waiting(LockEvent):
 
     Attributes:
         queue_depth: how many entries are in the queue, ours included if it is there.
-        ahead: how many of them block us. 0 while a transaction has the item.
+        ahead: how many of them block us, and how many callers of this process wait in line before us. 0 while a
+            transaction has the item.
         holder: label of the first entry in the queue; empty while a transaction has the item.
         holder_ticket: ticket of that entry.
     """

@@ -95,18 +95,19 @@ class LockSettings:
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
             do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
             the entry for a full lease. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder; an entry takes 50 bytes of the item, and its owner label.
-            When the queue is full, newcomers try again outside of it until their deadline. 100; at most 400, which with
-            the longest labels take half of an item. The holders of a semaphore count among these.
+        max_waiters: entries allowed behind the holder: processes, where callers share entries (`block`). An entry takes
+            50 bytes of the item, and its owner label. When the queue is full, newcomers try again outside of it
+            until their deadline. 100; at most 400, which with the longest labels take half of an item. The holders of a
+            semaphore count among these.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its
             turn seems to come. 0.01 s; `poll` itself if that is shorter.
         poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB of the
             item. Waiters further back look less often. 0.1 s.
         poll_max: longest time between two looks, however far back. 2 s.
         block: how many callers of one process may share an entry of the queue. The first of them draws a ticket for
-            each caller that waits with it, and the entry is handed over from caller to caller, without polling. A
-            caller that comes later draws its ticket up to one such block later than callers of other processes do. 1,
-            so that each caller has an entry of its own; 32 suits a lock that many threads or tasks of a process want.
+            each caller that waits with it, and the entry is handed over from caller to caller, without polling. They
+            are served in the order in which they came. A caller that comes later draws its ticket up to one such block
+            later than callers of other processes do. 1 gives each caller an entry of its own. 32.
         bell: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by a socket
             in the directory for temporary files. Not on Windows. The waiter polls all the same.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
@@ -126,7 +127,7 @@ class LockSettings:
     poll_max: Seconds = Seconds(2.0)
     request_timeout: Seconds = Seconds(1.0)
     max_lease: Seconds = Seconds(LONGEST_LEASE_S)
-    block: int = 1
+    block: int = 32
     bell: bool = True
 
     def __post_init__(self) -> None:

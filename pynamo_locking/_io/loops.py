@@ -61,8 +61,13 @@ class Pause:
         """Let the pause pass in this thread; return what was left in the mailbox."""
         if self.mailbox is not None:
             return self.mailbox.wait(self.seconds)
-        runtime.current.sleep(self.seconds)
+        if self is not TO_THREADS:
+            runtime.current.sleep(self.seconds)
         return None
+
+
+#: The first pause, if there is nothing to wait for. A task makes the steps before it in its loop, the rest in threads.
+TO_THREADS: Final = Pause(0.0)
 
 
 #: Makes requests, yields each pause, is sent what the pause has brought, and returns a T.

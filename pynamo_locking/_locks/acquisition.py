@@ -14,7 +14,7 @@ from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighti
 from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
-from pynamo_locking._io.loops import Pause, walk
+from pynamo_locking._io.loops import TO_THREADS, Pause, walk
 from pynamo_locking._io.resolver import Resolver, StillPending
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import cohorts, mailboxes, removal, reports
@@ -82,8 +82,10 @@ class Acquisition:
     def steps(self) -> Steps[HeldEntry]:
         """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
-            if self._caller is not None:
-                yield from self._line_up(self._caller)
+            if self._caller is None or cohorts.join(self._caller):
+                yield TO_THREADS
+            else:  # up to its first pause a task is in its loop, so tasks are in line in the order in which they came
+                yield from self._wait_in_line(self._caller)
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
@@ -110,14 +112,19 @@ class Acquisition:
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
 
-    def _line_up(self, caller: Caller) -> Steps[None]:
+    def _wait_in_line(self, caller: Caller) -> Steps[None]:
         """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""
-        cohorts.join(caller)
         while not cohorts.is_leading(caller):
             left = self._deadline - runtime.current.monotonic()
             if left <= 0 and cohorts.may_leave(caller):
+                self._state, _ = cohorts.seen_ahead(caller)
                 self._time_out("other callers of this process were first")
-            yield Pause(min(left, self._options.settings.poll_max) if left > 0 else _CALLED_S, self._mailbox)
+            if event_stream.listeners:
+                state, callers = cohorts.seen_ahead(caller)
+                ahead = max(1, len(state.entries)) + callers
+                reports.waiting(self._row, self._options, self._new.id, None, state, ahead)
+            longest = self._options.settings.poll_max if cohorts.is_watching(caller) else math.inf
+            yield Pause(min(left, longest) if left > 0 else _CALLED_S, self._mailbox)
         self._may_be_in = caller.started is not None
         if (handed_over := cohorts.come(caller)) is not None:
             self._started, self._handed_over = handed_over
@@ -202,7 +209,7 @@ class Acquisition:
 
     def _make_room(self, state: LockState) -> bool:
         """The queue or the item is full: evict the dead, and tell whether there were any, or no entry at all."""
-        self._state = state
+        self._see(state)
         if not state.entries:
             return True
         dead = self._watch(state.entries)
@@ -265,7 +272,7 @@ class Acquisition:
         for consistent in (False, True):
             if consistent:
                 image = yield from self._for_certain(lambda: lock_requests.look(self._row, consistent=True))
-            self._state = self._state_in(image)
+            self._see(self._state_in(image))
             # A late copy of our enter request may have revived the id under another ticket.
             found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
             if found is not None:
@@ -274,6 +281,11 @@ class Acquisition:
         if image is None and not self._row.may_create:
             self._no_such_item()
         return None
+
+    def _see(self, state: LockState) -> None:
+        self._state = state
+        if self._caller is not None:
+            self._caller.state = state
 
     def _state_in(self, image: Image | None) -> LockState:
         """Return the lock document of an image, read once from each."""
@@ -373,13 +385,11 @@ class Acquisition:
 
     def _time_out(self, reason: str = "") -> NoReturn:
         ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
-        if reason:
-            pass
-        elif ahead:
+        if ahead:
             first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
-            reason = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
-        else:
-            reason = f"no answer from DynamoDB: {self._failure}"
+            held = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
+            reason = f"{reason}; {held}" if reason else held
+        reason = reason or f"no answer from DynamoDB: {self._failure}"
         if self._entry is None and self._full_at is not None:
             reason += "; the item is so close to DynamoDB's limit of 400 KB that no further entry of the queue fits"
         raise LockTimeout(
@@ -405,7 +415,7 @@ class Acquisition:
         if self._forks != runtime.forks:
             return
         try:
-            if self._may_be_in:
+            if self._may_be_in or cohorts.was_handed_over(self._caller):
                 removal.leave(self._row, self._new.id, self._caller, self._entry)
         finally:
             cohorts.give_up(self._caller)

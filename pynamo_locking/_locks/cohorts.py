@@ -15,18 +15,18 @@ An idea of lock cohorting (Dice, Marathe, Shavit: ACM TOPC 1, 2, 2015).
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from contextlib import suppress
+from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.claims import WHOLE
+from pynamo_locking._core.queue import FREE
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._core.queue import QueueEntry
+    from pynamo_locking._core.queue import LockState, QueueEntry
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.lock_requests import NewEntry
     from pynamo_locking._io.stored import Image
@@ -63,6 +63,8 @@ class Caller:
         started: when the first write began that may have stored its entry; None if there was none.
         image: the item as that write left it, if known.
         acts_until: while it leads, the end of the lease that its last sign of life began.
+        has_come: whether it knows that it leads.
+        state: the queue as it last saw it, for the callers behind it.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Caller:
         self.started: float | None = None
         self.image: Image | None = None
         self.acts_until = 0.0
+        self.has_come = False
+        self.state: LockState = FREE
 
 
 def note_life(caller: Caller | None, started: float) -> None:
@@ -87,17 +91,23 @@ def note_life(caller: Caller | None, started: float) -> None:
 
 
 class Cohort:
-    """The callers of this process for one lock."""
+    """The callers of this process for one lock. The last one in line watches the leader, and the others sleep."""
 
     def __init__(self, leader: Caller) -> None:
-        self.waiting: deque[Caller] = deque()
+        self.waiting: OrderedDict[Caller, None] = OrderedDict()  # in the order of arrival
         self.called: Caller | None = None  # the next one, once a write may have stored its entry
+        self.watcher: Caller | None = None
         self.lead(leader)
+
+    @property
+    def leader(self) -> Caller | None:
+        """The caller that acts for all; None if it is gone."""
+        return self._leader()
 
     @property
     def following(self) -> Caller | None:
         """The caller that leads next."""
-        return self.called or (self.waiting[0] if self.waiting else None)
+        return self.called or next(iter(self.waiting), None)
 
     @property
     def is_led(self) -> bool:
@@ -105,21 +115,25 @@ class Cohort:
 
         A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
         """
-        leader = self._leader()
+        leader = self.leader
         if leader is None or leader.stage is not Stage.LEADING:
             return False
         return runtime.current.monotonic() < leader.acts_until
 
     def is_led_by(self, caller: Caller) -> bool:
-        return self._leader() is caller and caller.stage is Stage.LEADING
+        return self.leader is caller and caller.stage is Stage.LEADING
+
+    def line_up(self, caller: Caller) -> None:
+        caller.stage = Stage.WAITING
+        self.waiting[caller] = None
+        self.watcher = self.watcher or caller
 
     def lead(self, caller: Caller) -> None:
         """Let a caller lead. An interrupt comes before that or after it."""
         note_life(caller, runtime.current.monotonic())
         leader = weakref.ref(caller)
         self._leader, caller.stage, self.called = leader, Stage.LEADING, None
-        if self.waiting and self.waiting[0] is caller:
-            self.waiting.popleft()
+        self.leave_line(caller)
 
     def call(self) -> Caller | None:
         """Choose the next caller, before a write that may store its entry."""
@@ -127,23 +141,33 @@ class Cohort:
         if following is not None and self.called is None:
             following.started = runtime.current.monotonic()
             self.called, following.stage = following, Stage.CALLED
-            self.waiting.popleft()
+            self.leave_line(following)
         return following
+
+    def leave_line(self, caller: Caller) -> None:
+        """Remove a caller from the line. If it was the watcher, wake another one, which watches from now on."""
+        self.waiting.pop(caller, None)
+        if caller is self.watcher and (caller is not self.called or caller.has_left):
+            called = None if self.called is None or self.called.has_left else self.called
+            self.watcher = next(reversed(self.waiting), called)
+            if self.watcher is not None:
+                self.watcher.mailbox.put(None)
 
 
 _cohorts: dict[tuple[Any, ...], Cohort] = {}
 _mutex = runtime.current.mutex()
 
 
-def join(caller: Caller) -> None:
-    """Let a caller lead, or line up behind the callers that came before it."""
+def join(caller: Caller) -> bool:
+    """Let a caller lead, or line up behind the callers that came before it; tell whether it leads."""
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
         if cohort is None or not (cohort.is_led or cohort.following):
+            caller.has_come = True
             _cohorts[caller.row.identity] = Cohort(caller)
-        else:
-            caller.stage = Stage.WAITING
-            cohort.waiting.append(caller)
+            return True
+        cohort.line_up(caller)
+        return False
 
 
 def is_leading(caller: Caller) -> bool:
@@ -154,11 +178,31 @@ def is_leading(caller: Caller) -> bool:
         if cohort is not None and not cohort.is_led:
             if cohort.called is not None and cohort.called.has_left:
                 gone, cohort.called = cohort.called, None
-            if cohort.following is caller:
+            following = cohort.following
+            if following is caller:
                 cohort.lead(caller)
+            elif following is not None:
+                following.mailbox.put(None)
+        elif cohort is not None and (leader := cohort.leader) is not None and not leader.has_come:
+            leader.mailbox.put(None)  # an interrupt may have kept the caller before it from that
     if gone is not None:
         _remove_handed_over(gone)
-    return caller.stage is Stage.LEADING
+    caller.has_come = caller.stage is Stage.LEADING
+    return caller.has_come
+
+
+def is_watching(caller: Caller) -> bool:
+    """Tell whether the caller has to look from time to time whether the leader of its cohort still acts."""
+    cohort = _cohorts.get(caller.row.identity)
+    return cohort is None or cohort.watcher is caller
+
+
+def seen_ahead(caller: Caller) -> tuple[LockState, int]:
+    """Return the queue as the leader of a caller last saw it, and how many callers were in line before the last."""
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        leader = None if cohort is None else cohort.leader
+        return (FREE, 0) if cohort is None or leader is None else (leader.state, max(0, len(cohort.waiting) - 1))
 
 
 def come(caller: Caller) -> tuple[float, Image | None] | None:
@@ -166,6 +210,11 @@ def come(caller: Caller) -> tuple[float, Image | None] | None:
     started, image = caller.started, caller.image
     caller.started = caller.image = None
     return None if started is None else (started, image)
+
+
+def was_handed_over(caller: Caller | None) -> bool:
+    """Let a leader that gives up come for its entry; tell whether there is one."""
+    return caller is not None and caller.stage is Stage.LEADING and come(caller) is not None
 
 
 def may_leave(caller: Caller) -> bool:
@@ -233,11 +282,11 @@ def give_up(caller: Caller | None) -> None:
         return
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
-        if cohort is not None and caller.stage is Stage.WAITING:
-            with suppress(ValueError):  # an interrupt came before it was in line
-                cohort.waiting.remove(caller)
-            caller.stage = Stage.OVER
         caller.has_left = True
+        if caller.stage is Stage.WAITING:
+            caller.stage = Stage.OVER
+        if cohort is not None:
+            cohort.leave_line(caller)
         is_leading = caller.stage is Stage.LEADING
     if is_leading:
         _remove_handed_over(caller)

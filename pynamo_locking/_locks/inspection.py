@@ -138,6 +138,7 @@ def _shown_entry(entry: QueueEntry) -> Shown:
     claim = entry.claim
     return {
         "ticket": entry.ticket,
+        "callers": entry.members,
         "owner": entry.owner,
         "mode": entry.mode,
         "permits": claim.permits,

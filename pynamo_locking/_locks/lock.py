@@ -40,9 +40,10 @@ class Lock(Taker[M]):
 
     Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with None): at most
     one unexpired holder in DynamoDB's own document, holders in the order of their tickets, and no guarded write
-    (`save`, `update`, `delete` of the locked item) applied after another process has taken over. Not guaranteed:
-    exclusion of work outside DynamoDB. Pass the `ticket` to such systems, and let them refuse a smaller one than they
-    have seen.
+    (`save`, `update`, `delete` of the locked item) applied after another process has taken over. The threads and tasks
+    of a process are served in the order in which they came; each may draw its ticket up to one block later than callers
+    of other processes (`LockSettings.block`). Not guaranteed: exclusion of work outside DynamoDB. Pass the `ticket` to
+    such systems, and let them refuse a smaller one than they have seen.
 
     Guaranteed when a task is cancelled, however often, while it enters, waits, is granted the lock, holds or releases
     it: when the task has ended, none of its entries is in the queue, and nothing is held. For this it may go on for the
@@ -52,7 +53,8 @@ class Lock(Taker[M]):
     that acquired it closes it, or the loop does.
 
     Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read a look, and one write
-    each third of the lease. A request that is awaited also costs the start of a thread, some 0.1 ms.
+    each third of the lease, for all callers of a process together. A request that is awaited also costs the start of a
+    thread, some 0.1 ms.
     """
 
     # Acquiring and releasing

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._io import runtime
-from pynamo_locking._io.loops import call, cancelled, spend, start, to_the_end
+from pynamo_locking._io.loops import TO_THREADS, call, cancelled, spend, start, to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,10 +107,12 @@ def can_wait(held: HeldEntry) -> bool:
 
 async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
     """Acquire a lock, or leave nothing behind, also if the task is cancelled or its loop is closed."""
-    taking, told = Taking(steps, hold), None
+    taking = Taking(steps, hold)
     try:
-        while (pause := await call(partial(taking.advance, told), is_urgent=False)) is not None:
-            told = await spend(pause)
+        pause = taking.advance(None)  # makes no request
+        while pause is not None:
+            told = None if pause is TO_THREADS else await spend(pause)
+            pause = await call(partial(taking.advance, told), is_urgent=False)
     except BaseException as error:
         try:
             if isinstance(error, GeneratorExit):

@@ -302,6 +302,8 @@ class LockableMixin(VersionedMixin):
 
         The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets
         its `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile.
+        If the entry stands for several callers of one process (`QueueEntry.members`), all of them lose their tickets:
+        the first one is the owner, and the others enter the queue anew.
 
         With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
         every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read; all

@@ -121,7 +121,8 @@ def break_(
     """Remove an entry from a queue by hand, whether its owner lives or not.
 
     What the owner writes under the lock is refused from then on; what it does elsewhere is not. It is told at its
-    next renewal. Needs the ticket, so that no later entry is removed by mistake. The log names the operator.
+    next renewal. If callers of the owner's process wait behind it, they lose their tickets and enter the queue anew.
+    Needs the ticket, so that no later entry is removed by mistake. The log names the operator.
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
@@ -145,6 +146,7 @@ def break_(
         **{name: before[name] for name in ("table", "name", "key")},
         "ticket": ticket,
         "owner": entry["owner"],
+        "callers": entry["callers"],
         "was": role,
         "broken": True,
         "broken_by": who,
@@ -229,7 +231,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     left = entry["lease_left_s"]
     return (
         entry["ticket"],
-        entry["owner"],
+        entry["owner"] if entry["callers"] == 1 else f"{entry['owner']} and {entry['callers'] - 1} more",
         inspection.claim_of(entry),
         output.ago(entry["since_renewal_s"]),
         output.duration(entry["lease_s"]),
@@ -274,7 +276,9 @@ def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
 
 
 def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
-    who, renewed = plain(entry["owner"]), output.ago(entry["since_renewal_s"])
+    who, renewed, behind = plain(entry["owner"]), output.ago(entry["since_renewal_s"]), entry["callers"] - 1
+    others = f" {behind} more callers of its process lose their tickets with it." if behind else ""
     session.confirm(
-        f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role}, was renewed {renewed}. Break it?"
+        f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role}, was renewed {renewed}.{others} "
+        f"Break it?"
     )

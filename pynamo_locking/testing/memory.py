@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import held_entry
+from pynamo_locking._locks import cohorts, held_entry
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use, response_metadata
 from pynamo_locking.testing._dynamodb import administration, batches, items, queries, statements, transactions
@@ -98,6 +98,8 @@ class MemoryDynamoDB:
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
         self._patch.callback(held_entry._held.set, held_entry._held.get())
         held_entry._held.set({})
+        self._patch.callback(setattr, cohorts, "_cohorts", cohorts._cohorts)
+        cohorts._cohorts = {}
         _in_use.append(self)
         return self
 

@@ -242,13 +242,14 @@ class History:
             else:
                 self._current[me] = outer
 
-    def lining_up(self, join: Callable[[Caller], None]) -> Callable[[Caller], None]:
+    def lining_up(self, join: Callable[[Caller], bool]) -> Callable[[Caller], bool]:
         """Return a function that lines a caller up, and notes when."""
 
-        def noted(caller: Caller) -> None:
+        def noted(caller: Caller) -> bool:
             began = self.scheduler.moment()
-            join(caller)
+            leads = join(caller)
             self.lines[caller] = Line(began, self.scheduler.moment())
+            return leads
 
         return noted
 

@@ -22,7 +22,9 @@ from pynamo_locking import (
 )
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
-SETTINGS: Final = LockSettings(wait=1000, lease=6, poll_min=4, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10)
+SETTINGS: Final = LockSettings(
+    wait=1000, lease=6, poll_min=4, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10, block=1
+)
 
 #: Several looks between two renewals, so that those in an old image count.
 OFTEN: Final = replace(SETTINGS, poll_min=1.5, poll=1.5, poll_max=1.5)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock
 
 #: Quick looks, and a lease that the tests can outlive on a clock of their own.
 QUICK = LockSettings(poll=0.01, poll_max=0.05, request_timeout=1.0)
+#: The same with an entry for each caller, so that a thread stands for another process.
+APART = replace(QUICK, block=1)
 
 
 class Account(LockableModel):

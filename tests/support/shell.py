@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from pynamo_locking.cli import main
+from tests.support.models import APART
 from tests.support.workers import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ def prepared(engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 
 class Waiter:
-    """Somebody else who waits for a lock, or has it, on a thread of its own."""
+    """A party of another process, as it seems, that waits for a lock or holds it, on a thread of its own."""
 
     def __init__(self, model: Any, *key: Any, **options: Any) -> None:
-        self._lock = model.locked(*key, wait=PATIENCE, **options)
+        self._lock = model.locked(*key, **{"wait": PATIENCE, "settings": APART, **options})
         self._may_leave = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         before = len(model.lock_state(*key).entries)

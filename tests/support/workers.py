@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, LockLost, LockSettings, NamedLock
+from pynamo_locking._locks import cohorts
 from tests.support.faults import count_requests
 
 if TYPE_CHECKING:
@@ -119,6 +120,17 @@ def until_queued(model: Any, key: str, count: int) -> list[int]:
         return found if len(found) == count else None
 
     return until(tickets, f"{count} entries in the queue of {key}") or []
+
+
+def in_line(model: Any, key: str) -> list[cohorts.Caller]:
+    """Return the callers of this process that wait behind the one that acts for them, and have no entry."""
+    cohort = cohorts._cohorts.get(model._target_of(key, None).row.identity)
+    return [] if cohort is None else list(cohort.waiting)
+
+
+def until_in_line(model: Any, key: str, count: int) -> None:
+    """Wait until so many callers of this process are in line."""
+    until(lambda: len(in_line(model, key)) == count, f"{count} callers in line for {key}")
 
 
 def until_next_beat(model: Any, key: str, ticket: int) -> float:

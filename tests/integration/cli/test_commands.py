@@ -10,7 +10,8 @@ import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, NamedLock, Transaction, TransactionTable, outcome
+from pynamo_locking import LockableModel, LockAttribute, LockLost, NamedLock, Transaction, TransactionTable, outcome
+from pynamo_locking._locks import cohorts
 from pynamo_locking.cli import watching
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import QUICK, Account, Device, Document, Locks
@@ -89,6 +90,7 @@ def test_the_document_of_a_lock(memory, shell, clock):
                 "holders": [
                     {
                         "ticket": lock.ticket,
+                        "callers": 1,
                         "owner": "me",
                         "mode": "exclusive",
                         "permits": 1,
@@ -112,6 +114,20 @@ def test_the_document_of_a_lock(memory, shell, clock):
         "unreadable": {},
     }
     assert shown == {"table": name_of(Locks), **listed["locks"][0]}
+
+
+def test_an_entry_of_several_callers(memory, shell, monkeypatch):
+    """The table and the question before a break say for how many callers of a process an entry stands."""
+    memory.bind(Locks)
+    monkeypatch.setattr(cohorts, "drawing", lambda _: 3)
+    table = ["--table", name_of(Locks)]
+    with pytest.raises(LockLost), Locks.locked("job", owner="me") as lock:
+        assert shell.answer("locks", "show", "job", *table)["holders"][0]["callers"] == 3
+        assert "me and 2 more" in shell.run("locks", "show", "job", *table)[1]
+        asked: list[str] = []
+        monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text) is None)
+        assert shell.run("locks", "break", "job", "--ticket", str(lock.ticket), *table)[0] == 0
+        assert asked[0].endswith("2 more callers of its process lose their tickets with it. Break it?")
 
 
 def test_holders_and_waiters(anywhere, cheap):
@@ -300,6 +316,7 @@ def test_break(anywhere, cheap, tmp_path):
         "key": {"hash": "job", "range": None},
         "ticket": holder.ticket,
         "owner": "holder",
+        "callers": 1,
         "was": "held it",
         "broken": True,
     }

@@ -7,6 +7,7 @@ import gc
 import itertools
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,11 +15,12 @@ import pytest
 from pynamo_locking import LockSettings, locked_all
 from pynamo_locking._io import dispatch as io_dispatch
 from pynamo_locking._io import loops, runtime
+from pynamo_locking._io.loops import TO_THREADS
 from pynamo_locking._locks import held_entry, mailboxes
 from pynamo_locking._locks import tasks as locks_tasks
 from pynamo_locking._locks.acquisition import Acquisition
 from tests.support.cancelling import Cancelled, ended
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -52,6 +54,17 @@ def memory(memory: Engine) -> Engine:
 def state() -> list[Any]:
     """All entries of all locks of these tests."""
     return [entry for model in (Plain, Beside) for key in "ab" for entry in model.lock_state(key).entries]
+
+
+def waiting(model: Any, key: str) -> list[str]:
+    """Whose callers wait, in the queue or behind a caller of this process."""
+    return [each.owner for each in (*model.lock_state(key).waiters, *(each.new for each in in_line(model, key)))]
+
+
+def has_sleeper() -> bool:
+    """Whether a task waits for a release."""
+    boxes = [box for boxes in mailboxes._mailboxes.values() for box in boxes]
+    return any(box.on_ring for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
 
 
 async def locks() -> None:
@@ -117,8 +130,17 @@ def test_cancelled_at_each_place(memory: Engine, work: Callable[[], Coroutine[An
     assert 0 <= Plain.get("a").value + Beside.get("a").value <= len(saved)
 
 
+@pytest.fixture(params=[1, 32], ids=["apart", "shared"])
+def deaf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LockSettings:
+    """The settings, with an entry for each caller, or one for all."""
+    settings = replace(DEAF, block=request.param)
+    monkeypatch.setitem(globals(), "DEAF", settings)
+    return settings
+
+
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
 @pytest.mark.parametrize("work", [locks, edits, edits_beside, takes_all])
+@pytest.mark.usefixtures("deaf")
 def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str) -> None:
     """The same behind a holder, whose release wakes it: entering, waiting, granted; and the next one is served."""
     model = Beside if work in (edits_beside, takes_all) else Plain
@@ -132,10 +154,10 @@ def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any
         async with model.locked(key, settings=DEAF) as holder:
             cancelled = Cancelled(work(), place, how)
             waiter = asyncio.ensure_future(cancelled)
-            while len(model.lock_state(key).waiters) < 1 and not waiter.done():  # noqa: ASYNC110 - no event for it
+            while len(waiting(model, key)) < 1 and not waiter.done():  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0)
             last = asyncio.ensure_future(behind())
-            while "last" not in [entry.owner for entry in model.lock_state(key).waiters]:  # noqa: ASYNC110 - no event for it
+            while "last" not in waiting(model, key):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0)
             assert holder.is_held
         is_through = await ended(waiter)
@@ -206,8 +228,8 @@ def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
             await asyncio.sleep(1000)
 
     async def main() -> None:
-        tasks = [asyncio.create_task(hold(key)) for key in "abababab"]
-        while len(state()) < len(tasks) or len(begun) < 2:  # noqa: ASYNC110 - no event for it
+        _tasks = [asyncio.create_task(hold(key)) for key in "abababab"]
+        while sum(len(waiting(Plain, key)) for key in "ab") < 6 or len(begun) < 2:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
 
     asyncio.run(main())
@@ -225,7 +247,7 @@ def test_ctrl_c(memory: Engine) -> None:
     async def main() -> None:
         async with Plain.locked("a", settings=DEAF):
             waiter = asyncio.create_task(wait())
-            while len(state()) < 2:  # noqa: ASYNC110 - no event for it
+            while not waiting(Plain, "a"):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0)
             signal.raise_signal(signal.SIGINT)
             await waiter
@@ -256,8 +278,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
             await loop.create_future()
 
     def is_so_far() -> bool:
-        waiting = any(box.on_ring for boxes in mailboxes._mailboxes.values() for box in boxes)
-        return {"holding": held.is_set(), "waiting": waiting, "entering": is_on_its_way.is_set()}[when]
+        return {"holding": held.is_set(), "waiting": has_sleeper(), "entering": is_on_its_way.is_set()}[when]
 
     async def until_then() -> None:
         tasks = [loop.create_task(hold()) for _ in range(1 if when == "holding" else 2)]
@@ -289,7 +310,7 @@ def test_no_thread_can_be_started(
     async def main() -> None:
         async with Plain.edit("a", settings=DEAF) as item:
             waiter = asyncio.ensure_future(way())
-            while not any(box.on_ring for boxes in mailboxes._mailboxes.values() for box in boxes):  # noqa: ASYNC110 - no event
+            while not has_sleeper():  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0)
             until(lambda: not loops.crew._threads, "the threads to leave")
             monkeypatch.setattr(runtime.current, "spawn", no_thread)
@@ -308,8 +329,10 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
 
     async def main() -> None:
         async with Plain.locked("a", settings=DEAF):
-            waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=DEAF)._options)
+            apart = replace(DEAF, block=1)
+            waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=apart)._options)
             taking = locks_tasks.Taking(waiting.steps(), lambda own: own)
+            assert taking.advance(None) is TO_THREADS
             assert taking.advance(None) is not None
             monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
             taking.leave_behind()

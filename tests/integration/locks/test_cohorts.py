@@ -17,7 +17,7 @@ from pynamo_locking._io import lock_requests
 from pynamo_locking._locks import cohorts
 from pynamo_locking._locks.mailboxes import Mailbox
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, until, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,24 +25,19 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 #: No caller that waits for a look of its own gets through in time.
-LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=32)
+LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
 #: The same, with an entry for each caller.
-ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10)
-
-
-def waiting(model: Any, key: str) -> int:
-    cohort = cohorts._cohorts.get(model.lock(key)._target.row.identity)
-    return 0 if cohort is None else len(cohort.waiting)
+ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10, block=1)
 
 
 @contextmanager
 def lined_up(model: Any, key: str, *works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
     """Start functions in threads, one after the other; each is in line before the next one starts."""
     with ThreadPoolExecutor(len(works)) as pool:
-        futures, before = [], waiting(model, key)
+        futures, before = [], len(in_line(model, key))
         for i, work in enumerate(works, start=1):
             futures.append(pool.submit(work))
-            until(lambda: waiting(model, key) == before + i, f"{i} callers in line")  # noqa: B023
+            until_in_line(model, key, before + i)
         yield futures
 
 
@@ -100,6 +95,57 @@ def test_in_order_of_arrival(model: Any) -> None:
     assert not cohorts._cohorts
 
 
+def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
+    """100 tasks: each turn is one write, whatever the threads do that make the requests."""
+    memory.bind(Plain)
+    Plain("a").save()
+    served: list[int] = []
+
+    async def work(number: int) -> None:
+        async with Plain.edit("a", settings=LAZY) as item:
+            item.value += 1
+            served.append(number)
+
+    async def play() -> None:
+        async with Plain.locked("a", settings=LAZY):
+            tasks = [asyncio.create_task(work(number)) for number in range(100)]
+            await asyncio.sleep(0)
+            assert len(in_line(Plain, "a")) == 100
+        await asyncio.gather(*tasks)
+
+    with count_requests() as counted:
+        asyncio.run(play())
+    assert served == list(range(100))
+    assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
+
+
+def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them looks whether the leader still acts, another one when that caller has left."""
+    memory.bind(Plain)
+    Plain("a").save()
+    looked, is_leading = list[str](), cohorts.is_leading
+    quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
+
+    def looks(caller: cohorts.Caller) -> bool:
+        looked.append(caller.new.owner)
+        return is_leading(caller)
+
+    def lookers() -> set[str]:
+        looked.clear()
+        until(lambda: len(looked) > 9, "ten looks")
+        return set(looked[5:])  # the first ones may be of callers that have just been woken
+
+    lock = Plain.lock("a", settings=quick).acquire()
+    monkeypatch.setattr(cohorts, "is_leading", looks)
+    works = [edit(Plain, quick, owner=f"w{i}", wait=0.5 if i == 0 else 100) for i in range(5)]
+    with lined_up(Plain, "a", *works) as futures:
+        with pytest.raises(LockTimeout):
+            futures[0].result()
+        assert lookers() == {"w4"}
+        lock.release()
+        assert [future.result()[1] for future in futures[1:]] == [1, 2, 3, 4]
+
+
 def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
     lock = model.lock("a", settings=LAZY).acquire()
     assert model.lock_state("a").entries[0].members == 1
@@ -140,8 +186,11 @@ def test_a_block_has_a_largest_size(dynoxide: Engine) -> None:
 def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
     lock = model.lock("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
-        with pytest.raises(LockTimeout, match="other callers of this process"):
-            futures[1].result()
+        with count_requests() as counted:
+            held = rf"other callers of this process were first; 1 ahead; held by .* \(ticket {lock.ticket}\)"
+            with pytest.raises(LockTimeout, match=held) as late:
+                futures[1].result()
+        assert (late.value.queue.holders[0].ticket, counted.total) == (lock.ticket, 0)
         lock.release()
         assert [futures[i].result() for i in (0, 2)] == [(lock.ticket + 1, 1), (lock.ticket + 2, 2)]
 
@@ -261,10 +310,10 @@ def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
 
         async with Plain.locked("a", settings=LAZY):
             tasks = [asyncio.create_task(work()) for _ in range(3)]
-            await asyncio.to_thread(until, lambda: waiting(Plain, "a") == 3)
+            await asyncio.to_thread(until_in_line, Plain, "a", 3)
             tasks[0].cancel()
             await asyncio.wait(tasks[:1])
-            assert waiting(Plain, "a") == 2
+            assert len(in_line(Plain, "a")) == 2
         await asyncio.gather(*tasks[1:])
 
     asyncio.run(play())
@@ -290,10 +339,25 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     new = lock_requests.NewEntry("of the leader", "leader", 60)
     caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
     cohorts.join(caller)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
         del caller
         assert future.result()[1] == 1
+    assert not cohorts._cohorts
+
+
+def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    lock = Plain.lock("a", settings=LAZY)
+    caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
+    cohorts.join(caller)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
+    with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:
+        with pytest.raises(LockTimeout):  # of the first watcher
+            futures[0].result()
+        del caller
+        assert [future.result()[1] for future in futures[1:]] == [1, 2]
     assert not cohorts._cohorts
 
 
@@ -305,7 +369,7 @@ def test_the_size_of_a_block_is_checked(block: Any) -> None:
 
 def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
     """Its lease has ended, so the callers behind it enter by themselves, as other processes would."""
-    short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
+    short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1)
     lock = model.lock("a", settings=short).acquire()
     with lined_up(model, "a", edit(model, short, lease=60, wait=60), edit(model, short, lease=60, wait=60)) as futures:
         assert [future.result()[1] for future in futures] == [1, 2]
@@ -362,7 +426,7 @@ def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
     held = QueueEntry("of the first", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
     assert cohorts.succession(first, held) is not None
     cohorts.give_up(second)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10, block=32)
+    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
         del first
         assert future.result()[1] == 1

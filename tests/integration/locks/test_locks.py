@@ -20,7 +20,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._writes.write import Write
-from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
 
@@ -89,10 +89,10 @@ def test_waiters_are_served_in_the_order_of_their_entries(account):
     served, threads = [], []
 
     def wait_for_it(name):
-        with account.locked("a") as lock:
+        with account.locked("a", settings=APART) as lock:
             served.append((name, lock.ticket))
 
-    with held_elsewhere(account.lock("a")):
+    with held_elsewhere(account.lock("a", settings=APART)):
         for name in range(5):
             threads.append(threading.Thread(target=wait_for_it, args=(name,)))
             threads[-1].start()
@@ -134,7 +134,7 @@ def test_an_infinite_wait_ends_with_the_turn(account):
         with account.locked("a", wait=math.inf):
             entered.set()
 
-    with held_elsewhere(account.lock("a")):
+    with held_elsewhere(account.lock("a", settings=APART)):
         thread = threading.Thread(target=wait_for_ever)
         thread.start()
         while not account.lock_state("a").waiters:
@@ -424,7 +424,7 @@ def test_a_waiter_renews_its_entry(account):
     settings = LockSettings(request_timeout=0.2, poll_min=60, poll=60, poll_max=60, max_clock_skew=0)
     waiter = account.lock("a", lease=1.2, settings=settings)
     thread = threading.Thread(target=waiter.acquire)
-    with held_elsewhere(account.lock("a")):
+    with held_elsewhere(account.lock("a", settings=APART)):
         thread.start()
         while not (waiting := account.lock_state("a").waiters) or waiting[0].beat < 4:
             pass
@@ -438,7 +438,7 @@ def test_a_waiter_that_was_evicted_enters_again(account):
     """A waiter that lost its place goes to the end of the queue instead of failing."""
     waiter = account.lock("a", wait=60)
     thread = threading.Thread(target=waiter.acquire)
-    with held_elsewhere(account.lock("a")):
+    with held_elsewhere(account.lock("a", settings=APART)):
         thread.start()
         while not (waiting := account.lock_state("a").waiters):
             pass
@@ -461,7 +461,7 @@ def test_a_waiter_learns_that_the_item_was_deleted(account):
             errors.append(error)
 
     thread = threading.Thread(target=wait_for_it)
-    with account.locked("a") as lock:
+    with account.locked("a", settings=APART) as lock:
         thread.start()
         while not account.lock_state("a").waiters:
             pass
@@ -472,7 +472,7 @@ def test_a_waiter_learns_that_the_item_was_deleted(account):
 
 def test_a_full_queue_keeps_newcomers_outside(account):
     """Beyond `max_waiters` nobody enters; who cannot wait is told, and the queue stays as it was."""
-    settings = LockSettings(max_waiters=2, poll=0.01)
+    settings = LockSettings(max_waiters=2, poll=0.01, block=1)
     threads = []
     with held_elsewhere(account.lock("a", settings=settings)):
         for n in range(2):

@@ -15,13 +15,13 @@ from pynamo_locking import (
 from pynamo_locking._io import lock_requests
 from pynamo_locking._locks.evictions import evict_dead
 from tests.support.faults import is_save, lost_requests, lost_responses
-from tests.support.models import Locks
+from tests.support.models import APART, Locks
 from tests.support.parties import in_thread
 
 
 def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
     """A holder that was evicted as one of several entries learns it: its edit is not reported as saved."""
-    ahead = account.lock("a", heartbeat=False).acquire()
+    ahead = account.lock("a", heartbeat=False, settings=APART).acquire()
     edit = account.edit("a", wait=60, heartbeat=False)
     thread_lock = edit.lock
     old_images = []

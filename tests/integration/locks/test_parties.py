@@ -12,6 +12,7 @@ from pynamo_locking import (
     ConfigurationError,
     LockTimeout,
 )
+from tests.support.models import APART
 from tests.support.parties import in_thread
 
 
@@ -55,7 +56,7 @@ def test_tasks_of_one_thread_exclude_each_other(account):
 def test_a_lock_object_is_taken_by_one_thread_at_a_time(account):
     """A second thread is refused also while the first one still waits."""
     lock = account.lock("a")
-    holder = account.lock("a").acquire()
+    holder = account.lock("a", settings=APART).acquire()
     thread = threading.Thread(target=lock.acquire)
     thread.start()
     while not account.lock_state("a").waiters:

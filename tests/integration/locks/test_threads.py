@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from pynamo_locking._io import lock_requests
 from pynamo_locking._locks import heartbeat
 from pynamo_locking._locks.mailboxes import Mailbox
 from tests.support.faults import count_requests
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, crew, until, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, crew, until, until_in_line, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Nobody who waits for a look of its own gets through in time.
 LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
+#: The same with an entry for each caller, so that a thread stands for another process.
+APART = replace(LAZY, block=1)
 
 THREADS = 32
 
@@ -93,10 +96,10 @@ def test_handoff_makes_no_read(dynoxide: Engine) -> None:
     Plain("a").save()
 
     def work() -> None:
-        with Plain.edit("a", settings=LAZY) as item:
+        with Plain.edit("a", settings=APART) as item:
             item.value += 1
 
-    with ThreadPoolExecutor(THREADS) as pool, Plain.locked("a", settings=LAZY) as lock:
+    with ThreadPoolExecutor(THREADS) as pool, Plain.locked("a", settings=APART) as lock:
         futures = [pool.submit(work) for _ in range(THREADS)]
         until_queued(Plain, "a", THREADS + 1)
         with count_requests() as counted:
@@ -113,7 +116,7 @@ def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pyt
     """Who is next in DynamoDB's queue is woken, even if another thread began to wait earlier."""
     dynoxide.bind(Locks, Beside)
     Beside("a").save()
-    deaf = LockSettings(lease=100, wait=20, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
+    deaf = LockSettings(lease=100, wait=20, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10, block=1)
     enter, is_late, go_on = lock_requests.enter, threading.Event(), threading.Event()
 
     def delayed(row: Any, new: Any, capacity: int) -> Any:
@@ -154,7 +157,7 @@ def test_exception_while_waiting(dynoxide: Engine, monkeypatch: pytest.MonkeyPat
             Plain.lock("a").acquire()
 
     monkeypatch.setattr(Mailbox, "wait", raising)
-    with Plain.locked("a") as lock:
+    with Plain.locked("a", settings=APART) as lock:
         in_threads(1, wait)
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
     assert Plain.lock_state("a").entries == ()
@@ -186,7 +189,7 @@ def test_timeout_leaves_no_entry(dynoxide: Engine) -> None:
             Plain.lock("a", wait=0.2).acquire()
         return late.value
 
-    with Plain.locked("a") as lock:
+    with Plain.locked("a", settings=APART) as lock:
         errors = in_threads(8, too_short)
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
         assert all(error.queue.holders[0].ticket == lock.ticket for error in errors)
@@ -222,7 +225,7 @@ def test_two_hundred_threads_wait(dynoxide: Engine, idle_at_once: None) -> None:
     """200 waiting threads need no heartbeat threads, and nothing is left of them."""
     dynoxide.bind(Plain)
     Plain("a").save()
-    settings = LockSettings(max_waiters=200, poll_max=10, request_timeout=10)
+    settings = LockSettings(poll_max=10, request_timeout=10)
     started_with = threading.active_count()
     stop = threading.Event()
 
@@ -245,7 +248,7 @@ def test_two_hundred_threads_wait(dynoxide: Engine, idle_at_once: None) -> None:
         with Plain.locked("a", lease=90, settings=settings):
             futures = [pool.submit(wait) for _ in range(200)]
             try:
-                until_queued(Plain, "a", 201)
+                until_in_line(Plain, "a", 200)
                 assert 1 <= heartbeat_threads() <= heartbeat.MAX_THREADS
             finally:
                 stop.set()

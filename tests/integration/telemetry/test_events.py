@@ -52,7 +52,7 @@ from pynamo_locking.events import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Account, Device, Document, Locks
+from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -241,7 +241,7 @@ def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
 
 def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
     """It begins with who is ahead, and ends with how long it took; the two stays have names of their own."""
-    first = Account.lock("a", owner="first").acquire()
+    first = Account.lock("a", owner="first", settings=APART).acquire()
     threads = [threading.Thread(target=lambda: in_queue(clock))]
     threads[0].start()
     until(clock, lambda: bool(heard.all(Waiting)))
@@ -262,6 +262,24 @@ def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
         "Acquired",
         "Released",
     ]
+
+
+def test_a_wait_behind_a_caller_of_this_process(clock: VirtualClock, heard: Heard) -> None:
+    """It is told with the queue as that caller has seen it, and without a request."""
+    first = Account.lock("a", owner="first").acquire()
+    with count_requests() as counted:
+        thread = threading.Thread(target=lambda: in_queue(clock))
+        thread.start()
+        until(clock, lambda: bool(heard.all(Waiting)))
+        clock.sleep(10)
+        assert counted.total == 0
+    first.release()
+    thread.join()
+    waiting, (_, two) = heard.only(Waiting), heard.all(Acquired)
+    assert (waiting.owner, waiting.holder, waiting.holder_ticket) == ("second", "first", first.ticket)
+    assert (waiting.ahead, waiting.queue_depth, waiting.ticket) == (1, 1, None)
+    assert (two.ticket, two.entry_id) == (first.ticket + 1, waiting.entry_id)
+    assert two.waited_ms >= 10_000
 
 
 def in_queue(clock: VirtualClock) -> None:
@@ -467,7 +485,7 @@ def test_units_are_those_of_the_requests(cheap: Engine) -> None:
     with subscribe(heard):
         with Account.locked("a", heartbeat=False) as lock:
             lock.renew()
-        with held_elsewhere(Account.lock("a")), pytest.raises(LockTimeout):
+        with held_elsewhere(Account.lock("a", settings=APART)), pytest.raises(LockTimeout):
             Account.lock("a", wait=0.05).acquire()
     assert heard.all(Acquired)[0].consumed_units == 1
     assert heard.only(Renewed).consumed_units == 1
@@ -864,7 +882,7 @@ def test_tasks_are_told_of_as_well(tables: None, heard: Heard) -> None:
     """The same events, with the requests that were made for them in threads; and when a task runs out of time."""
 
     async def work() -> None:
-        async with Account.locked("a", owner="first") as lock:
+        async with Account.locked("a", owner="first", settings=APART) as lock:
             with suppress(LockTimeout):
                 await asyncio.create_task(late())
             await lock.arenew()

@@ -64,6 +64,8 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             assert is_cancelled.wait(PATIENCE)
 
         def advance(taking: tasks.Taking, told: Any) -> Any:
+            if tasks.current() is not None:
+                return original(taking, told)  # before the first request
             if answer == "granted":
                 pause = original(taking, told)
                 cancel_now()

@@ -21,7 +21,7 @@ from pynamo_locking import (
     TransactWrite,
 )
 from pynamo_locking._io import lock_requests
-from tests.support.models import Account, Device, Document, Locks
+from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
 WRITES = {
@@ -151,7 +151,7 @@ def test_a_save_leaves_waiters_alone(account):
             taken.append(lock.item.balance)
 
     thread = threading.Thread(target=wait_for_it)
-    with account.locked("a") as lock:
+    with account.locked("a", settings=APART) as lock:
         thread.start()
         while not account.lock_state("a").waiters:
             pass

@@ -15,7 +15,7 @@ from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknow
 from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.faults import lost_responses
-from tests.support.models import Account, Device, Locks
+from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
 
 #: So often a request goes out before its outcome is unknown: botocore's attempts, twice.
@@ -242,7 +242,7 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
         account.get("a").delete()
         if is_made_anew:
             account("a").save()
-            with account.locked("a"):
+            with account.locked("a", settings=APART):
                 pass
 
     releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
@@ -282,7 +282,7 @@ def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_
 
     def make_anew():
         account("a").save()
-        with account.locked("a"):
+        with account.locked("a", settings=APART):
             pass
 
     with account.locked("a", heartbeat=False) as lock:
@@ -307,7 +307,7 @@ def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
         with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
             lock.item.delete()
         in_thread(lambda: account("a").save())
-        in_thread(lambda: account.lock("a").acquire().release())
+        in_thread(lambda: account.lock("a", settings=APART).acquire().release())
         copy = in_thread(lambda: account.get("a"))
         with pytest.raises((LockLost, ConfigurationError)), _stock(account) as transaction:
             transaction.save(copy)

@@ -26,7 +26,7 @@ from pynamo_locking import (
 from pynamo_locking._io import lock_requests, retries, runtime
 from tests.support import faults
 from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
-from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.workers import until
 
@@ -212,7 +212,7 @@ def test_evicting(account):
 
 def test_looking(account):
     """A waiter whose looks get lost looks again."""
-    holder = held_elsewhere(account.lock("a"))
+    holder = held_elsewhere(account.lock("a", settings=APART))
     got = []
     with holder, lost_responses("GetItem", times=3) as faults:
         waiter = account.lock("a", wait=60)
@@ -279,7 +279,7 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
     """Even if a successor was served before the request was repeated, the document knows that ours came first."""
 
     def successor():
-        with account.edit("a") as item:
+        with account.edit("a", settings=APART) as item:
             item.balance += 1
 
     with (
@@ -328,7 +328,7 @@ def next_holder(edit):
     """The next one holds the lock, writes, and has gone."""
 
     def append():
-        with edit() as item:
+        with edit(settings=APART) as item:
             item.note = "next"
 
     in_thread(append)

@@ -135,11 +135,12 @@ def the_last_comer_is_next() -> Patches:
     """A caller lines up before those that wait already."""
     join = cohorts.join
 
-    def push_in(caller: Any) -> None:
-        join(caller)
+    def push_in(caller: Any) -> bool:
+        leads = join(caller)
         cohort = cohorts._cohorts.get(caller.row.identity)
         if cohort is not None and caller in cohort.waiting:
-            cohort.waiting.rotate()
+            cohort.waiting.move_to_end(caller, last=False)
+        return leads
 
     return [(cohorts, "join", push_in)]
 

@@ -458,7 +458,15 @@ def test_the_reference_is_complete():
 
 def test_a_lease_that_is_over_stands_out() -> None:
     """Whoever watches at night sees the dead holder first, and a word tells it where there are no colours."""
-    entry = {"ticket": 1, "owner": "o", "mode": "exclusive", "permits": 1, "range_lower": None, "range_upper": None}
+    entry = {
+        "ticket": 1,
+        "callers": 1,
+        "owner": "o",
+        "mode": "exclusive",
+        "permits": 1,
+        "range_lower": None,
+        "range_upper": None,
+    }
     times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
     holder, waiter = ({**entry, **each} for each in times)
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}

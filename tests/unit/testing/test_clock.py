@@ -92,7 +92,7 @@ def count_up():
 
 def test_a_holder_without_heartbeat_expires(clock):
     """The next one gets in after a lease, and the writes of the first are refused."""
-    dead = Counter.locked("a", heartbeat=False, lease=10)
+    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))
     in_thread(dead.acquire)
     with Counter.locked("a", wait=60) as lock:
         assert lock.ticket == dead.ticket + 1
@@ -234,7 +234,7 @@ def test_sleepers_wake_in_order(clock):
 def test_without_auto_jump_time_stands_still(clock):
     """Whoever waits goes on after a jump, at the new moment."""
     clock.auto_jump = False
-    dead = Counter.locked("a", heartbeat=False, lease=10)
+    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))  # as of another process
     in_thread(dead.acquire)
     entered = threading.Event()
 
