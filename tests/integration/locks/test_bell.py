@@ -99,7 +99,7 @@ def test_a_forged_bell_costs_a_read(dynoxide: Engine, folder: Path, is_task: boo
     dynoxide.bind(Plain)
     Plain("a").save()
     with count_requests() as counted, ThreadPoolExecutor(1) as pool:
-        with Plain.locked("a", settings=LAZY) as lock:
+        with Plain.locked("a", settings=replace(LAZY, block=1)) as lock:
             ticket = pool.submit(waiter, Plain, LAZY, is_task=is_task)
             until(lambda: names(folder), "a socket")
             [socket], entry = list(folder.iterdir()), Plain.lock_state("a").entries[1]

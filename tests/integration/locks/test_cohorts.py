@@ -349,8 +349,8 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
 def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
     dynoxide.bind(Plain)
     Plain("a").save()
-    lock = Plain.lock("a", settings=LAZY)
-    caller = cohorts.Caller(lock._target.row, None, None, 1, lambda *_: None)  # type: ignore[arg-type]
+    new = lock_requests.NewEntry("x", "x", 100.0)
+    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
     cohorts.join(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:

@@ -309,7 +309,7 @@ def test_the_lease_counts_from_before_the_write(account, operation):
 
 def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
     """Time spent outside of a full queue is not taken off the lease."""
-    settings = LockSettings(max_waiters=1, max_clock_skew=None)
+    settings = LockSettings(max_waiters=1, max_clock_skew=None, block=1)
     original, refused = lock_requests.enter, threading.Event()
     with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
         holder = abandoned(account.lock("a", lease=9000, settings=settings))
