@@ -97,6 +97,7 @@ class Cohort:
         self.waiting: OrderedDict[Caller, None] = OrderedDict()  # in the order of arrival
         self.called: Caller | None = None  # the next one, once a write may have stored its entry
         self.watcher: Caller | None = None
+        self.asleep: Caller | None = None  # the watcher, until it knows that it watches
         self.lead(leader)
 
     @property
@@ -145,17 +146,25 @@ class Cohort:
         return following
 
     def leave_line(self, caller: Caller) -> None:
-        """Remove a caller from the line. If it was the watcher, wake another one, which watches from now on."""
+        """Remove a caller from the line. If it was the watcher, another caller watches from now on: see `_wake`."""
         self.waiting.pop(caller, None)
         if caller is self.watcher and (caller is not self.called or caller.has_left):
             called = None if self.called is None or self.called.has_left else self.called
-            self.watcher = next(reversed(self.waiting), called)
-            if self.watcher is not None:
-                self.watcher.mailbox.put(None)
+            self.watcher = self.asleep = next(reversed(self.waiting), called)
 
 
 _cohorts: dict[tuple[Any, ...], Cohort] = {}
 _mutex = runtime.current.mutex()
+
+
+def _wake(cohort: Cohort | None, *others: Caller | None) -> None:
+    """Wake a new watcher, and other callers. Not under the mutex: a mailbox has one of its own."""
+    if cohort is not None:
+        asleep, cohort.asleep = cohort.asleep, None
+        others = (*others, asleep)
+    for caller in others:
+        if caller is not None:
+            caller.mailbox.put(None)
 
 
 def join(caller: Caller) -> bool:
@@ -171,20 +180,20 @@ def join(caller: Caller) -> bool:
 
 
 def is_leading(caller: Caller) -> bool:
-    """Tell whether it is the caller's turn to act for the cohort."""
-    gone: Caller | None = None
+    """Tell whether it is the caller's turn to act for the cohort; wake a caller that does not know of its own."""
+    gone = sleeping = None
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
         if cohort is not None and not cohort.is_led:
             if cohort.called is not None and cohort.called.has_left:
                 gone, cohort.called = cohort.called, None
-            following = cohort.following
-            if following is caller:
+            sleeping = cohort.following
+            if sleeping is caller:
                 cohort.lead(caller)
-            elif following is not None:
-                following.mailbox.put(None)
-        elif cohort is not None and (leader := cohort.leader) is not None and not leader.has_come:
-            leader.mailbox.put(None)  # an interrupt may have kept the caller before it from that
+                sleeping = None
+        elif cohort is not None and (leader := cohort.leader) is not caller and leader is not None:
+            sleeping = None if leader.has_come else leader  # an interrupt may have kept the caller before it from that
+    _wake(cohort, sleeping)
     if gone is not None:
         _remove_handed_over(gone)
     caller.has_come = caller.stage is Stage.LEADING
@@ -246,11 +255,13 @@ def succession(caller: Caller | None, entry: QueueEntry | None) -> Succession | 
     with _mutex:
         cohort = _cohorts.get(caller.row.identity)
         following = cohort.call() if cohort is not None and cohort.is_led_by(caller) else None
-        if cohort is None or following is None:
-            return None
-        if entry.members > 1:
-            return Succession(following.new._replace(members=entry.members - 1), entry.ticket + 1)
-        return Succession(following.new._replace(members=_drawing(following, cohort)), None)
+        drawn = 1 if cohort is None or following is None else _drawing(following, cohort)
+    _wake(cohort)
+    if following is None:
+        return None
+    if entry.members > 1:
+        return Succession(following.new._replace(members=entry.members - 1), entry.ticket + 1)
+    return Succession(following.new._replace(members=drawn), None)
 
 
 def pass_on(caller: Caller | None, image: Image | None = None) -> None:
@@ -267,6 +278,7 @@ def pass_on(caller: Caller | None, image: Image | None = None) -> None:
                 following.image = image
                 cohort.lead(following)
             caller.stage = Stage.OVER
+        _wake(cohort)
         if following is None:
             return
         if not following.has_left:
@@ -288,6 +300,7 @@ def give_up(caller: Caller | None) -> None:
         if cohort is not None:
             cohort.leave_line(caller)
         is_leading = caller.stage is Stage.LEADING
+    _wake(cohort)
     if is_leading:
         _remove_handed_over(caller)
         pass_on(caller)

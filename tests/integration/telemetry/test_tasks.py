@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pynamo_locking import LockTimeout
+from pynamo_locking import LockSettings, LockTimeout
 from pynamo_locking._io import dispatch as io_dispatch
 from pynamo_locking._io import loops
 from pynamo_locking._locks import tasks
@@ -135,7 +135,7 @@ def test_a_subscriber_that_looks_is_not_counted(heard: list[Event]) -> None:
 
 def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows who of those who tried it was first; and everything else is told once."""
-    lock = abandoned(Plain.lock("a", lease=600, heartbeat=False))
+    lock = abandoned(Plain.lock("a", lease=600, heartbeat=False, settings=LockSettings(block=1)))
     ticket = lock.ticket
     dispatch, lost = io_dispatch.dispatch, []
 

@@ -6,7 +6,7 @@ import pytest
 
 from pynamo_locking import StaleVersion, TransactWrite
 from tests.support.faults import count_requests
-from tests.support.models import Account, Device, Document, Locks
+from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere
 
 
@@ -110,7 +110,7 @@ def test_a_lock_that_does_not_wait_is_one_write_when_it_is_taken():
 
 def test_a_poll_is_one_eventually_consistent_read():
     """A waiter enters once, looks with cheap reads, and leaves."""
-    with held_elsewhere(Account.lock("a")), count_requests() as counted, pytest.raises(TimeoutError):
+    with held_elsewhere(Account.lock("a", settings=APART)), count_requests() as counted, pytest.raises(TimeoutError):
         Account.locked("a", wait=0.1).acquire()
     looks = [body["ConsistentRead"] for operation, body in counted.bodies if operation == "GetItem"]
     assert looks
