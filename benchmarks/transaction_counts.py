@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from benchmarks.meter import metered
-from pynamo_locking import LockableModel, LockAttribute, Transaction, TransactionTable, VersionAttribute, transaction
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockSettings,
+    Transaction,
+    TransactionTable,
+    VersionAttribute,
+    transaction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +38,7 @@ class Record(LockableModel):
     """An item of half a kilobyte."""
 
     class Meta:
+        lock_settings = LockSettings(lease=120, request_timeout=15)  # a busy machine sends nothing twice
         table_name = "records"
         region = "us-east-1"
         transaction_table = Transactions

@@ -95,7 +95,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with _own_globals(self.world, self.workload, self.plan, self.bells), self.network:
+        with self.network, _own_globals(self.world, self.workload, self.plan, self.bells):
             try:
                 self._play()
             except NotTheSame:

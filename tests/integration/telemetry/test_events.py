@@ -266,7 +266,7 @@ def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
 
 def test_a_wait_behind_a_caller_of_this_process(clock: VirtualClock, heard: Heard) -> None:
     """It is told with the queue as that caller has seen it, and without a request."""
-    first = Account.lock("a", owner="first").acquire()
+    first = Account.lock("a", owner="first", lease=3600, heartbeat=False).acquire()
     with count_requests() as counted:
         thread = threading.Thread(target=lambda: in_queue(clock))
         thread.start()

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from pynamodb.connection import Connection
 
-from pynamo_locking import Conflict, StaleVersion, Transaction, outcome, transaction
+from pynamo_locking import Conflict, LockSettings, StaleVersion, Transaction, outcome, transaction
 from pynamo_locking._io import statements
 from pynamo_locking._io.statements import Result, Write
 from tests.support.faults import count_requests
@@ -72,6 +72,7 @@ def assert_raised(count: int) -> None:
 
 def test_a_thousand_items_in_less_than_a_hundred_requests(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read, changed, committed; and each item for two write units and what the header takes."""
+    monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=120, request_timeout=15))
     dynoxide.bind(Purse, Transactions)
     keys = [f"p{i:03}" for i in range(1000)]
     for start in range(0, 1000, 100):
