@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
     # Private names, and type variables.
     (
         r"py:.*",
-        r"pynamo_locking\._.*|Block|Edit|LockKeywords|RangeKeywords|timedelta|asyncio\.CancelledError|M|Duration",
+        r"pynamo_locking\._.*|Block|Edit|LockKeywords|TransactionKeywords|RangeKeywords|timedelta|asyncio\.CancelledError|M|Duration",
     ),
     (
         r"py:.*",
