@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 MOST_TOUCHED: Final = 8
 
 #: After so many refusals a call takes its turn.
-
 _REFUSALS: Final = 3
 
 #: One page of this many rows nearly always shows that the interval is free.
