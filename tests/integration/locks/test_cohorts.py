@@ -30,6 +30,12 @@ LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, requ
 ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10, block=1)
 
 
+@pytest.fixture(autouse=True)
+def _no_lock_of_another_test() -> None:
+    """An example of the documentation may have left one held in this process."""
+    cohorts._cohorts.clear()
+
+
 @contextmanager
 def lined_up(model: Any, key: str, *works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
     """Start functions in threads, one after the other; each is in line before the next one starts."""
