@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -445,10 +445,10 @@ class Actions:
             socket.socket.sendall = send  # type: ignore[method-assign]
         return used
 
-    def crowd(self, model: Any, key: str, count: int, **options: Any) -> None:
-        """Start so many threads that wait for the lock for ever."""
+    def crowd(self, model: Any, key: str, count: int, *, settings: LockSettings) -> None:
+        """Start so many threads that wait for the lock for ever, each with an entry of its own."""
         for _ in range(count):
-            lock = model.locked(key, wait=float("inf"), **options)
+            lock = model.locked(key, wait=float("inf"), settings=replace(settings, block=1))
             threading.Thread(target=lock.acquire, daemon=True).start()
 
     def line_up(self, model: Any, key: str, count: int, *, stops_at: int = -1, times: int = 1, **options: Any) -> None:
