@@ -291,7 +291,7 @@ class HeldEntry:
                 self.lost.set()
         if now.is_over and not before.is_over:
             heartbeat.heart.remove(self)
-        if before.is_held and not now.is_held:
+        if not now.is_held:  # also if an interrupt has kept us from it the first time
             cohorts.pass_on(self.caller)
         if before.is_held and now.reason:
             self._tell_of_loss()
