@@ -128,7 +128,7 @@ class Change(Generic[G]):
             if self in self.line.waiting:
                 self.line.waiting.remove(self)
             if self.line.leader() is self:
-                self.line.leader = _nobody
+                self.line.leader = _no_leader
             following = None if self.line.is_led else next(iter(self.line.waiting), None)
             if not self.line.waiting and _lines.get(self._line_key) is self.line:
                 del _lines[self._line_key]
@@ -146,7 +146,7 @@ class Line(Generic[G]):
 
     def __init__(self, model: type[G], key: tuple[Any, Any]) -> None:
         self.waiting: deque[Change[G]] = deque()
-        self.leader: Callable[[], Change[G] | None] = _nobody
+        self.leader: Callable[[], Change[G] | None] = _no_leader
         self._model = model
         self._key = key
         self._attempting = runtime.current.exclusive()
@@ -308,7 +308,7 @@ def _may_be_of_one(applied: Sequence[Change[Any]], error: Exception) -> bool:
     return len(applied) > 1 and not is_of_dynamodb and not isinstance(error, OutcomeUnknown)
 
 
-def _nobody() -> None:
+def _no_leader() -> None:
     return None
 
 

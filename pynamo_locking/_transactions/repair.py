@@ -129,7 +129,7 @@ def _counts(
 ) -> dict[str, Any]:
     """Return the counts of items and of rows of participants, if one of them is broken.
 
-    Of a committed transaction the other one must agree: items that are not counted would lose what was promised.
+    Of a committed transaction the other number must agree: items that are not counted would lose what was promised.
     """
     if not {ITEMS, ROWS} & {*_broken_numbers(image)}:
         return {}
