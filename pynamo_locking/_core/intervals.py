@@ -43,13 +43,13 @@ def _is_below(lower: Edge | None, upper: Edge | None) -> bool:
     return lower is None or upper is None or lower < upper
 
 
-def begin_of(span: Span) -> Edge:
-    assert span.lower is not None  # noqa: S101 - callers have spans with both ends
-    return span.lower
+def begin_of(span: Span) -> tuple[bool, Any]:
+    """Return what sorts spans by where they begin; an open beginning is first."""
+    return span.lower is not None, span.lower and span.lower.at
 
 
 def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
-    """Return the indexes of two overlapping spans, None if there are none. All have both ends.
+    """Return the indexes of two overlapping spans, None if there are none.
 
     Comparing neighbours in the order of their beginnings is enough: up to the first collision, each span ends before
     the next one begins.
@@ -62,11 +62,17 @@ def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
     return None
 
 
+def enclosing(spans: Sequence[Span]) -> Span:
+    """Return the smallest span that contains all of these."""
+    uppers = [span.upper for span in spans if span.upper is not None]
+    return Span(min(spans, key=begin_of).lower, max(uppers) if len(uppers) == len(spans) else None)
+
+
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in order, with adjacent ones merged. They have both ends, and do not overlap."""
+    """Return the spans in order, with adjacent ones merged. They do not overlap."""
     result: list[Span] = []
     for span in sorted(spans, key=begin_of):
-        if result and result[-1].upper == span.lower:
+        if result and span.lower is not None and result[-1].upper == span.lower:
             result[-1] = Span(result[-1].lower, span.upper)
         else:
             result.append(span)
@@ -74,14 +80,16 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
-    """Return the parts of a window that no span takes, in order. The spans are in order, with both ends."""
+    """Return the parts of a window that no span takes, in order. The spans are in order."""
     result, begin = list[Span](), window.lower
     for span in taken:
         if not span.overlaps(window):
             continue
         gap = Span(begin, span.lower)
-        if not gap.is_empty:
+        if span.lower is not None and not gap.is_empty:
             result.append(gap)
-        begin = span.upper if begin is None else max(begin, span.upper or begin)
+        if span.upper is None:
+            return result
+        begin = span.upper if begin is None else max(begin, span.upper)
     last = Span(begin, window.upper)
     return result if last.is_empty else [*result, last]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Set on a model class: its `Axis`, worked out once.
 _AXIS: Final = "_pynamo_locking_axis"
 
+#: An open end, as guards name it. PynamoDB stores no attribute for None, other programs may store this.
+_OPEN: Final[dict[str, Any]] = {"NULL": True}
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -32,12 +35,14 @@ class Axis:
         names: their Python names.
         stored: their stored names.
         is_by_begin: whether the begin is the range key; otherwise the end is.
+        may_be_open: whether a row may lack the end that is not the range key: the interval is open there.
     """
 
     model: type[Model]
     names: tuple[str, str]
     stored: tuple[str, str]
     is_by_begin: bool
+    may_be_open: bool
 
     @property
     def key_name(self) -> str:
@@ -51,8 +56,11 @@ class Axis:
 
     def value(self, value: Any, name: str) -> dict[str, Any]:
         """Return a begin or an end as it is stored; `ConfigurationError` if it does not fit the attribute."""
+        if value is None and name == self.other and self.may_be_open:
+            return _OPEN
         if value is None:
-            raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and both ends are needed.")
+            why = "it is the range key" if name != self.other else "its attribute is not declared with null=True"
+            raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and must have one: {why}.")
         try:
             bound = keys.bound_of(self.model, value)
         except ConfigurationError as error:
@@ -85,9 +93,22 @@ class Axis:
 
     def has_end(self, value: Any) -> Condition:
         """Return the condition that the stored row has this end; its begin, if the end is the range key."""
-        stored = self.stored[1 if self.is_by_begin else 0]
-        same: Condition = Path([stored]) == Stored(self.value(value, self.other))
-        return same
+        same: Condition = self._other == Stored(self.value(value, self.other))
+        return self.is_stored() & self._is_open() if value is None else same
+
+    def goes_beyond(self, value: Any) -> Condition:
+        """Return the condition that the stored row has a later end; an earlier begin, if the end is the range key."""
+        edge = Stored(self.value(value, self.other))
+        beyond: Condition = self._other > edge if self.is_by_begin else self._other < edge
+        return self.is_stored() & (self._is_open() | beyond)
+
+    @property
+    def _other(self) -> Path:
+        return Path([self.stored[1 if self.is_by_begin else 0]])
+
+    def _is_open(self) -> Condition:
+        is_open: Condition = self._other.does_not_exist() | self._other.is_type("NULL")
+        return is_open
 
     def key_in(self, image: Image) -> Image:
         """Return the key of a stored row."""
@@ -96,11 +117,14 @@ class Axis:
 
     def span_in(self, image: Image) -> Span | None:
         """Return the interval of a stored row; None if it has none."""
-        if not all(name in image for name in self.stored):
+        stored = {name: image[name] for name in self.stored if image.get(name, _OPEN) != _OPEN}
+        if self.key_name not in stored or not (self.may_be_open or len(stored) == 2):  # noqa: PLR2004 - both ends
             return None
         attributes: Any = [self.model.get_attributes()[name] for name in self.names]
         lower, upper = (
-            _edge(image[name], attribute.deserialize(attribute.get_value(image[name])))
+            None
+            if name not in stored
+            else _edge(stored[name], attribute.deserialize(attribute.get_value(stored[name])))
             for name, attribute in zip(self.stored, attributes, strict=True)
         )
         return Span(lower, upper)
@@ -133,7 +157,8 @@ def _find_axis(model: type[Model]) -> Axis:
             f"one of Meta.interval of {model.__name__} has to be its range key: either {names[0]!r} or {names[1]!r}."
         )
     _check_kind(model, (names[0], names[1]), begin, end)
-    return Axis(model, (names[0], names[1]), (begin.attr_name, end.attr_name), begin.is_range_key)
+    may_be_open = bool((end if begin.is_range_key else begin).null)
+    return Axis(model, (names[0], names[1]), (begin.attr_name, end.attr_name), begin.is_range_key, may_be_open)
 
 
 def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any], end: Attribute[Any]) -> None:

@@ -85,7 +85,7 @@ class Touched:
 
     def overlaps(self, axis: Axis, span: Span) -> bool:
         """Tell whether the row overlaps an interval."""
-        its = axis.span_in(dict(zip(axis.stored, self.ends, strict=False)))
+        its = axis.span_in(dict(zip(axis.stored, self.ends, strict=True))) if len(self.ends) > 1 else None
         return its is not None and its.overlaps(span)
 
 

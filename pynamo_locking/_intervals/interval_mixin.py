@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
 from pynamodb.expressions.operand import Value
-from pynamodb.expressions.update import SetAction
+from pynamodb.expressions.update import RemoveAction, SetAction
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.intervals import begin_of, gaps
+from pynamo_locking._core.intervals import begin_of, enclosing, gaps
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.axis import Axis, axis_of
 from pynamo_locking._intervals.disjoint import Disjoint, behind, overlap
-from pynamo_locking._intervals.placing import Placing, by_guard, check_together, moving, saving, unsure_of, updating
+from pynamo_locking._intervals.placing import (
+    Placing,
+    by_guard,
+    check_together,
+    moving,
+    saving,
+    unsure_of,
+    updating,
+    whole,
+)
 from pynamo_locking._intervals.search import overlapping
 from pynamo_locking._io import runtime
 from pynamo_locking._items import clauses, keys, knowledge
@@ -69,7 +78,8 @@ class IntervalMixin(VersionedMixin):
 
     A row takes the time from its begin up to, but without, its end: a row may begin where another row ends.
     ``Meta.interval`` names the attributes of begin and end, of which one is the range key, and both are of one class:
-    numbers, strings, bytes or times. ``Meta.lock_table`` names a `NamedLock` class; its table also has one row
+    numbers, strings, bytes or times. The attribute that is not the range key may be declared with ``null=True``: a row
+    without a value there goes on for ever. ``Meta.lock_table`` names a `NamedLock` class; its table also has one row
     for each hash key, its *guard*. A `VersionAttribute` is needed.
 
     Guaranteed under any concurrency, crashes, lost and late responses: no two rows of a hash key overlap, as long as
@@ -88,7 +98,9 @@ class IntervalMixin(VersionedMixin):
     another program without a begin or an end, or with its end first, does not count either.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"insert_disjoint", "move", "overlapping", "free"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"insert_disjoint", "move", "close_at", "overlapping", "free"}
+    )
 
     @classmethod
     def insert_disjoint(
@@ -159,9 +171,7 @@ class IntervalMixin(VersionedMixin):
         Cost: 1 read, 1 query, 1 transaction, as `insert_disjoint`.
         """
         axis = cls._interval()
-        if not isinstance(row, cls) or knowledge.known(row).version is None:
-            raise ConfigurationError(f"{row!r} is no stored {cls.__name__} that could be moved: see insert_disjoint().")
-        cls._check_same_table(row, "move")
+        cls._check_stored(row, "move")
         placing = moving(axis, row, begin, end)
         held: Any = getattr(row._writer(), "own", None)
         if held is not None and held.copies.edits and placing.key != placing.leaves:
@@ -171,6 +181,30 @@ class IntervalMixin(VersionedMixin):
                 f"the block."
             )
         cls._place(axis, [placing], pessimistic=pessimistic, wait=wait)
+
+    @classmethod
+    def close_at(cls, row: Self, at: Any) -> None:
+        """End a stored row earlier, such as one with an open end. No other row can be in the way.
+
+        If the end is the range key, the row gets a later begin instead.
+
+        Args:
+            row: the instance, as it was loaded. It shows the new interval afterwards.
+            at: the new end, inside of the present interval; as a begin likewise.
+
+        Raises:
+            StaleVersion: the stored row is not the one that was read; nothing was written.
+            ConfigurationError: `at` lies outside of the present interval. Nothing was sent.
+            UpdateError, ItemLocked, OutcomeUnknown: as `VersionedMixin.update`.
+
+        Cost: 1 write.
+        """
+        axis = cls._interval()
+        cls._check_stored(row, "close_at")
+        begin, end = (getattr(row, name) for name in axis.names)
+        for ends in ((begin, at), (at, end)):
+            whole(axis, *ends)
+        super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
 
     @classmethod
     def overlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:
@@ -232,6 +266,13 @@ class IntervalMixin(VersionedMixin):
                 )
             cls._check_same_table(row, "insert_disjoint")
         return given
+
+    @classmethod
+    def _check_stored(cls, row: Self, method: str) -> None:
+        """Refuse anything but an instance that was loaded from, or saved to, the table of this model."""
+        if not isinstance(row, cls) or knowledge.known(row).version is None:
+            raise ConfigurationError(f"{method}() needs a stored {cls.__name__}, not {row!r}: see insert_disjoint().")
+        cls._check_same_table(row, method)
 
     @classmethod
     def _check_same_table(cls, row: Self, method: str) -> None:
@@ -377,14 +418,10 @@ class IntervalMixin(VersionedMixin):
         """Return one range lock for each hash key, which spans all of its new rows."""
         if not issubclass(cls, LockableMixin):
             raise ConfigurationError(f"{cls.__name__} has no locks for pessimistic=True: derive it from LockableModel.")
-        return [
-            cls.locked_range(
-                group[0].hash_key,
-                min(each.span.lower for each in group if each.span.lower is not None).value,
-                max(each.span.upper for each in group if each.span.upper is not None).value,
-            )
-            for group in by_guard(placings).values()
+        groups = [
+            (group[0].hash_key, enclosing([each.span for each in group])) for group in by_guard(placings).values()
         ]
+        return [cls.locked_range(hash_key, _value(span.lower), _value(span.upper)) for hash_key, span in groups]
 
 
 def _value(edge: Edge | None) -> Any:
@@ -406,11 +443,13 @@ def _ends_in(axis: Axis, actions: Any) -> list[Action]:
 
 
 def _literal(axis: Axis, actions: list[Action]) -> Any:
-    """Return the value that the actions assign to the end that is not the range key; refuse any other action."""
+    """Return the value that an action assigns to the end that is not the range key; None if it removes the end."""
     [action, *more] = actions
     path = clauses.path_of(action)
     if axis.key_name in {clauses.path_of(each)[0] for each in actions}:
         raise ConfigurationError(f"{axis.key_name!r} is the range key, which no update can change: use move().")
+    if isinstance(action, RemoveAction) and len(path) == 1 and not more:
+        return None
     value = action.values[1] if isinstance(action, SetAction) else None
     if more or len(path) > 1 or not isinstance(value, Value):
         raise ConfigurationError(

@@ -91,7 +91,7 @@ class Placing:
 
     Attributes:
         row: the instance.
-        span: its new interval, with both ends.
+        span: its new interval.
         write: adds the write to a transaction, and returns the member.
         kind: of the write: `SAVE`, `MOVE` or `UPDATE`.
         asked: returns a digest of the request, equal for equal requests.
@@ -119,7 +119,7 @@ class Placing:
     def __post_init__(self) -> None:
         self.hash_key = self.row._key_values()[0]
         edge = self.span.lower if self.axis.is_by_begin else self.span.upper
-        assert edge is not None  # noqa: S101 - it has both
+        assert edge is not None  # noqa: S101 - `whole` has checked it
         self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
         [stored] = self.stored_hash_key.values()
         self.guard = guard_name(self.axis.model.Meta.table_name, next(iter(stored.items())))
@@ -144,7 +144,7 @@ class Placing:
 
 
 def whole(axis: Axis, begin: Any, end: Any) -> Span:
-    """Return an interval with both ends; refuse ends that are missing, do not fit the model, or are not in order."""
+    """Return an interval of a row; refuse ends that are missing, do not fit the model, or are not in order."""
     for value, name in zip((begin, end), axis.names, strict=True):
         axis.value(value, name)
     return axis.span(begin, end)

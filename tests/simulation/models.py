@@ -260,6 +260,21 @@ class Stay(IntervalMixin, LockableModel):
     version = VersionAttribute()
 
 
+class Tariff(IntervalMixin, Model):
+    """Items of one hash key that must not overlap, and may have no end; no locks."""
+
+    class Meta(_Meta):
+        table_name = "tariff"
+        lock_table = Names
+        interval = ("begin", "end")
+
+    key = UnicodeAttribute(hash_key=True)
+    begin: Any = NumberAttribute(range_key=True)
+    end: Any = NumberAttribute(null=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
 class Seat(VersionedMixin, Model):
     """Items that are counted by queries, which are guarded against those that appear; at most so many of each kind."""
 
@@ -293,6 +308,7 @@ ALL: Final = (
     Slot,
     Booking,
     Stay,
+    Tariff,
     Seat,
 )
 

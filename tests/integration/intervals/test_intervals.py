@@ -325,7 +325,7 @@ def test_a_stale_row_does_not_move(in_memory: None) -> None:
         with pytest.raises(StaleVersion):
             Slot.move(row, *ends)
         assert (row.begin, row.end) == (10, 20)
-    with pytest.raises(ConfigurationError, match="no stored Slot"):
+    with pytest.raises(ConfigurationError, match="needs a stored Slot"):
         Slot.move(slots((50, 60))[0], 50, 61)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tests.simulation.checkers.base import Checker
-from tests.simulation.models import Booking, Seat, Stay
+from tests.simulation.models import Booking, Seat, Stay, Tariff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -73,13 +74,13 @@ class _Committed(Checker):
 
 
 class Disjoint(_Committed):
-    """No two items of a hash key overlap, at any moment."""
+    """No two items of a hash key overlap, at any moment. An item without an end goes on for ever."""
 
-    tables = frozenset(model.Meta.table_name for model in (Booking, Stay))
+    tables = frozenset(model.Meta.table_name for model in (Booking, Stay, Tariff))
 
     def wrong_in(self, items: Mapping[Place, Image]) -> Iterator[str]:
         """Compare neighbours."""
-        groups: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        groups: dict[Any, list[tuple[float, float]]] = defaultdict(list)
         for place, image in items.items():
             groups[place.table, place.key[0]].append((_number(image, "begin"), _number(image, "end")))
         for group in groups.values():
@@ -101,5 +102,5 @@ class Limited(_Committed):
                 yield f"{number} of kind {kind!r} in {key!r}, which may have {LIMITS[kind]}"
 
 
-def _number(image: Image, name: str) -> int:
-    return int(image[name]["N"])
+def _number(image: Image, name: str) -> float:
+    return float(image[name]["N"]) if name in image else math.inf

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pynamodb.expressions.update import SetAction
+
 from pynamo_locking._core import intervals
-from pynamo_locking._intervals import disjoint, placing
+from pynamo_locking._intervals import disjoint, interval_mixin, placing
+from pynamo_locking._intervals.axis import Axis
 from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._intervals.guard_row import IntervalGuard
 from pynamo_locking._models.versioned import VersionedMixin
@@ -65,6 +68,28 @@ def touched_items_not_settled() -> Patches:
 def touched_items_not_named() -> Patches:
     """The guard names nothing."""
     return [(disjoint, "note_touched", lambda guard, touched: None)]
+
+
+@plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
+def open_ends_not_seen() -> Patches:
+    """A stored item without an end counts as one without an interval."""
+    span_in = Axis.span_in
+
+    def whole_span_in(self: Any, image: Any) -> Any:
+        return span_in(self, image) if all(name in image for name in self.stored) else None
+
+    return [(Axis, "span_in", whole_span_in)]
+
+
+@plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
+def open_ends_written_unseen() -> Patches:
+    """An item that loses its end is written without a look at what comes after it."""
+    ends_in = interval_mixin._ends_in
+
+    def ends_set_in(axis: Any, actions: Any) -> Any:
+        return [action for action in ends_in(axis, actions) if isinstance(action, SetAction)]
+
+    return [(interval_mixin, "_ends_in", ends_set_in)]
 
 
 @plants(_INTERVALS, "Disjoint")

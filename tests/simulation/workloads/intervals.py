@@ -8,7 +8,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown, OverlapError
 from tests.simulation.history import Told
-from tests.simulation.models import SETTINGS, Booking, Names, Stay
+from tests.simulation.models import SETTINGS, Booking, Names, Stay, Tariff
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Intervals(Workload):
     is_contended = True
     most_actions = 100  # as many as DynamoDB's
     options: ClassVar[dict[str, Any]] = {"wait": WAIT_S}
+    spans: ClassVar[tuple[tuple[int, int | None], ...]] = SPANS
 
     @property
     def model(self) -> Any:
@@ -43,7 +44,7 @@ class Intervals(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Insert; do something to that, or to what was in its way; insert two at once."""
-        begin, end = SPANS[(index + turn) % len(SPANS)]
+        begin, end = self.spans[(index + turn) % len(self.spans)]
         item = self.insert((begin, end)) or self.in_the_way(begin, end)
         if item is not None:
             (self.move, self.delete, self.extend)[(index + turn) % 3](item)
@@ -53,7 +54,7 @@ class Intervals(Workload):
         """Return where the item with that begin is."""
         return place(self.model, (KEY, begin))
 
-    def insert(self, *spans: tuple[int, int]) -> Any:
+    def insert(self, *spans: tuple[int, int | None]) -> Any:
         """Insert new items, all or none; return the first one, None if they were refused."""
         with self.history.operation("insert", *(self.at(begin) for begin, _ in spans)) as done:
             rows = [self.model(KEY, begin, end=end, log=[done.number]) for begin, end in spans]
@@ -76,7 +77,7 @@ class Intervals(Workload):
             except (LockingError, PynamoDBException):
                 raise unknown from None  # that may have been after the first one was done
 
-    def in_the_way(self, begin: int, end: int) -> Any:
+    def in_the_way(self, begin: int, end: int | None) -> Any:
         """Return an item that others have inserted, None if there is none any more."""
         with self.history.operation("look") as done:
             done.value = self.model.overlapping(KEY, begin, end)
@@ -110,6 +111,29 @@ class IntervalsInTurns(Intervals):
 
     name = "intervals in turns"
     refusals = 1
+
+
+class OpenIntervals(Intervals):
+    """Some have no end, or lose it; others are closed by a plain write."""
+
+    name = "open intervals"
+    tables = (Tariff,)
+    spans: ClassVar[tuple[tuple[int, int | None], ...]] = ((10, 20), (15, None), (5, 11), (20, None), (30, 40))
+
+    def extend(self, item: Any) -> None:
+        """Let an item go on for ever, or end it early."""
+        with self.history.operation("extend", self.at(int(item.begin))) as done:
+            log = self.model.log.set(self.model.log.append([done.number]))
+            item.update(actions=[self.model.end.remove(), log])
+        if done.told is Told.APPLIED:
+            self.close(item)
+
+    delete = extend
+
+    def close(self, item: Any) -> None:
+        """Close an item, which is in the way of no other item then."""
+        with self.history.operation("close"):  # leaves no number in the log
+            self.model.close_at(item, item.begin + 1)
 
 
 class IntervalsUnderLocks(Intervals):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.intervals import Edge, Span, begin_of, colliding, gaps, joined
+from pynamo_locking._core.intervals import Edge, Span, begin_of, colliding, enclosing, gaps, joined
 from pynamo_locking._core.limits import LARGEST_KEYS
 from pynamo_locking._core.naming import guard_name, row_name
 
@@ -26,14 +26,13 @@ def points(it: Span) -> set[int]:
     return set(range(max(lower, 0), min(upper, len(POINTS))))
 
 
-WHOLE = st.tuples(st.integers(0, 11), st.integers(1, 12)).filter(lambda ends: ends[0] < ends[1])
 ENDS = st.one_of(st.none(), st.integers(0, 12))
 WINDOWS = st.tuples(ENDS, ENDS).map(lambda ends: span(*ends)).filter(lambda window: not window.is_empty)
 
 
 def disjoint(cuts: list[int], taken: list[bool]) -> list[Span]:
-    """Some of the pieces between the cuts."""
-    pairs = itertools.pairwise(sorted(set(cuts)))
+    """Some of the pieces between the cuts; the first has no beginning, the last no end."""
+    pairs = itertools.pairwise([None, *sorted(set(cuts)), None])
     return [span(*ends) for ends, is_taken in zip(pairs, taken, strict=False) if is_taken]
 
 
@@ -50,10 +49,9 @@ def test_two_overlap_where_they_have_a_point_in_common(one: Span, other: Span) -
     assert one.overlaps(other) is other.overlaps(one) is expected
 
 
-@given(st.lists(WHOLE, max_size=6))
-def test_a_collision_is_found_if_there_is_one(ends: list[tuple[int, int]]) -> None:
+@given(st.lists(WINDOWS, max_size=6))
+def test_a_collision_is_found_if_there_is_one(spans: list[Span]) -> None:
     """And the two that are named do overlap."""
-    spans = [span(*each) for each in ends]
     expected = any(one.overlaps(other) for one, other in itertools.combinations(spans, 2))
 
     pair = colliding(spans)
@@ -71,6 +69,16 @@ def test_joined_spans_have_the_same_points_and_do_not_touch(spans: list[Span]) -
 
     assert set().union(*map(points, result)) == set().union(*map(points, spans))
     assert all(one.upper < other.lower for one, other in itertools.pairwise(result) if one.upper and other.lower)
+
+
+@given(st.lists(WINDOWS, min_size=1))
+def test_what_encloses_spans(spans: list[Span]) -> None:
+    """It has all points of the spans, and the ends of two of them."""
+    result = enclosing(spans)
+
+    assert points(result) >= set().union(*map(points, spans))
+    assert result.lower in [each.lower for each in spans]
+    assert result.upper in [each.upper for each in spans]
 
 
 @given(DISJOINT, WINDOWS)
