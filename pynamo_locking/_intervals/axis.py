@@ -94,13 +94,15 @@ class Axis:
     def has_end(self, value: Any) -> Condition:
         """Return the condition that the stored row has this end; its begin, if the end is the range key."""
         same: Condition = self._other == Stored(self.value(value, self.other))
-        return self.is_stored() & self._is_open() if value is None else same
+        is_open: Condition = self.is_stored() & self._is_open()
+        return is_open if value is None else same
 
     def goes_beyond(self, value: Any) -> Condition:
         """Return the condition that the stored row has a later end; an earlier begin, if the end is the range key."""
         edge = Stored(self.value(value, self.other))
         beyond: Condition = self._other > edge if self.is_by_begin else self._other < edge
-        return self.is_stored() & (self._is_open() | beyond)
+        stored: Condition = self.is_stored() & (self._is_open() | beyond)
+        return stored
 
     @property
     def _other(self) -> Path:
