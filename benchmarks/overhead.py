@@ -172,7 +172,8 @@ def commit(items: Sequence[Any]) -> None:
 def read_and_commit(items: Sequence[Any]) -> None:
     """Read items in a transaction, and save them."""
     with transaction() as tx:
-        for item in tx.get_all(type(items[0]), [item.key for item in items]):
+        found: list[Any] = tx.get_all(type(items[0]), [item.key for item in items])
+        for item in found:
             item.total += 1
             tx.save(item)
 
@@ -230,7 +231,7 @@ def measure(contenders: Sequence[Contender], count: int, turns: int, about: str)
 
 def rows(turns: int) -> list[tuple[str, ...]]:
     """Return the rows of the table."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for about, count, contenders in ROUNDS:
         times = measure(contenders, count, turns, about)
         for contender, own in zip(contenders, times, strict=True):
