@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.expressions.operand import Value
+from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.util import get_value_placeholder
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,3 +25,20 @@ class Stored(Value):
     def __init__(self, stored: Mapping[str, Any]) -> None:
         self.attr_type = next(iter(stored))
         self.values = (stored,)
+
+    @override
+    def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
+        return str(get_value_placeholder(self.values[0], expression_attribute_values))
+
+
+class Place(Path):
+    """A path of plain names, which PynamoDB need not parse: that is a large part of the work of a write."""
+
+    def __init__(self, *names: str) -> None:
+        self.attribute = None  # type: ignore[assignment]
+        self.attr_type = None
+        self.values = (list(names),)
+
+    @override
+    def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
+        return ".".join([placeholder_names.setdefault(name, f"#{len(placeholder_names)}") for name in self.path])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import LONGEST_EXPRESSION
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
+    from pynamo_locking._io.stored import Image
     from pynamo_locking._items.versions import VersionPart
 
 #: An attribute that no item has.
@@ -32,20 +33,23 @@ def both(left: Condition | None, right: Condition | None) -> Condition | None:
     return joined
 
 
-def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[Action]:
-    """Return the update that stores the declared attributes of an instance, except those in `kept`.
+def save_actions(item: Model, values: Image, kept: Collection[str], part: VersionPart, stored: Image) -> list[Action]:
+    """Return the update that stores the `values` of an instance's declared attributes, except those in `kept`.
+
+    `stored` is the item without which the write is refused, {} if another one would do: what it has is not set again.
 
     A Put would overwrite the lock document, and the entries of waiters who joined meanwhile, with an old copy; nor
     could it increment an unknown version.
     """
-    values = item.serialize(null_check=True)
     version = part.shape.attribute
     actions: list[Action] = []
     for attribute in item.get_attributes().values():
         name = attribute.attr_name
         if attribute.is_hash_key or attribute.is_range_key or name in kept or attribute is version:
             continue
-        path = Path([name])
+        if stored and values.get(name) == stored.get(name):
+            continue
+        path = Place(name)
         actions.append(path.set(Stored(values[name])) if name in values else path.remove())
     actions += part.actions()
     # DynamoDB accepts an update without any action, but moto does not.
@@ -54,7 +58,7 @@ def save_actions(item: Model, kept: Collection[str], part: VersionPart) -> list[
 
 def nothing() -> Action:
     """Return an action that changes nothing, of an attribute that no item has."""
-    action: Action = Path([_NOTHING]).remove()
+    action: Action = Place(_NOTHING).remove()
     return action
 
 
@@ -63,7 +67,7 @@ def same_class(item: Model) -> Condition | None:
     attribute = item._get_discriminator_attribute()
     if attribute is None:
         return None
-    value, path = attribute.get_discriminator(type(item)), Path([attribute.attr_name])
+    value, path = attribute.get_discriminator(type(item)), Place(attribute.attr_name)
     none: Condition = path.does_not_exist()
     return none if value is None else none | (path == value)
 

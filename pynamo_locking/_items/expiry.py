@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.constants import ALL, NUMBER
-from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.operand import Value
 from pynamodb.expressions.util import get_value_placeholder
 from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import runtime
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,7 +144,7 @@ def date_now(action: Mapping[str, Any]) -> None:
 
 def alive(name: str) -> Condition:
     """Return the condition that an item has not expired when the request is made."""
-    path = Path([name])
+    path = Place(name)
     condition: Condition = path.does_not_exist() | (path > _Now())
     return condition
 
@@ -155,7 +155,7 @@ def for_save(model: type[Model], condition: Condition | None) -> Condition | Non
     if name is None or condition is None:
         return condition
     if holds_without_item(condition):
-        replaceable: Condition = condition | (Path([name]) <= _Now())
+        replaceable: Condition = condition | (Place(name) <= _Now())
         return replaceable
     in_time: Condition = condition & alive(name)
     return in_time
@@ -173,7 +173,7 @@ def still(model: type[Model], image: Mapping[str, Any]) -> Condition:
     """Return the condition that an expired item still has the time of expiry in this image."""
     name = attribute_name(model)
     assert name is not None  # noqa: S101 - asked for only then
-    condition: Condition = Path([name]) == Stored(image[name])
+    condition: Condition = Place(name) == Stored(image[name])
     return condition
 
 

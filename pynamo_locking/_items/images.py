@@ -61,8 +61,8 @@ def difference(
 
 
 def size_of(image: Image) -> int:
-    """Return the size of an item in bytes, names included, as DynamoDB counts it; `Refusal` for an invalid value."""
-    return item_size(canonical_item(image))
+    """Return the size of an item in bytes, names included, as DynamoDB counts it, of numbers in a usual spelling."""
+    return item_size(image)
 
 
 def key_rules(model: type[Model]) -> tuple[KeyRule, ...]:

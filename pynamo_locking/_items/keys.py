@@ -31,8 +31,12 @@ class ItemKey(NamedTuple):
     @classmethod
     def of(cls, table: str, key: Mapping[str, Mapping[str, Any]]) -> ItemKey:
         """Return the identity for a key in DynamoDB's form."""
-        typed = ((name, *next(iter(value.items()))) for name, value in key.items())
-        return cls(table, tuple(sorted((name, canonical_number(v) if type_ == "N" else v) for name, type_, v in typed)))
+        values = [
+            (name, canonical_number(content) if kind == "N" else content)
+            for name, value in key.items()
+            for kind, content in value.items()  # the one
+        ]
+        return cls(table, tuple(sorted(values)))
 
     def __str__(self) -> str:
         return f"{self.table}({', '.join(repr(value) for _, value in self.values)})"

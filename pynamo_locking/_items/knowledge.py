@@ -123,7 +123,8 @@ def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> Versi
 def _nonce(item: Model, before: Known, token: str | None) -> str:
     if token is None:
         return runtime.current.token()
-    text = repr((token, type(item).Meta.table_name, item._get_serialized_keys(), before))
+    keys = item._get_serialized_keys()
+    text = repr((token, type(item).Meta.table_name, keys, before.version, before.write_id))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 

@@ -6,17 +6,17 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.constants import NUMBER, STRING
-from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import Known, next_write_id
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.operand import Path
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
@@ -31,10 +31,10 @@ class Shape:
         self.attribute = attribute
         self.write_id_name = write_id_name
         # Building these is a large part of the work of a write, and they are the same for all writes.
-        self.version: Path | None = None if attribute is None else Path(attribute)
-        self.write_id: Path | None = None if write_id_name is None else Path([write_id_name])
-        self.count: Action | None = None if attribute is None else attribute.add(1)
-        self.begin: Action | None = None if attribute is None else attribute.set(1)
+        self.version: Path | None = None if attribute is None else Place(attribute.attr_name)
+        self.write_id: Path | None = None if write_id_name is None else Place(write_id_name)
+        self.count: Action | None = None if self.version is None else self.version.add(Stored({NUMBER: "1"}))
+        self.begin: Action | None = None if self.version is None else self.version.set(Stored({NUMBER: "1"}))
 
 
 def shape_of(model: type[Model]) -> Shape:

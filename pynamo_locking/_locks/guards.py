@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
-
-from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.lease import row_expiry_s
 from pynamo_locking._io import lock_document, runtime
-from pynamo_locking._io.stored import Stored, number
+from pynamo_locking._io.stored import Place, Stored, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.operand import Path
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._io.lock_document import LockRow
@@ -49,7 +49,7 @@ def following(held: HeldEntry, after: Succession | None) -> list[Action]:
     """Store the entry of the next caller of this process, in the write that removes ours."""
     if after is None:
         return []
-    lock, new = Path([held.row.attribute]), after.new
+    lock, new = Place(held.row.attribute), after.new
     place, upcoming = lock[lock_document.QUEUE][new.id], lock[lock_document.NEXT]
     stored = Stored(new.stored(runtime.current.time_ms(), after.ticket))
     actions: list[Action] = [place.set(stored)]
@@ -57,47 +57,52 @@ def following(held: HeldEntry, after: Succession | None) -> list[Action]:
         actions = [place.set(upcoming.append(stored)), upcoming[0].set(upcoming[0] + Stored(number(new.members)))]
     if held.row.ttl_attribute is not None:
         expiry_s = row_expiry_s(runtime.current.time_ms(), new.lease)
-        actions.append(Path([held.row.ttl_attribute]).set(Stored(number(expiry_s))))
+        actions.append(Place(held.row.ttl_attribute).set(Stored(number(expiry_s))))
     return actions
 
 
 def unlocked(row: LockRow) -> Condition:
     """The queue is empty or there is none, and neither a transaction nor another program has the item."""
-    queue = Path([row.attribute, lock_document.QUEUE])
-    free: Condition = (queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(row.attribute)
-    if row.may_create:
-        free &= Path([row.hash_name]).does_not_exist() | Path([row.attribute]).is_type("M")
+    return _unlocked(row.attribute, row.hash_name if row.may_create else None)
+
+
+@functools.cache
+def _unlocked(attribute: str, hash_name: str | None) -> Condition:
+    queue = Place(attribute, lock_document.QUEUE)
+    free: Condition = (queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(attribute)
+    if hash_name is not None:
+        free &= Place(hash_name).does_not_exist() | Place(attribute).is_type("M")
     return free
 
 
 def founding(row: LockRow) -> list[Action]:
     """Create the lock attribute of a row that is there for locks alone, before the lock is ever acquired."""
-    path = Path([row.attribute])
+    path = Place(row.attribute)
     return [path.set(path | Stored(lock_document.EMPTY))] if row.may_create else []
 
 
 def unmarked(lock_name: str) -> Condition:
     """No transaction of many items has the item: otherwise the write could overwrite its decision."""
-    condition: Condition = Path([lock_name, lock_document.TX]).does_not_exist()
+    condition: Condition = Place(lock_name, lock_document.TX).does_not_exist()
     return condition
 
 
 def marked_by(lock_name: str, transaction_id: str) -> Condition:
-    condition: Condition = Path([lock_name, lock_document.TX, lock_document.TX_ID]) == transaction_id
+    condition: Condition = Place(lock_name, lock_document.TX, lock_document.TX_ID) == transaction_id
     return condition
 
 
 def unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Condition:
     """The whole lock document is as it was loaded: for a Put, which overwrites it."""
-    path = Path([row.attribute])
+    path = Place(row.attribute)
     if row.may_create and not raw:
-        free: Condition = Path([row.hash_name]).does_not_exist() | (path == Stored(lock_document.EMPTY))
+        free: Condition = Place(row.hash_name).does_not_exist() | (path == Stored(lock_document.EMPTY))
         return free
     return path.does_not_exist() if raw is None else path == Stored({"M": raw})
 
 
-def _entry(held: HeldEntry) -> Path:
-    return Path([held.row.attribute, lock_document.QUEUE, held.entry.id])
+def _entry(held: HeldEntry) -> Place:
+    return Place(held.row.attribute, lock_document.QUEUE, held.entry.id)
 
 
 def _writes(held: HeldEntry) -> Path:

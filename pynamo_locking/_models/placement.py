@@ -166,11 +166,14 @@ class PlacedMixin(_Base):
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
     def _lock_row_of_item(self) -> LockRow:
+        values, lock = self._key_values(), self._lock_attribute()
+        if lock is None or self._lock_creates_item:
+            return self._lock_target(*values, self.lock_settings()).row
+        key = keys.key_of(type(self), *values)
         own: HeldEntry | None = vars(self).get(context.OWN_ENTRY)
-        is_of_model = own is not None and own.row.model is type(self)
-        if own is not None and is_of_model and own.row.key == keys.key_of(type(self), *self._key_values()):
+        if own is not None and own.row.model is type(self) and own.row.key == key:
             return own.row
-        return self._lock_target(*self._key_values(), self.lock_settings()).row
+        return self._lock_row(key, lock, self.lock_settings(), "")
 
     def _key_values(self) -> tuple[Any, Any]:
         hash_name, range_name = str(self._hash_keyname), self._range_keyname

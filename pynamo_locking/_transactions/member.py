@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -14,7 +13,6 @@ from pynamo_locking._core.outcome import Known
 from pynamo_locking._expressions import refusals
 from pynamo_locking._io import answers
 from pynamo_locking._items import clauses, expiry, images, knowledge, versions
-from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._transactions import member_writes
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes.plans import check_actions
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
+    from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._models.writing import GuardedMixin
     from pynamo_locking._writes.writers import PlainWriter
@@ -48,6 +47,7 @@ class Member:
     Args:
         item: the instance that every caller of the transaction's `get` receives.
         key: the item's key, in DynamoDB's form.
+        identity: of the key and its table.
         base: the stored item; None if there is none.
         read: reads the stored item.
         token: of the transaction, from which the write ids are derived.
@@ -65,13 +65,14 @@ class Member:
         self,
         item: GuardedMixin,
         key: Image,
+        identity: ItemKey,
         base: Image | Unread | None,
         read: Callable[[Member], Image | None],
         token: str,
     ) -> None:
         self.item = item
         self.key = key
-        self.identity = ItemKey.of(self.table, key)
+        self.identity = identity
         self.base = base
         self.before: Known = knowledge.known(item)
         self.write: Write | None = None
@@ -287,12 +288,12 @@ class Member:
         """Add the condition of an operation; restore the previous state if the operation fails."""
         if checks and self._is_key:  # the caller expects the instance to be the stored item
             self.compare(self.item, is_old=True)
-        before = {name: vars(self)[name] for name in _UNDONE}
+        before = dict(vars(self))
         try:
             self.require(condition)
             yield
         except BaseException:
-            vars(self).update(before)
+            vars(self).update({name: before[name] for name in _UNDONE})
             raise
 
     def save(self, condition: Condition | None, *, checks: bool) -> None:
@@ -394,27 +395,28 @@ class Member:
         if self.write is not None:
             self._new_writer()
 
-    @contextlib.contextmanager
-    def _planning(self) -> Iterator[PlainWriter]:
-        """Yield the writer that plans the write, for the known stored item."""
-        writer = self._new_writer()
-        with knowledge.planned_as(self.item, self.before):
-            yield writer
-
     def _plan_save(self, *, checks: bool, extra: Image | None, replaces: bool) -> None:
         """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
         self.is_checked = self.is_checked or self.is_read or checks
-        with self._planning() as writer:
-            write = writer.plan_save(self.condition, checks_version=self.is_checked, error=TransactWriteError)
+        writer = self._new_writer()
+        with knowledge.planned_as(self.item, self.before):
+            write = writer.plan_save(
+                self.condition,
+                checks_version=self.is_checked,
+                error=TransactWriteError,
+                stored=self.stored if self.is_checked and self.before.write_id else None,
+            )
         self.write, self.after = write, member_writes.complete_save(write, self.stored, extra, replaces=replaces)
         self._values = self.item.attribute_values
 
     def _plan_update(self, actions: list[Action]) -> None:
-        with self._planning() as writer:
+        writer = self._new_writer()
+        with knowledge.planned_as(self.item, self.before):
             self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
 
     def _plan_delete(self) -> None:
-        with self._planning() as writer:
+        writer = self._new_writer()
+        with knowledge.planned_as(self.item, self.before):
             self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
 
     def _changes(self) -> list[Action]:
@@ -444,8 +446,10 @@ class Member:
                 part = knowledge.part_of(self.item, is_checked=True)
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
             return Write(self.item, CHECK, part, clauses.both(self.condition, condition))
-        condition = self._strict(write.condition, write.part)
-        return replace(write, condition=condition, is_shown=self.is_checked and self.is_current, is_strict=True)
+        final = copy.copy(write)
+        final.condition = self._strict(write.condition, write.part)
+        final.is_shown, final.is_strict = self.is_checked and self.is_current, True
+        return final
 
     def _strict(self, condition: Condition | None, part: VersionPart) -> Condition | None:
         may_be_expired = self.base is None and expiry.attribute_name(self.model) is not None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._expressions.values import copy_of
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import clauses, expiry, images, versions
 from pynamo_locking._items.keys import key_of
 
@@ -46,7 +44,7 @@ def check_key(item: GuardedMixin, key: Image) -> None:
 
 def values_of(item: Model, image: Image) -> dict[str, Any]:
     """Return the values of an image, but with the version of the instance: it changes at the commit."""
-    fresh: dict[str, Any] = type(item).from_raw_data(copy.deepcopy(image)).attribute_values
+    fresh: dict[str, Any] = type(item).from_raw_data(copy_of(image)).attribute_values
     name = str(item._version_attribute_name)
     fresh.pop(name, None)
     if name in item.attribute_values:
@@ -73,8 +71,8 @@ def are_undeclared(item: Model, actions: Sequence[Action]) -> bool:
 def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
     """Return the actions that turn one image into another; an action that changes nothing if they are equal."""
     set_, removed = images.difference(before, after, keys=keys)
-    actions: list[Action] = [Path([name]).set(Stored(value)) for name, value in set_.items()]
-    actions += [Path([name]).remove() for name in removed]
+    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in set_.items()]
+    actions += [Place(name).remove() for name in removed]
     return actions or [clauses.nothing()]
 
 
@@ -94,8 +92,7 @@ def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces:
     else:
         extra = {} if replaces or extra is None else extra
         write.attributes |= extra
-    after: Image = kept | extra | item.serialize()
-    return after
+    return kept | extra | write.values
 
 
 def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
@@ -124,5 +121,5 @@ def strict(
         return condition if before.write_id else clauses.both(condition, write_id.does_not_exist())
     if exists is None:
         return condition
-    path = Path([key_name])
+    path = Place(key_name)
     return clauses.both(condition, path.exists() if exists else path.does_not_exist())

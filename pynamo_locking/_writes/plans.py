@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
+    from pynamo_locking._io.stored import Image
+
 
 def plan_save(
     item: Model,
@@ -27,6 +29,7 @@ def plan_save(
     kept: Collection[str] = (),
     error: type[PynamoDBException] = PutError,
     token: str | None = None,
+    stored: Image | None = None,
 ) -> Write:
     """Return the save of an item: a Put, as in PynamoDB, or an update that increments an unknown stored version.
 
@@ -37,17 +40,18 @@ def plan_save(
         kept: the stored names of declared attributes that survive; if there are any, it is an update.
         error: what PynamoDB raises when a save of this kind fails.
         token: the caller's name of the transaction, if the save is part of one.
+        stored: see `clauses.save_actions`.
     """
     if checks_version:
         knowledge.check_current(item, error)
     part = knowledge.part_of(item, is_checked=checks_version, token=token)
     whole = expiry.for_save(type(item), clauses.both(condition, part.condition()))
-    write = Write(item, SAVE, part, whole)
+    write = Write(item, SAVE, part, whole, values=item.serialize(null_check=True))
     if kept or (not checks_version and part.shape.attribute is not None):
-        write.actions = clauses.save_actions(item, kept, part)
+        write.actions = clauses.save_actions(item, write.values, kept, part, stored or {})
         write.return_values = None if checks_version else "UPDATED_NEW"
     else:
-        write.attributes = item.serialize(null_check=True)
+        write.attributes = dict(write.values)
         for attribute in (item._hash_key_attribute(), item._range_key_attribute()):
             if attribute is not None:
                 write.attributes.pop(attribute.attr_name, None)

@@ -50,6 +50,7 @@ class Write:
         condition: all conditions except the lock's.
         actions: of an update, or of a save that is sent as one.
         attributes: of a save that is sent as a Put; None for all other writes.
+        values: of a save: those of all declared attributes of the instance.
         is_repeatable: whether a second copy does no harm.
         creates: whether DynamoDB would accept it where there is no item.
         kind: its effect on the held entry.
@@ -64,6 +65,7 @@ class Write:
     condition: Condition | None
     actions: list[Action] = field(default_factory=list)
     attributes: dict[str, Any] | None = None
+    values: dict[str, Any] = field(default_factory=dict)
     is_repeatable: bool = True
     creates: bool = False
     kind: EntryEffect = EntryEffect.KEEP

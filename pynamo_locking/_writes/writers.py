@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
@@ -61,11 +62,16 @@ class PlainWriter:
         return self.own is not None
 
     def plan_save(
-        self, condition: Condition | None, *, checks_version: bool, error: type[PynamoDBException] = PutError
+        self,
+        condition: Condition | None,
+        *,
+        checks_version: bool,
+        error: type[PynamoDBException] = PutError,
+        stored: Image | None = None,
     ) -> Write:
-        """Return the save without the lock's part."""
+        """Return the save without the lock's part; for `stored` see `clauses.save_actions`."""
         check_copy(self.item, self.own)
-        options: Any = {"kept": self.surviving, "error": error, "token": self.token}
+        options: Any = {"kept": self.surviving, "error": error, "token": self.token, "stored": stored}
         return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
