@@ -119,17 +119,17 @@ def test_what_cannot_be_marked_is_direct() -> None:
 
 
 @pytest.mark.parametrize(
-    "members",
+    ("members", "why"),
     [
-        writes(100, can_be_marked=False) + writes(1),
-        writes(99, can_be_marked=False, size=50_000) + writes(2),
-        writes(40, can_be_marked=False) + reads(60) + writes(60),
+        (writes(100, can_be_marked=False) + writes(1), "100 of 101 items .* has room for 99"),
+        (writes(99, can_be_marked=False, size=50_000) + writes(2), "4,950,000 bytes together"),
+        (writes(40, can_be_marked=False) + reads(60) + writes(60), "40 of 100 items .* has room for 99"),
     ],
     ids=["too many", "too large", "beside too many reads"],
 )
-def test_what_cannot_be_staged_is_refused(members: list[MemberFacts]) -> None:
-    """A transaction in which an item must be staged that cannot be is refused."""
-    with pytest.raises(CannotBeStaged):
+def test_what_cannot_be_staged_is_refused(members: list[MemberFacts], why: str) -> None:
+    """A transaction in which an item must be staged that cannot be is refused, by its count or by its size."""
+    with pytest.raises(CannotBeStaged, match=why):
         choose(members)
 
 
