@@ -32,23 +32,35 @@ def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
     if mark.op == "keep":
         drop(row, mark)
     elif mark.op == "delete":
-        _send(row, "DeleteItem", mark)
+        _send(row, mark, _request(row, "DeleteItem", mark))
     else:
         changes = whole(header_table, mark)
         if changes is None:
             return False
-        _send(row, "UpdateItem", mark, changes)
+        _send(row, mark, _request(row, "UpdateItem", mark, changes))
     return True
 
 
 def finish_all(header_table: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> None:
     """Apply up to 25 marks in one table: in one request, and each alone that was not applied by it; see `finish`."""
-    results = (
-        [Result.NOT_APPLIED] if len(marked) == 1 else statements.send([finishing(row, mark) for row, mark in marked])
-    )
-    for (row, mark), result in zip(marked, results, strict=True):
-        if result is not Result.APPLIED:
-            finish(header_table, row, mark)
+    for row, mark in _sent_together(marked, [finishing(row, mark) for row, mark in marked]):
+        finish(header_table, row, mark)
+
+
+def drop_all(_: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> None:
+    """As `finish_all`, of marks to drop; see `drop`."""
+    for row, mark in _sent_together(marked, [_dropping(row, mark) for row, mark in marked]):
+        drop(row, mark)
+
+
+def _sent_together(
+    marked: Sequence[tuple[LockRow, Mark]], writes: Sequence[Write | None]
+) -> list[tuple[LockRow, Mark]]:
+    """Send writes in one request; return the marks of those that it did not apply, or perhaps not."""
+    if len(marked) == 1:
+        return [*marked]
+    results = statements.send(writes)
+    return [one for one, result in zip(marked, results, strict=True) if result is not Result.APPLIED]
 
 
 def finishing(row: LockRow, mark: Mark) -> Write | None:
@@ -63,10 +75,13 @@ def drop(row: LockRow, mark: Mark) -> None:
 
     Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
     """
+    _send(row, mark, _dropping(row, mark))
+
+
+def _dropping(row: LockRow, mark: Mark) -> Write:
     if mark.is_ghost:
-        _send(row, "DeleteItem", mark, ghost="attribute_exists")
-    else:
-        _send(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+        return _request(row, "DeleteItem", mark, ghost="attribute_exists")
+    return _request(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
 
 
 def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
@@ -102,8 +117,7 @@ def _request(row: LockRow, operation: str, mark: Mark, changes: Mark | None = No
     return Write(row.connection, operation, kwargs)
 
 
-def _send(row: LockRow, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:
-    request = _request(row, operation, mark, changes, ghost=ghost)
+def _send(row: LockRow, mark: Mark, request: Write) -> None:
     try:
         persistently(lambda: retries.ask(*request))
     except Refused:

@@ -267,7 +267,8 @@ class LongCommit:
         self._failure = None
         try:
             begun = [one for one in self._marked if one.may_stand]
-            self._run([partial(mark_requests.drop, one.row, one.mark) for one in begun], lambda _: None)
+            groups = [[(begun[i].row, begun[i].mark) for i in group] for group in self._batches_of(begun)]
+            self._run([partial(mark_requests.drop_all, self._header_table, group) for group in groups], lambda _: None)
             self._remove_rows()
             if any(one.underway for one in self._marked):
                 logger.info(

@@ -207,18 +207,23 @@ def test_an_abort_drops_what_was_begun(memory: Engine, monkeypatch: pytest.Monke
     dropped = _drops(monkeypatch)
     with pytest.raises(StaleVersion):
         tx.commit()
-    assert len(dropped) == (0 if is_new else 24)
+    assert [len(each) for each in dropped] == ([] if is_new else [24])
     assert marked_rows(Purse) == []
     assert outcome(Transactions, tx.id) == "aborted"
 
 
-def _drops(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Note the single requests that drop marks."""
-    dropped, original = list[Any](), Connection.dispatch
+def _drops(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Note the requests that drop marks: the statements of each, or the one write."""
+    dropped, original = list[list[Any]](), Connection.dispatch
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if operation in ("UpdateItem", "DeleteItem") and kwargs["TableName"] == Purse._get_connection().table_name:
-            dropped.extend([kwargs] if "#tx.#id = :id" in kwargs["ConditionExpression"] else [])
+        statements = [
+            each
+            for each in kwargs.get("Statements", [])
+            if "MISSING" in each["Statement"] and "SET" not in each["Statement"]
+        ]
+        is_drop = "#tx.#id = :id" in kwargs.get("ConditionExpression", "")
+        dropped.extend([statements] if statements else [[kwargs]] if is_drop else [])
         return original(connection, operation, kwargs, *args)
 
     monkeypatch.setattr(Connection, "dispatch", dispatch)

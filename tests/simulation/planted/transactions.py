@@ -240,10 +240,10 @@ def snapshots_look_past_early_checks() -> Patches:
 def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
-    def drop(row: Any, mark: Any) -> None:
-        mark_requests._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
+    def drop(row: Any, mark: Any) -> Any:
+        return mark_requests._request(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
 
-    return [(mark_requests, "drop", drop)]
+    return [(mark_requests, "_dropping", drop)]
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
