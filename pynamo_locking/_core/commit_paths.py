@@ -177,7 +177,8 @@ def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Seq
     checked, validated = (tuple(reads), ()) if is_checked_inside else ((), tuple(reads))
     taken = size if is_checked_inside else 0
     direct = _direct(members, writes, room - len(checked), limits.MOST_BYTES - taken)
-    staged = [i for i in writes if i not in set(direct)]
+    decided = set(direct)
+    staged = [i for i in writes if i not in decided]
     stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_be_marked]
     if stuck:
         raise CannotBeStaged(_why_stuck(members, writes, without_mark, room))

@@ -67,25 +67,22 @@ class Committing:
         This works out all that the commit would store, without a request.
         """
         plan = self._choose()
-        facts = self._facts(is_long=True)
+        facts, staged = self._facts(is_long=True), set(plan.staged)
         with isolation.for_commit():
             for i in (*plan.direct, *plan.staged):
-                facts[i] = self._exact(facts[i], i, plan)
+                facts[i] = replace(facts[i], size=stored_size(self._members[i], facts[i].size))
+            for i in plan.marked:
+                facts[i] = self._marked(facts[i], i, is_staged=i in staged)
         return with_costs(plan, facts, extra=self._extra_actions())
 
-    def _exact(self, facts: MemberFacts, i: int, plan: Plan) -> MemberFacts:
-        """Return the facts of a write with what DynamoDB counts."""
-        member, table = self._members[i], self._options.header_table
-        facts = replace(facts, size=stored_size(member, facts.size))
-        if plan.path is not CommitPath.LONG or (i in plan.direct and not plan.validated):
-            return facts
+    def _marked(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
+        """Return the facts of an item that gets a mark."""
+        member, table, id_ = self._members[i], self._options.header_table, self._options.id
         assert table is not None  # noqa: S101 - `_choose` checks it
-        name, is_staged = header_requests.row_of_changes(self._options.id, i), i in plan.staged
         if needs_read(member):
             return replace(facts, mark=facts_if_read(member, facts.size + facts.before_size))
-        return replace(
-            facts, mark=facts_of(table, plan_mark(member, self._options.id, table, name, is_staged=is_staged))
-        )
+        one = plan_mark(member, id_, table, header_requests.row_of_changes(id_, i), is_staged=is_staged)
+        return replace(facts, size=facts.size + one.document_size, mark=facts_of(table, one))
 
     def _choose(self) -> Plan:
         try:

@@ -101,6 +101,11 @@ class Marked:
         return writer.own if isinstance(writer, InsideWriter) else None
 
     @property
+    def document_size(self) -> int:
+        """What the lock document takes that the mark leaves behind in an item that had none."""
+        return 0 if self.has_document else item_size({self.row.attribute: lock_document.EMPTY})
+
+    @property
     def size(self) -> int:
         """The size of the item while it carries the mark, as far as the item is known."""
         return _size_of_base(self.member) + _size_of_mark(self)
@@ -265,8 +270,7 @@ def _size_of_base(member: Member) -> int:
 def _size_of_mark(one: Marked) -> int:
     """Return by how much the mark makes its item larger."""
     with_mark = {one.row.attribute: {"M": {lock_document.TX: lock_document.stored_mark(one.mark)}}}
-    before = {one.row.attribute: lock_document.EMPTY} if one.has_document else {}
-    return item_size(with_mark) - item_size(before)
+    return item_size(with_mark) + one.document_size - item_size({one.row.attribute: lock_document.EMPTY})
 
 
 def _has_document(member: Member) -> bool:
