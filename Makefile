@@ -14,6 +14,7 @@ ALONE := tests/integration/contrib/test_processes.py \
 	tests/integration/locks/test_processes.py \
 	tests/integration/locks/test_threads.py \
 	tests/integration/transactions/test_kills.py \
+	tests/integration/transactions/test_many_items.py \
 	tests/integration/whole/test_demo.py \
 	tests/integration/whole/test_preload.py \
 	tests/integration/whole/test_random_kills.py \
@@ -27,6 +28,7 @@ LONGER := tests/integration/locks/test_interrupts.py::test_an_interrupted_caller
 	tests/integration/locks/test_pauses.py \
 	tests/integration/locks/test_processes.py \
 	tests/integration/transactions/test_kills.py \
+	tests/integration/transactions/test_many_items.py \
 	tests/integration/whole/test_preload.py
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) $(INTERRUPTED) tests/simulation)
 SLOW := moto or dynamodb-local

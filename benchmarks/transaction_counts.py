@@ -102,7 +102,8 @@ class Count:
         refused: how many of the requests were refused.
         reads: requests that the transaction made before the commit, to read.
         read_units: of those.
-        reference_requests: what the protocol needs at least: 1, or 4 and 2 for each 25 items beyond 99.
+        reference_requests: what the protocol needs at least: 1, or 4 and 2 for each 25 items beyond 99 (inserts:
+            1 for each 25 and 1 for each 99).
         old_requests: 7n + 4, what Amazon's library of 2013 makes by its own account.
     """
 
@@ -123,8 +124,8 @@ class Count:
         if self.n <= _NATIVE:
             return 1
         marked = self.n - _NATIVE + 1
-        batches = -(-marked // _BATCH)
-        return 4 + batches + (marked if self.kind == "inserts" else batches)
+        finishes = -(-marked // _BATCH)
+        return 3 + -(-marked // _ROW) + finishes + (-(-marked // (_NATIVE - 1)) if self.kind == "inserts" else finishes)
 
     @property
     def old_requests(self) -> int:
@@ -141,6 +142,9 @@ _NATIVE: Final = 100
 
 #: The most statements of a batch.
 _BATCH: Final = 25
+
+#: How many of these items one row of participants names.
+_ROW: Final = 3_977
 #: A commit renews its lease after a third of it: not on a machine however slow, so that the counts are the same.
 _LEASE_S: Final = 3_600.0
 

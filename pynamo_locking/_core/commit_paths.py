@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
 SPILL_BYTES: Final = 390_000
@@ -38,7 +37,7 @@ class CommitPath(str, enum.Enum):
 
 @dataclass(frozen=True)
 class MemberFacts:
-    """What the choice of the path has to know of one item.
+    """What the choice of the path, and its costs, have to know of one item. Sizes are in bytes.
 
     Attributes:
         is_write: False for an item that is only checked.
@@ -46,11 +45,9 @@ class MemberFacts:
         can_be_marked: whether its model has a lock attribute.
         wants_direct: whether the deciding transaction should write it itself.
         needs_token: whether a second copy of its write, sent alone, would also be applied, with another result.
-        size: of the item as it will be stored. All sizes are in bytes, and estimates.
+        size: of the item as it will be stored.
         before_size: of the item as it was.
-        intent_size: of what its mark will say.
-        key_size: of its key in a participant row.
-        place: whose marks are sent together with its mark; "" if it is sent alone.
+        mark: the costs of its mark, if it gets one.
     """
 
     is_write: bool
@@ -60,9 +57,30 @@ class MemberFacts:
     needs_token: bool = False
     size: int = 0
     before_size: int = 0
-    intent_size: int = 0
+    mark: MarkFacts | None = None
+
+
+@dataclass(frozen=True)
+class MarkFacts:
+    """What the costs of a mark depend on.
+
+    Attributes:
+        size: of the item while it carries the mark.
+        key_size: of what a row of participants says of it.
+        spill_size: of the row with its changes; 0 if they are in the mark.
+        place: whose marks are sent together with it; "" if it is sent alone.
+        is_placed_together: whether the mark can be sent together with others.
+        is_finished_together: whether its finish can be.
+        is_read_first: whether the item is read before it is marked.
+    """
+
+    size: int = 0
     key_size: int = 0
-    place: str = ""
+    spill_size: int = 0
+    place: Hashable = ""
+    is_placed_together: bool = True
+    is_finished_together: bool = True
+    is_read_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,7 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
 
 
 def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
-    """Return how a transaction is committed.
+    """Return how a transaction is committed, without its costs.
 
     `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
     the idempotency key.
@@ -110,25 +128,36 @@ def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
     Raises:
         CannotBeStaged: too many of the items have no lock attribute.
     """
-    writes = [i for i, member in enumerate(members) if member.is_write]
-    reads = [i for i, member in enumerate(members) if not member.is_write]
+    writes = tuple(i for i, member in enumerate(members) if member.is_write)
+    reads = tuple(i for i, member in enumerate(members) if not member.is_write)
     if not writes and not extra:
-        return _read_path(members, reads)
+        return Plan(CommitPath.READ, validated=reads) if reads else Plan(CommitPath.NOTHING)
     if len(writes) == 1 and not reads and not extra and not members[writes[0]].needs_token:
-        return Plan(CommitPath.SINGLE, requests=1, write_units=_units(members[writes[0]]), direct=tuple(writes))
+        return Plan(CommitPath.SINGLE, direct=writes)
     fits = sum(member.size for member in members) <= limits.MOST_BYTES
     if len(members) + extra <= limits.MOST_ACTIONS and fits:
-        units = sum(2 * _units(member) for member in members) + 2 * extra
-        return Plan(CommitPath.NATIVE, 1, units, direct=tuple(writes), checked=tuple(reads))
+        return Plan(CommitPath.NATIVE, direct=writes, checked=reads)
     return _long_path(members, writes, reads, extra)
 
 
-def _read_path(members: Sequence[MemberFacts], reads: Sequence[int]) -> Plan:
-    if not reads:
-        return Plan(CommitPath.NOTHING)
+def with_costs(plan: Plan, members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
+    """Return a plan with what it costs."""
+    if plan.path is CommitPath.NOTHING:
+        return plan
+    reads, read_units = _validations(members, plan.validated)
+    if plan.path is CommitPath.LONG:
+        return _with_costs_of_marks(replace(plan, requests=reads, read_units=read_units), members, extra)
+    written = [*plan.direct, *plan.checked]
+    units = sum(_units(members[i]) for i in written) + extra
+    is_alone = plan.path is CommitPath.SINGLE
+    return replace(plan, requests=reads or 1, read_units=read_units, write_units=units if is_alone else 2 * units)
+
+
+def _validations(members: Sequence[MemberFacts], reads: Sequence[int]) -> tuple[int, int]:
+    """Return the requests and the units of the transactional reads that check items."""
     units = sum(2 * -(-max(1, members[i].size) // (4 * _KB)) for i in reads)
     sizes = [members[i].size for i in sorted(reads, key=lambda i: not members[i].is_absent)]
-    return Plan(CommitPath.READ, len(chunks(sizes)), read_units=units, validated=tuple(reads))
+    return len(chunks(sizes)), units
 
 
 def chunks(sizes: Sequence[int]) -> list[range]:
@@ -148,11 +177,22 @@ def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Seq
     checked, validated = (tuple(reads), ()) if is_checked_inside else ((), tuple(reads))
     taken = size if is_checked_inside else 0
     direct = _direct(members, writes, room - len(checked), limits.MOST_BYTES - taken)
-    staged = [i for i in writes if i not in set(direct)]
+    decided = set(direct)
+    staged = [i for i in writes if i not in decided]
     stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_be_marked]
     if stuck:
-        raise CannotBeStaged(f"{len(stuck)} of {len(writes)} items have no place for a mark")
-    return _with_costs(Plan(CommitPath.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated), members, extra)
+        raise CannotBeStaged(_why_stuck(members, writes, without_mark, room))
+    return Plan(CommitPath.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated)
+
+
+def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], without_mark: int, room: int) -> str:
+    size = sum(members[i].size for i in writes if not members[i].can_be_marked)
+    if without_mark <= room and size > limits.MOST_BYTES:
+        return (
+            f"{without_mark} of {len(writes)} items, of {size:,} bytes together, have no place for a mark: one native "
+            f"transaction has room for {limits.MOST_BYTES:,} bytes"
+        )
+    return f"{without_mark} of {len(writes)} items have no place for a mark: one native transaction has room for {room}"
 
 
 def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
@@ -171,52 +211,65 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
     return sorted(chosen)
 
 
-def _with_costs(plan: Plan, members: Sequence[MemberFacts], extra: int) -> Plan:
-    marked, staged = plan.marked, set(plan.staged)
-    keys = [members[i].key_size for i in marked]
-    rows = len(keys_in_rows(keys))
-    validations = _read_path(members, plan.validated)
-    decision = 2 * (1 + extra + sum(_units(members[i]) for i in (*plan.direct, *plan.checked)))
-    marks = sum(_mark_units(members[i], is_staged=i in staged) for i in marked)
-    finish = sum(_finish_units(members[i]) for i in staged)
-    last = 1 if staged else 0
-    placing = _batches(["" if members[i].is_absent else members[i].place for i in marked])
-    finishing = _batches([members[i].place for i in staged])
+def _with_costs_of_marks(plan: Plan, members: Sequence[MemberFacts], extra: int) -> Plan:
+    marks = {i: members[i].mark or MarkFacts() for i in plan.marked}
+    rows = keys_in_rows([mark.key_size for mark in marks.values()])
+    keys = [mark.key_size for mark in marks.values()]
+    new = {i for i, mark in marks.items() if members[i].is_absent and not mark.is_read_first}
+    ghosts = placeholders([mark.size for i, mark in marks.items() if i in new])
+    placing = _batches([(marks[i].place, marks[i].is_placed_together) for i in marks if i not in new])
+    finishing = _batches([(marks[i].place, marks[i].is_finished_together) for i in plan.staged])
+    spilled = [mark.spill_size for mark in marks.values() if mark.spill_size]
+    read = sum(mark.is_read_first for mark in marks.values())
+    last = 1 if plan.staged else 0
+    decided = [*plan.direct, *plan.checked]
+    decision = 1 + extra + sum(max(_units(members[i]), _kb(marks[i].size) if i in marks else 0) for i in decided)
     return replace(
         plan,
-        requests=1 + rows + placing + validations.requests + 1 + finishing + last,
-        write_units=1 + _kb(sum(keys)) + marks + decision + finish + last,
-        read_units=validations.read_units,
-        rows=rows,
+        requests=plan.requests + 2 + read + len(rows) + 2 * len(spilled) + len(ghosts) + placing + finishing + last,
+        write_units=1
+        + sum(_kb(_ROW_BYTES + sum(keys[i] for i in row)) for row in rows)
+        + 2 * sum(map(_kb, spilled))
+        + 2 * (len(ghosts) + decision)
+        + sum(_kb(mark.size) * (2 if i in new else 1) for i, mark in marks.items())
+        + sum(_kb(max(marks[i].size, members[i].size)) for i in plan.staged)
+        + last,
+        read_units=plan.read_units + read,
+        rows=len(rows),
     )
 
 
-def _batches(places: Sequence[str]) -> int:
-    """Return how many requests writes take, of which those of one place are sent together."""
-    counts = Counter(places)
-    alone = counts.pop("", 0)
-    return alone + sum(-(-count // limits.MOST_STATEMENTS) for count in counts.values())
+def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
+    """Return how many requests writes take: by place, and whether each can be sent together with others of its place.
+
+    A batch is made by place; of it one request has what can be sent together, if that is more than one write.
+    """
+    places: dict[Hashable, list[bool]] = {}
+    for place, is_together in writes:
+        places.setdefault(place, []).append(is_together)
+    count = len(places.pop("", ()))
+    for together in places.values():
+        for start in range(0, len(together), limits.MOST_STATEMENTS):
+            batch = together[start : start + limits.MOST_STATEMENTS]
+            count += len(batch) - max(0, sum(batch) - 1)
+    return count
 
 
 def _units(member: MemberFacts) -> int:
     return _kb(max(1, member.size, member.before_size))
 
 
-#: What a mark takes besides the values that it intends.
-_MARK_BYTES: Final = 150
-
-
-def _mark_units(member: MemberFacts, *, is_staged: bool) -> int:
-    units = _finish_units(member) if is_staged else _kb(member.before_size + _MARK_BYTES)
-    return units * (2 if member.is_absent else 1)  # a placeholder is made by a native transaction of its own
-
-
-def _finish_units(member: MemberFacts) -> int:
-    return _kb(max(member.before_size + member.intent_size + _MARK_BYTES, member.size))
+#: What a participant row takes beside the keys: its id, its names, its time of expiry.
+_ROW_BYTES: Final = 100
 
 
 def _kb(size: int) -> int:
     return -(-size // _KB)
+
+
+def placeholders(sizes: Sequence[int]) -> list[range]:
+    """Return which placeholders of new items are created together, beside the check of the header."""
+    return _packed(sizes, limits.MOST_BYTES, limits.MOST_ACTIONS - 1)
 
 
 def keys_in_rows(sizes: Sequence[int]) -> list[range]:

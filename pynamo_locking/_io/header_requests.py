@@ -216,6 +216,19 @@ def decision(header_table: HeaderTable, header_id: str, to: State) -> dict[str, 
     return {"Update": _update(header_table, header_id, changes, from_=State.PENDING)}
 
 
+def check_of_pending(header_table: HeaderTable, header_id: str) -> dict[str, Any]:
+    """Return the action of a native transaction that is applied only before the decision."""
+    return {
+        "ConditionCheck": {
+            "TableName": header_table.table,
+            "Key": header_table.key(header_id),
+            "ConditionExpression": "#state = :pending",
+            "ExpressionAttributeNames": {"#state": STATE},
+            "ExpressionAttributeValues": {":pending": {"S": State.PENDING.value}},
+        }
+    }
+
+
 def _final_expiry_s() -> int:
     return runtime.current.time_ms() // 1000 + IDLE_TTL_S
 
@@ -287,10 +300,15 @@ def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iter
 # Rows beside a header: where the marks are, what did not fit into them, the idempotency key
 def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
     """Store a row beside the header; `expires` if it only helps to find the marks."""
-    item = {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
+    item = row_beside(header_table, row_id, content)
     if expires:
         item[EXPIRES] = number(runtime.current.time_ms() // 1000 + ROW_TTL_S)
     put_once(header_table, item, CONTENT)
+
+
+def row_beside(header_table: HeaderTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row beside the header as it is stored."""
+    return {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
 
 
 def once(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:

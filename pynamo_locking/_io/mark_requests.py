@@ -32,31 +32,42 @@ def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
     if mark.op == "keep":
         drop(row, mark)
     elif mark.op == "delete":
-        _send(row, "DeleteItem", mark)
+        _send(row, mark, _request(row, "DeleteItem", mark))
     else:
         changes = whole(header_table, mark)
         if changes is None:
             return False
-        _send(row, "UpdateItem", mark, changes)
+        _send(row, mark, _request(row, "UpdateItem", mark, changes))
     return True
 
 
 def finish_all(header_table: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> None:
     """Apply up to 25 marks in one table: in one request, and each alone that was not applied by it; see `finish`."""
-    results = (
-        [Result.NOT_APPLIED] if len(marked) == 1 else statements.send([_finishing(row, mark) for row, mark in marked])
-    )
-    for (row, mark), result in zip(marked, results, strict=True):
-        if result is not Result.APPLIED:
-            finish(header_table, row, mark)
+    for row, mark in _sent_together(marked, [finishing(row, mark) for row, mark in marked]):
+        finish(header_table, row, mark)
 
 
-def _finishing(row: LockRow, mark: Mark) -> Write | None:
-    if mark.spill:
-        return None
+def drop_all(_: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> None:
+    """As `finish_all`, of marks to drop; see `drop`."""
+    for row, mark in _sent_together(marked, [_dropping(row, mark) for row, mark in marked]):
+        drop(row, mark)
+
+
+def _sent_together(
+    marked: Sequence[tuple[LockRow, Mark]], writes: Sequence[Write | None]
+) -> list[tuple[LockRow, Mark]]:
+    """Send writes in one request; return the marks of those that it did not apply, or perhaps not."""
+    if len(marked) == 1:
+        return [*marked]
+    results = statements.send(writes)
+    return [one for one, result in zip(marked, results, strict=True) if result is not Result.APPLIED]
+
+
+def finishing(row: LockRow, mark: Mark) -> Write | None:
+    """Return the request that applies a mark; None if the row of its changes has to be read."""
     if mark.op == "delete":
         return _request(row, "DeleteItem", mark)
-    return _request(row, "UpdateItem", mark, mark)
+    return _request(row, "UpdateItem", mark, mark) if _is_whole(mark) else None
 
 
 def drop(row: LockRow, mark: Mark) -> None:
@@ -64,10 +75,13 @@ def drop(row: LockRow, mark: Mark) -> None:
 
     Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
     """
+    _send(row, mark, _dropping(row, mark))
+
+
+def _dropping(row: LockRow, mark: Mark) -> Write:
     if mark.is_ghost:
-        _send(row, "DeleteItem", mark, ghost="attribute_exists")
-    else:
-        _send(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+        return _request(row, "DeleteItem", mark, ghost="attribute_exists")
+    return _request(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
 
 
 def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
@@ -78,10 +92,15 @@ def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
     Raises:
         LockingError: the mark names a row that does not belong to its transaction.
     """
-    if not mark.spill:
+    if _is_whole(mark):
         return mark
     trust.check_row_of_changes(mark.id, mark.spill)
     return header_requests.get_row(header_table, mark.spill, lambda row: lock_document.with_changes(mark, row))
+
+
+def _is_whole(mark: Mark) -> bool:
+    """Tell whether a mark has its changes: they are in it, or its own transaction has worked it out."""
+    return not mark.spill or bool(mark.set or mark.remove)
 
 
 def _request(row: LockRow, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> Write:
@@ -98,8 +117,7 @@ def _request(row: LockRow, operation: str, mark: Mark, changes: Mark | None = No
     return Write(row.connection, operation, kwargs)
 
 
-def _send(row: LockRow, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> None:
-    request = _request(row, operation, mark, changes, ghost=ghost)
+def _send(row: LockRow, mark: Mark, request: Write) -> None:
     try:
         persistently(lambda: retries.ask(*request))
     except Refused:
@@ -117,7 +135,7 @@ def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) ->
     for i, (name, value) in enumerate(changes.set.items()):
         names[f"#s{i}"], values[f":s{i}"] = name, value
         set_.append(f"#s{i} = :s{i}")
-    for i, name in enumerate(changes.remove):
+    for i, name in enumerate(() if changes.is_ghost else changes.remove):  # a placeholder has nothing to remove
         names[f"#r{i}"] = name
         remove.append(f"#r{i}")
     return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"

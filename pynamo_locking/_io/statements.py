@@ -61,6 +61,11 @@ def _place(connection: Connection, table: str) -> Hashable:
     return connection.host, connection.region, table
 
 
+def can_say(write: Write | None) -> bool:
+    """Tell whether a write can be sent together with others."""
+    return write is not None and _statement(write) is not None
+
+
 def send(writes: Sequence[Write | None]) -> list[Result]:
     """Send up to 25 writes of one table in one request, and return what became of each.
 

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Final
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import commit_paths, limits
-from pynamo_locking._core.commit_paths import CannotBeStaged, CommitPath, MemberFacts, Plan, choose
+from pynamo_locking._core.commit_paths import (
+    CannotBeStaged,
+    CommitPath,
+    MemberFacts,
+    Plan,
+    choose,
+    with_costs,
+)
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import event_stream, header_requests, statements
+from pynamo_locking._io import event_stream, header_requests
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
-from pynamo_locking._transactions.long_commit import LongCommit, assemble, key_size
-from pynamo_locking._transactions.marking import can_be_marked
+from pynamo_locking._models import isolation
+from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of
+from pynamo_locking._transactions.marking import can_be_marked, needs_read, plan_mark, stored_size
 from pynamo_locking._transactions.member_writes import Unread, check_key
 from pynamo_locking._transactions.validation import item_size, validate
 from pynamo_locking._writes import reports
@@ -30,7 +38,6 @@ if TYPE_CHECKING:
 
     from pynamodb.connection import Connection
 
-    from pynamo_locking._io.stored import Image
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.options import TransactionOptions
 
@@ -55,7 +62,29 @@ class Committing:
         return self._long is not None and self._long.is_decided
 
     def plan(self) -> Plan:
-        """Return the path and its cost; refuse a commit for which no path is possible."""
+        """Return the path and its cost; refuse a commit for which no path is possible.
+
+        This works out all that the commit would store, without a request.
+        """
+        plan = self._choose()
+        facts, staged = self._facts(is_long=True), set(plan.staged)
+        with isolation.for_commit():
+            for i in (*plan.direct, *plan.staged):
+                facts[i] = replace(facts[i], size=stored_size(self._members[i], facts[i].size))
+            for i in plan.marked:
+                facts[i] = self._marked(facts[i], i, is_staged=i in staged)
+        return with_costs(plan, facts, extra=self._extra_actions())
+
+    def _marked(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
+        """Return the facts of an item that gets a mark."""
+        member, table, id_ = self._members[i], self._options.header_table, self._options.id
+        assert table is not None  # noqa: S101 - `_choose` checks it
+        if needs_read(member):
+            return replace(facts, mark=facts_if_read(member, facts.size + facts.before_size))
+        one = plan_mark(member, id_, table, header_requests.row_of_changes(id_, i), is_staged=is_staged)
+        return replace(facts, size=facts.size + one.document_size, mark=facts_of(table, one))
+
+    def _choose(self) -> Plan:
         try:
             extra = self._extra_actions()
             is_long = len(self._members) + extra > limits.MOST_ACTIONS
@@ -76,7 +105,7 @@ class Committing:
 
     def direct(self) -> list[Member]:
         """Return the items that the deciding transaction writes itself."""
-        return [self._members[i] for i in self.plan().direct]
+        return [self._members[i] for i in self._choose().direct]
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
@@ -100,7 +129,7 @@ class Committing:
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
-        plan = self.plan()
+        plan = self._choose()
         self.path = plan.path.value
         try:
             if plan.path is CommitPath.READ:
@@ -196,9 +225,9 @@ class Committing:
 
 def _too_large(error: CannotBeStaged) -> ConfigurationError:
     return ConfigurationError(
-        f"this transaction is too large for one native transaction, and {error}: declare `lock = LockAttribute()` on "
+        f"this transaction is too large for one native transaction, and {error}. Declare `lock = LockAttribute()` on "
         f"their models, name the transaction's table in their Meta.transaction_table, read items that expire in the "
-        f"transaction (a mark needs a day), or write at most 99 such items in it."
+        f"transaction (a mark needs a day), or write fewer such items in it. Nothing was written."
     )
 
 
@@ -225,15 +254,4 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
         facts,
         can_be_marked=can_be_marked(member, table),
         wants_direct=facts.size > commit_paths.LARGE_BYTES,
-        intent_size=_intent_size(member, after),
-        key_size=0 if member.row is None else key_size(member.row),
-        place=member.table if statements.are_used(member.item._get_connection().connection, member.table) else "",
     )
-
-
-def _intent_size(member: Member, after: Image) -> int:
-    """Return the approximate size of what a mark will say."""
-    if not after:
-        return 0
-    set_, removed = images.difference(member.stored, after, keys=member.key)
-    return images.size_of(set_) + sum(map(len, removed))

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core.commit_paths import keys_in_rows
+from pynamo_locking._core.commit_paths import MarkFacts, keys_in_rows, placeholders
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import header_requests, lock_document, mark_requests, runtime, statements
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.resolver import StillPending
 from pynamo_locking._io.retries import Unavailable
-from pynamo_locking._items import images
+from pynamo_locking._io.statements import Write
 from pynamo_locking._models import isolation
 from pynamo_locking._transactions.marking import Marked, Marker, plan_mark
 from pynamo_locking._transactions.validation import validate
@@ -35,9 +36,10 @@ from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.options import TransactionOptions
@@ -68,19 +70,24 @@ class LongCommit:
         self._is_sent = False
         self.is_decided = False
         self._assembly = Assembly()
-        self._marker = Marker(self._header, options.deadline, self.pulse, lambda: self._failure is not None)
+        self._marker = Marker(
+            self._header_table, self._header, options.deadline, self.pulse, lambda: self._failure is not None
+        )
 
     def run(self) -> None:
         """Commit, or leave nothing behind; `OutcomeUnknown` if the header cannot be reached after the decision."""
         self._marked = self._plan_marks()
-        self._header = replace(self._header, items=len(self._marked), rows=self._plan.rows)
+        participants = [participant(one.row, one.mark.spill) for one in self._marked]
+        rows = keys_in_rows([key_size(stored) for stored in participants])
+        self._header = replace(self._header, items=len(self._marked), rows=len(rows))
         self._renewed = runtime.current.monotonic()
         interrupt: BaseException | None = None
         try:
             header_requests.begin(self._header_table, self._header)
             self._is_begun = True
-            self._write_rows()
-            self._run_in_batches(self._marked, self._marker.mark_all, lambda one: one.mark.is_ghost)
+            self._write_changes()
+            self._write_participants([[participants[i] for i in row] for row in rows])
+            self._run_in_batches(self._marked, self._marker.mark_all, self._batches_of_marks())
             validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
@@ -110,21 +117,33 @@ class LongCommit:
                 for i in self._plan.marked
             ]
 
-    def _write_rows(self) -> None:
-        """Store, before the first mark, the keys of the marked items and the changes that did not fit into marks."""
+    def _write_changes(self) -> None:
+        """Store, before the first mark, the changes that do not fit into marks."""
         for one in self._marked:
             if one.mark.spill:
                 self.pulse()
-                header_requests.put_row(
-                    self._header_table, one.mark.spill, lock_document.stored_changes(one.mark), expires=False
-                )
-        stored = [_participant(one) for one in self._marked]
-        for number, keys in enumerate(keys_in_rows([key_size(one.row) for one in self._marked])):
+                content = lock_document.stored_changes(one.mark)
+                header_requests.put_row(self._header_table, one.mark.spill, content, expires=False)
+
+    def _write_participants(self, rows: Sequence[Sequence[dict[str, Any]]]) -> None:
+        """Store, before the first mark, the keys of the items that will be marked."""
+        for number, row in enumerate(rows):
             self.pulse()
-            content = {"items": {"L": [stored[i] for i in keys]}}
-            header_requests.put_row(
-                self._header_table, header_requests.row_of_participants(self._header.id, number), content, expires=True
-            )
+            name, content = header_requests.row_of_participants(self._header.id, number), {"items": {"L": list(row)}}
+            header_requests.put_row(self._header_table, name, content, expires=True)
+
+    def _batches_of_marks(self) -> list[list[int]]:
+        """Return which marks are sent together. Placeholders come last, since they are created in turn."""
+        there, new = list[int](), list[int]()
+        for i, one in enumerate(self._marked):
+            (new if one.mark.is_ghost else there).append(i)
+        ghosts = placeholders([self._marked[i].size for i in new])
+        batches = self._batches_of([self._marked[i] for i in there])
+        return [[there[i] for i in batch] for batch in batches] + [[new[i] for i in part] for part in ghosts]
+
+    @staticmethod
+    def _batches_of(marked: Sequence[Marked]) -> list[list[int]]:
+        return statements.batches((one.row.connection, one.row.table) for one in marked)
 
     def pulse(self) -> None:
         """Renew the lease of the header if a renewal is due; `TransactionAborted` if the header is not pending."""
@@ -163,10 +182,9 @@ class LongCommit:
         self,
         marked: Sequence[Marked],
         act: Callable[[Sequence[Marked]], None],
-        is_alone: Callable[[Marked], bool],
+        groups: Sequence[Sequence[int]],
     ) -> None:
         """Run a job for each batch of marked items, in parallel; see `_run`."""
-        groups = statements.batches(None if is_alone(one) else (one.row.connection, one.row.table) for one in marked)
         jobs = [partial(act, [marked[i] for i in group]) for group in groups]
 
         def on_done(index: int) -> None:
@@ -248,7 +266,9 @@ class LongCommit:
         """Drop the marks of this transaction; the next reader or writer of an item drops a mark that remains."""
         self._failure = None
         try:
-            self._run([partial(mark_requests.drop, one.row, one.mark) for one in self._marked], lambda _: None)
+            begun = [one for one in self._marked if one.may_stand]
+            groups = [[(begun[i].row, begun[i].mark) for i in group] for group in self._batches_of(begun)]
+            self._run([partial(mark_requests.drop_all, self._header_table, group) for group in groups], lambda _: None)
             self._remove_rows()
             if any(one.underway for one in self._marked):
                 logger.info(
@@ -268,7 +288,7 @@ class LongCommit:
             return
         self._failure = None
         try:
-            self._run_in_batches(staged, self._finish_all, lambda one: bool(one.mark.spill))
+            self._run_in_batches(staged, self._finish_all, self._batches_of(staged))
             header_requests.finish(self._header_table, self._header.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
@@ -310,13 +330,40 @@ def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
     )
 
 
-def key_size(row: LockRow) -> int:
-    """Return the size of an item's key in a participant row."""
-    return images.size_of({"k": {"M": {"t": {"S": row.table}, "a": {"S": row.attribute}, "k": {"M": row.key}}}})
-
-
-def _participant(one: Marked) -> dict[str, Any]:
-    stored = {"table": {"S": one.row.table}, "key": {"M": one.row.key}, "lock": {"S": one.row.attribute}}
-    if one.mark.spill:
-        stored["spill"] = {"S": one.mark.spill}
+def participant(row: LockRow, spill: str) -> dict[str, Any]:
+    """Return what a row of participants says of an item."""
+    stored = {"table": {"S": row.table}, "key": {"M": row.key}, "lock": {"S": row.attribute}}
+    if spill:
+        stored["spill"] = {"S": spill}
     return {"M": stored}
+
+
+def key_size(stored: dict[str, Any]) -> int:
+    """Return how much a participant adds to its row."""
+    return item_size({"": stored}) + 1
+
+
+def facts_of(header_table: HeaderTable, one: Marked) -> MarkFacts:
+    """Return what the costs of a mark depend on."""
+    place = _place(one.member)
+    spill = header_requests.row_beside(header_table, one.mark.spill, lock_document.stored_changes(one.mark))
+    return MarkFacts(
+        size=one.size,
+        key_size=key_size(participant(one.row, one.mark.spill)),
+        spill_size=item_size(spill) if one.mark.spill else 0,
+        place=place,
+        is_placed_together=bool(place) and statements.can_say(Write(one.row.connection, "UpdateItem", one.request())),
+        is_finished_together=bool(place) and statements.can_say(mark_requests.finishing(one.row, one.mark)),
+    )
+
+
+def facts_if_read(member: Member, size: int) -> MarkFacts:
+    """Return the same for an item that is read right before it is marked, as far as it is known now."""
+    assert member.row is not None  # noqa: S101 - checked when the path was chosen
+    return MarkFacts(size, key_size(participant(member.row, "")), place=_place(member), is_read_first=True)
+
+
+def _place(member: Member) -> Hashable:
+    """Return whose marks are sent together with that of an item; "" if it is sent alone."""
+    connection = member.item._get_connection().connection
+    return (id(connection), member.table) if statements.are_used(connection, member.table) else ""

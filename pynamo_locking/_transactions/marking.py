@@ -6,22 +6,24 @@ What an item will be is worked out before the transaction is decided: after that
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 from pynamodb.expressions.update import RemoveAction
 
+from pynamo_locking._core import limits
 from pynamo_locking._core.commit_paths import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
-from pynamo_locking._core.error_codes import Answer
+from pynamo_locking._core.error_codes import ACTION_FAILED, Answer
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.limits import problems
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._expressions.refusals import Refusal
-from pynamo_locking._io import answers, lock_document, retries, runtime, statements
+from pynamo_locking._expressions.values import item_size
+from pynamo_locking._io import answers, header_requests, lock_document, retries, runtime, statements
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import Refused, Unavailable, is_sent_again
@@ -33,13 +35,15 @@ from pynamo_locking._locks import evictions, guards
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes import outside, refusals
 from pynamo_locking._writes.native import TransactAction
-from pynamo_locking._writes.write import DELETE, SAVE, Operation
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation
 from pynamo_locking._writes.writers import InsideWriter, action_of
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
+    from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
@@ -72,7 +76,8 @@ class Marked:
         has_document: whether the item has a lock document, empty or not, as far as is known.
         number: of the write in the held entry, if this transaction holds the item's lock.
         waits_until: when to stop waiting for the lock, by the monotonic clock; 0 before the first holder was met.
-        underway: how many copies of the mark may still arrive.
+        underway: how many copies of the mark may still arrive after an abort; of a placeholder none can.
+        may_stand: whether the item may carry the mark, so that an abort has to drop it.
     """
 
     member: Member
@@ -82,6 +87,7 @@ class Marked:
     number: int = 0
     waits_until: float = 0.0
     underway: int = 0
+    may_stand: bool = False
 
     @property
     def is_staged(self) -> bool:
@@ -93,6 +99,37 @@ class Marked:
         """The entry that this context holds in the item's lock, if any."""
         writer = self.member.writer
         return writer.own if isinstance(writer, InsideWriter) else None
+
+    @property
+    def document_size(self) -> int:
+        """What the lock document takes that the mark leaves behind in an item that had none."""
+        return 0 if self.has_document else item_size({self.row.attribute: lock_document.EMPTY})
+
+    @property
+    def size(self) -> int:
+        """The size of the item while it carries the mark, as far as the item is known."""
+        return _size_of_base(self.member) + _size_of_mark(self)
+
+    def request(self) -> dict[str, Any]:
+        """Return the UpdateItem that writes the mark, once the item's lock and mark are free."""
+        name, write, held = self.row.attribute, self.member.final(), self.held
+        path, value = [name, lock_document.TX], lock_document.stored_mark(self.mark)
+        if not self.has_document:
+            path, value = [name], {"M": {lock_document.TX: value}}
+        actions: list[Action] = [Path(path).set(Stored(value))]
+        condition: Condition | None = write.condition
+        guard: Condition | None = None
+        if self.mark.is_ghost:
+            condition = clauses.both(self.member.condition, Path([self.row.hash_name]).does_not_exist())
+        else:
+            has_document = Path([name]).exists() if self.has_document else Path([name]).does_not_exist()
+            guard = Path([self.row.hash_name]).exists() & guards.unlocked(self.row) & has_document
+        if held is not None:
+            self.number = self.number or held.next_write()
+            guard = guards.standing(held, self.number)
+            actions.append(guards.counting(held, self.number))
+        blank = replace(write, operation=_MARK, attributes=None, return_values=None)
+        return replace(blank, condition=condition, actions=actions).kwargs(guard)
 
     def decided_by(self) -> TransactAction:
         """Return how the decision writes the item, on condition that it carries this transaction's mark."""
@@ -120,14 +157,24 @@ def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: s
     row = member.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
     mark = Mark(header_id, header_table.table, op, member.is_absent, set_, tuple(removed))
-    if is_staged and _must_spill(member, mark):
-        mark = replace(mark, spill=name)
-        if images.size_of(lock_document.stored_changes(mark)) > LARGEST_SPILL_BYTES:
+    one = Marked(member, row, mark, has_document=_has_document(member))
+    if is_staged and one.size > SPILL_BYTES:
+        one.mark = replace(one.mark, spill=name)
+        size = item_size(lock_document.stored_changes(one.mark))
+        if size > LARGEST_SPILL_BYTES:
             raise ConfigurationError(
-                f"{row.label} has more to change than fits into a row beside it: write it in a transaction of at most "
-                f"99 items, or make it smaller. Nothing was written."
+                f"{row.label} has {size:,} bytes to change, and a row beside it holds {LARGEST_SPILL_BYTES:,}: make it "
+                f"smaller, or write it in a transaction of at most 100 items and {limits.MOST_BYTES:,} bytes. Nothing "
+                f"was written."
             )
-    return Marked(member, row, mark, has_document=_has_document(member))
+    return one
+
+
+def needs_read(member: Member) -> bool:
+    """Tell whether `plan_mark` would read the stored item."""
+    assert member.write is not None  # noqa: S101 - only writes are marked
+    is_update, is_unread = member.write.operation is UPDATE, isinstance(member.base, Unread)
+    return (is_unread and is_update) or not (member.is_checked or is_update)
 
 
 def _intent_of(member: Member) -> tuple[str, Image, list[str]]:
@@ -200,9 +247,30 @@ def _no_place(member: Member) -> CannotBeStaged:
     return CannotBeStaged(f"{member.final().label} has no place for a mark")
 
 
-def _must_spill(member: Member, mark: Mark) -> bool:
-    old = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
-    return images.size_of(old) + images.size_of(lock_document.stored_changes(mark)) > SPILL_BYTES
+def stored_size(member: Member, otherwise: int) -> int:
+    """Return the size that an item will have, with version and write id; `otherwise` if that is not known."""
+    write = member.final()
+    kwargs = {} if write.operation is DELETE else write.kwargs()
+    if "Item" in kwargs:
+        return images.size_of(kwargs["Item"])
+    if not kwargs or (isinstance(member.base, Unread) and not member.is_absent):
+        return otherwise
+    try:
+        return images.size_of(images.updated(member.stored or member.key, kwargs))
+    except Refusal:  # the commit tells
+        return otherwise
+
+
+def _size_of_base(member: Member) -> int:
+    if member.is_absent:
+        return item_size(member.key)
+    return item_size(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
+
+
+def _size_of_mark(one: Marked) -> int:
+    """Return by how much the mark makes its item larger."""
+    with_mark = {one.row.attribute: {"M": {lock_document.TX: lock_document.stored_mark(one.mark)}}}
+    return item_size(with_mark) + one.document_size - item_size({one.row.attribute: lock_document.EMPTY})
 
 
 def _has_document(member: Member) -> bool:
@@ -215,6 +283,10 @@ def _has_document(member: Member) -> bool:
     return lock.__get__(member.item, member.model).raw is not None
 
 
+def _mutex() -> AbstractContextManager[object]:
+    return runtime.current.mutex()
+
+
 @dataclass(frozen=True)
 class Marker:
     """Writes the marks of one transaction; used by several threads.
@@ -224,29 +296,36 @@ class Marker:
     mark has failed.
     """
 
+    _header_table: HeaderTable
     _header: Header
     _deadline: Deadline
     _pulse: Callable[[], None]
     _is_over: Callable[[], bool]
+    _one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
 
     def resolver(self) -> Resolver:
         """Return what resolves marks of other transactions."""
         return Resolver(deadline=self._deadline, priority=self._header.priority, pulse=self._pulse)
 
     def mark_all(self, batch: Sequence[Marked]) -> None:
-        """Write up to 25 marks into existing items of one table in one request, and those alone that it did not apply.
+        """Mark up to 25 existing items of one table, or create placeholders that fit into one native transaction.
 
-        See `mark`, which finds out why, and recognises a mark that was stored although no answer came.
+        See `mark`, which finds out why a statement was not applied, and recognises a mark that was stored although no
+        answer came.
         """
+        if batch[0].mark.is_ghost:
+            self._place(list(batch))
+            return
         if len(batch) == 1:
             self.mark(batch[0])
             return
         self._pulse()
         for one in batch:
-            one.underway += 1
-        results = statements.send([Request(one.row.connection, "UpdateItem", self._kwargs(one)) for one in batch])
+            one.underway, one.may_stand = one.underway + 1, True
+        results = statements.send([Request(one.row.connection, "UpdateItem", one.request()) for one in batch])
         for one, result in zip(batch, results, strict=True):
             one.underway -= result is not Result.UNKNOWN
+            one.may_stand = result is not Result.NOT_APPLIED
         for one, result in zip(batch, results, strict=True):
             if result is not Result.APPLIED:
                 self.mark(one)
@@ -262,31 +341,82 @@ class Marker:
         resolver, sending = self.resolver(), Sending(Policy(_REPEATS, first_pause=1))
         while not self._is_over():
             self._pulse()
-            one.underway += 1
+            one.underway, one.may_stand = one.underway + 1, True
             try:
-                self._send(one)
+                _ask(one.row.connection, "UpdateItem", one.request())
             except Refused as refused:
                 one.underway -= 1
+                one.may_stand = one.underway > 0
                 if self._is_mine_or_settle(one, refused.image, resolver):
                     return
             except Unavailable as error:
                 one.underway -= not answers.is_ambiguous(error.cause)
-                if not is_sent_again(sending, Answer.UNANSWERED):
-                    raise also(TransactionConflict, TransactWriteError)(
-                        f"no response came for {one.row.label}: {error}; nothing was written.", cause=error.cause
-                    ) from error
+                _pause(sending, error, one)
             except TransactWriteError:  # refused for good
                 one.underway -= 1
                 raise
             else:
-                one.underway = 0 if one.mark.is_ghost else one.underway - 1  # all copies of a placeholder share a token
+                one.underway -= 1
                 return
+
+    def _place(self, left: list[Marked]) -> None:
+        """Create placeholders for new items in one native transaction, again without those that are in its way."""
+        resolver, sending, in_doubt = self.resolver(), Sending(Policy(_REPEATS, first_pause=1)), False
+        while left and not self._is_over():
+            self._pulse()
+            try:
+                self._create(left)
+            except Refused as refused:
+                for one in left:
+                    one.may_stand = in_doubt
+                left = self._still_absent(left, answers.reasons_of(refused.__cause__), resolver)
+            except Unavailable as error:
+                in_doubt = in_doubt or answers.is_ambiguous(error.cause)
+                _pause(sending, error, left[0])
+            else:
+                return
+
+    def _create(self, new: Sequence[Marked]) -> None:
+        """Create placeholders while the header is pending.
+
+        A late copy, also of a request that was refused, must not create them again after the items were finished and
+        deleted. By then the header is decided. Two such requests at once would conflict in the header.
+        """
+        pending = header_requests.check_of_pending(self._header_table, self._header.id)
+        actions = [pending, *({"Update": one.request()} for one in new)]
+        token = hashlib.sha256(repr(actions).encode()).hexdigest()[:32]
+        kwargs = {"TransactItems": actions, "ClientRequestToken": token}
+        with self._one_at_a_time:
+            if self._is_over():
+                return
+            for one in new:
+                one.may_stand = True
+            _ask(self._header_table.connection, "TransactWriteItems", kwargs)
+
+    def _still_absent(self, new: Sequence[Marked], reasons: answers.Reasons, resolver: Resolver) -> list[Marked]:
+        """Remove the obstacles of refused placeholders, or raise; return those that are to be created again."""
+        of_header, *of_items = reasons
+        if of_header.get("Code") == ACTION_FAILED:
+            raise also(TransactionConflict, TransactWriteError)(
+                f"the transaction {self._header.id} is no longer pending; nothing was written."
+            )
+        left = list[Marked]()
+        for one, reason in zip(new, of_items, strict=True):
+            is_refused = reason.get("Code") == ACTION_FAILED
+            if is_refused and self._is_mine_or_settle(one, reason.get("Item"), resolver):
+                continue
+            if one.mark.is_ghost:
+                left.append(one)
+            else:
+                self.mark(one)
+        return left
 
     def _is_mine_or_settle(self, one: Marked, image: Image | None, resolver: Resolver) -> bool:
         """Tell whether a refused mark is stored already; otherwise remove the obstacle for a retry, or raise."""
         state, member = one.row.state(image), one.member
         if state.mark is not None and state.mark.id == self._header.id:
-            one.underway -= 1  # the copy whose response was lost was applied
+            one.underway -= not one.mark.is_ghost  # the copy whose response was lost was applied
+            one.may_stand = True
             return True
         if state.mark is not None:
             resolver.resolve(one.row, state.mark)
@@ -325,35 +455,17 @@ class Marker:
         self._pulse()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
-    def _send(self, one: Marked) -> None:
-        operation, kwargs = "UpdateItem", self._kwargs(one)
-        if one.mark.is_ghost:
-            # A second copy of a plain write could create the placeholder again, after the item was finished and
-            # deleted. DynamoDB knows this token for longer than a copy can be on its way.
-            token = hashlib.sha256(f"{self._header.id} {one.row.label}".encode()).hexdigest()[:32]
-            operation = "TransactWriteItems"
-            kwargs = {"TransactItems": [{"Update": kwargs}], "ClientRequestToken": token}
-        try:
-            retries.ask(one.row.connection, operation, kwargs)
-        except answers.BOTOCORE_EXCEPTIONS as error:
-            raise TransactWriteError("Failed to mark an item", answers.readable(error)) from error
 
-    def _kwargs(self, one: Marked) -> dict[str, Any]:
-        name, write, held = one.row.attribute, one.member.final(), one.held
-        path, value = [name, lock_document.TX], lock_document.stored_mark(one.mark)
-        if not one.has_document:
-            path, value = [name], {"M": {lock_document.TX: value}}
-        actions: list[Action] = [Path(path).set(Stored(value))]
-        condition: Condition | None = write.condition
-        guard: Condition | None = None
-        if one.mark.is_ghost:
-            condition = clauses.both(one.member.condition, Path([one.row.hash_name]).does_not_exist())
-        else:
-            has_document = Path([name]).exists() if one.has_document else Path([name]).does_not_exist()
-            guard = Path([one.row.hash_name]).exists() & guards.unlocked(one.row) & has_document
-        if held is not None:
-            one.number = one.number or held.next_write()
-            guard = guards.standing(held, one.number)
-            actions.append(guards.counting(held, one.number))
-        blank = replace(write, operation=_MARK, attributes=None, return_values=None)
-        return replace(blank, condition=condition, actions=actions).kwargs(guard)
+def _ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> None:
+    try:
+        retries.ask(connection, operation, kwargs)
+    except answers.BOTOCORE_EXCEPTIONS as error:
+        raise TransactWriteError("Failed to mark an item", answers.readable(error)) from error
+
+
+def _pause(sending: Sending, error: Unavailable, one: Marked) -> None:
+    """Wait before a request is sent again; raise if it was sent often enough."""
+    if not is_sent_again(sending, Answer.UNANSWERED):
+        raise also(TransactionConflict, TransactWriteError)(
+            f"no response came for {one.row.label}: {error}; nothing was written.", cause=error.cause
+        ) from error

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.usefixtures("few")
 
 #: All are marked, but for those that the decision writes: three, of which the new ones come first.
 OLD, NEW = ([f"{kind}{i}" for i in range(5)] for kind in ("p", "new"))
-#: Header, participants, the seven marks.
-PREPARED = 9
+#: Header, participants, five marks, two placeholders at once.
+PREPARED = 8
 READS = {"GetItem", "TransactGetItems"}
 
 

@@ -10,9 +10,10 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core import transaction
 from pynamo_locking._core.commit_paths import Plan as Paths
+from pynamo_locking._core.error_codes import ACTION_FAILED
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._core.transaction import Fate, fate
-from pynamo_locking._io import dispatch, header_requests, mark_requests, resolver, retries
+from pynamo_locking._io import answers, dispatch, header_requests, mark_requests, resolver, retries
 from pynamo_locking._io.header_requests import HeaderTable
 from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import persistently
@@ -134,17 +135,23 @@ def r7_absence_is_checked_last() -> Patches:
 
 
 @plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", limit=1000)
-def r8_placeholders_without_token() -> Patches:
+def r8_placeholders_after_the_decision() -> Patches:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
-    send = Marker._send
 
-    def plain(self: Any, one: Any) -> None:
-        if one.mark.is_ghost:
-            retries.ask(one.row.connection, "UpdateItem", self._kwargs(one))
-        else:
-            send(self, one)
+    def plain(self: Any, new: Any) -> None:
+        [one] = new
+        one.may_stand = True
+        retries.ask(one.row.connection, "UpdateItem", one.request())
 
-    return [(Marker, "_send", plain)]
+    return [(Marker, "_create", plain), (answers, "reasons_of", _one_more(answers.reasons_of))]
+
+
+def _one_more(reasons_of: Any) -> Any:
+    def reasons(error: Any) -> Any:
+        image = getattr(error, "response", {}).get("Item")
+        return reasons_of(error) or [{}, {"Code": ACTION_FAILED, "Item": image}]
+
+    return reasons
 
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400)
@@ -233,10 +240,10 @@ def snapshots_look_past_early_checks() -> Patches:
 def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
-    def drop(row: Any, mark: Any) -> None:
-        mark_requests._send(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
+    def drop(row: Any, mark: Any) -> Any:
+        return mark_requests._request(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
 
-    return [(mark_requests, "drop", drop)]
+    return [(mark_requests, "_dropping", drop)]
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
@@ -263,10 +270,10 @@ def clean_before_the_marks_are_dropped() -> Patches:
 @plants(Plan("plain readers"), "PlainReads", limit=100)
 def values_beside_the_mark() -> Patches:
     """A mark stores what it intends in the item itself, before the decision: dirty reads."""
-    send = Marker._send
+    mark = Marker.mark
 
     def dirty(self: Any, one: Any) -> None:
-        send(self, one)
+        mark(self, one)
         if one.mark.set:
             changes = list(enumerate(one.mark.set.items()))
             kwargs = {
@@ -278,4 +285,4 @@ def values_beside_the_mark() -> Patches:
             }
             retries.ask(one.row.connection, "UpdateItem", kwargs)
 
-    return [(Marker, "_send", dirty)]
+    return [(Marker, "mark", dirty)]

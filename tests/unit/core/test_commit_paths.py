@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,24 +12,34 @@ from pynamo_locking._core.commit_paths import (
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,
+    MarkFacts,
     MemberFacts,
     Plan,
     choose,
     keys_in_rows,
+    placeholders,
+    with_costs,
 )
 from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
 from tests.unit.helpers import steady
 
+#: What `writes` and `reads` say of marks: each is sent alone.
+MARK = MarkFacts(size=300, key_size=50)
+
+
+def planned(members: list[MemberFacts], *, extra: int = 0) -> Plan:
+    return with_costs(choose(members, extra=extra), members, extra=extra)
+
 
 def writes(count: int, **facts: object) -> list[MemberFacts]:
     return [
-        MemberFacts(is_write=True, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)
+        MemberFacts(is_write=True, **{"size": 100, "before_size": 100, "mark": MARK, **facts}) for _ in range(count)
     ]  # type: ignore[arg-type]
 
 
 def reads(count: int, **facts: object) -> list[MemberFacts]:
     return [
-        MemberFacts(is_write=False, **{"size": 100, "before_size": 100, "key_size": 50, **facts}) for _ in range(count)
+        MemberFacts(is_write=False, **{"size": 100, "before_size": 100, "mark": MARK, **facts}) for _ in range(count)
     ]  # type: ignore[arg-type]
 
 
@@ -63,7 +75,7 @@ MEMBERS = st.lists(
         wants_direct=st.booleans(),
         size=st.integers(0, 400_000),
         before_size=st.integers(0, 400_000),
-        key_size=st.integers(1, 2_000),
+        mark=st.builds(MarkFacts, key_size=st.integers(1, 2_000)),
     ),
     max_size=260,
 )
@@ -73,7 +85,7 @@ MEMBERS = st.lists(
 @given(MEMBERS, st.integers(0, 3))
 def test_every_plan_does_everything_once_within_the_limits(members: list[MemberFacts], extra: int) -> None:
     """Each write is direct or staged, each read checked or validated, and the decision fits into one transaction."""
-    plan = choose(members, extra=extra)
+    plan = planned(members, extra=extra)
     if plan.path is CommitPath.NOTHING:
         assert members == []
         return
@@ -87,7 +99,9 @@ def test_every_plan_does_everything_once_within_the_limits(members: list[MemberF
         assert set(plan.marked) >= set(plan.staged)
         # Reads that are validated before the decision need every written item to be marked first.
         assert not plan.validated or set(plan.marked) == set(written)
-        assert plan.requests == 1 + plan.rows + len(plan.marked) + -(-len(plan.validated) // MOST_ACTIONS) + 1 + (
+        new = sum(members[i].is_absent for i in plan.marked)
+        marks = len(plan.marked) - new + -(-new // (MOST_ACTIONS - 1))
+        assert plan.requests == 1 + plan.rows + marks + -(-len(plan.validated) // MOST_ACTIONS) + 1 + (
             len(plan.staged) + 1 if plan.staged else 0
         )
     elif plan.path is CommitPath.NATIVE:
@@ -105,17 +119,17 @@ def test_what_cannot_be_marked_is_direct() -> None:
 
 
 @pytest.mark.parametrize(
-    "members",
+    ("members", "why"),
     [
-        writes(100, can_be_marked=False) + writes(1),
-        writes(99, can_be_marked=False, size=50_000) + writes(2),
-        writes(40, can_be_marked=False) + reads(60) + writes(60),
+        (writes(100, can_be_marked=False) + writes(1), "100 of 101 items .* has room for 99"),
+        (writes(99, can_be_marked=False, size=50_000) + writes(2), "4,950,000 bytes together"),
+        (writes(40, can_be_marked=False) + reads(60) + writes(60), "40 of 100 items .* has room for 99"),
     ],
     ids=["too many", "too large", "beside too many reads"],
 )
-def test_what_cannot_be_staged_is_refused(members: list[MemberFacts]) -> None:
-    """A transaction in which an item must be staged that cannot be is refused."""
-    with pytest.raises(CannotBeStaged):
+def test_what_cannot_be_staged_is_refused(members: list[MemberFacts], why: str) -> None:
+    """A transaction in which an item must be staged that cannot be is refused, by its count or by its size."""
+    with pytest.raises(CannotBeStaged, match=why):
         choose(members)
 
 
@@ -132,11 +146,41 @@ def test_reads_inside_or_outside() -> None:
 
 def test_costs_of_a_long_plan() -> None:
     """250 updates of small items: 99 are written by the decision, 151 staged, each marked and finished."""
-    plan = choose(writes(250))
+    plan = planned(writes(250))
     assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
-    keys = -(-151 * 50 // 1024)
+    keys = -(-(151 * 50 + 100) // 1024)
     assert plan.write_units == 1 + keys + 151 + 2 * (1 + 99) + 151 + 1
     assert Plan(CommitPath.NOTHING).marked == ()
+
+
+def test_costs_of_placeholders_and_of_batches() -> None:
+    """250 inserts, 99 of them by the decision: 99 and 52 placeholders at once, finishes by 25; a large one alone."""
+    mark = MarkFacts(size=1500, key_size=50, place="here")
+    plan = planned(writes(250, is_absent=True, before_size=0, mark=mark))
+    assert plan.requests == 1 + 1 + 2 + 1 + 7 + 1
+    assert plan.write_units == 1 + 8 + 2 * 2 + 151 * 2 * 2 + 2 * (1 + 99) + 151 * 2 + 1
+    alone = replace(mark, is_placed_together=False, is_finished_together=False)
+    plan = planned([*writes(110, mark=mark), *writes(1, mark=alone)])
+    assert plan.requests == 1 + 1 + (1 + 1) + 1 + (1 + 1) + 1
+    read_first = replace(mark, is_read_first=True)
+    assert planned(writes(110, mark=read_first)).requests == planned(writes(110, mark=mark)).requests + 11
+
+
+def test_costs_of_rows_of_changes() -> None:
+    """What does not fit into a mark is written into a row and deleted there."""
+    small, large = writes(110), writes(110, mark=replace(MARK, spill_size=300_000))
+    assert planned(large).requests == planned(small).requests + 2 * 11
+    assert planned(large).write_units == planned(small).write_units + 2 * 11 * 293
+
+
+@steady
+@given(st.lists(st.integers(0, 2 * MOST_BYTES), max_size=260))
+def test_placeholders(sizes: list[int]) -> None:
+    """As many as a native transaction holds beside the check of the header, and no more bytes; each once."""
+    parts = placeholders(sizes)
+    assert [i for part in parts for i in part] == list(range(len(sizes)))
+    assert all(len(part) < MOST_ACTIONS for part in parts)
+    assert all(len(part) == 1 or sum(sizes[i] for i in part) <= MOST_BYTES for part in parts)
 
 
 @steady

@@ -1,0 +1,230 @@
+"""Transactions of hundreds and thousands of items: requests counted, sizes kept, nothing sent in vain."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.connection import Connection
+
+from pynamo_locking import (
+    LockSettings,
+    StaleVersion,
+    Transaction,
+    outcome,
+    transaction,
+)
+from pynamo_locking._core import commit_paths
+from pynamo_locking._expressions.values import item_size
+from pynamo_locking._io import statements
+from tests.support.faults import count_requests
+from tests.support.transaction_helpers import units
+from tests.support.transaction_models import Purse, Transactions, marked_rows, rows_of
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+#: The long forms are run by `make simulate`.
+THOROUGH = "THOROUGH" in os.environ
+SIZES = (101, 250, 1000) if THOROUGH else (101,)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine sends nothing twice, and statements are not refused yet."""
+    monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=120, request_timeout=15))
+    monkeypatch.setattr(statements, "_refused", set())
+
+
+def begin() -> Transaction:
+    return Transaction(lease=3600, wait=3600)
+
+
+def fill(count: int, note: str = "") -> list[str]:
+    """Store so many purses, and return their keys."""
+    keys = [f"p{i:05}" for i in range(count)]
+    for start in range(0, count, 100):
+        with transaction() as tx:
+            for key in keys[start : start + 100]:
+                tx.save(Purse(key, balance=1, note=note or None))
+    return keys
+
+
+def raise_all(tx: Transaction, keys: list[str]) -> None:
+    for item in tx.get_all(Purse, keys):
+        assert item is not None
+        item.balance += 1
+        tx.save(item)
+
+
+# Placeholders
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_inserts(concurrent_engine: Engine, count: int) -> None:
+    """Header, names, 99 placeholders at once, the decision, finishes by 25, the header: 1,000 in 51 requests."""
+    concurrent_engine.bind(Purse, Transactions)
+    tx = begin()
+    for i in range(count):
+        tx.save(Purse(f"n{i}", balance=1))
+    planned = tx.plan().requests
+    with count_requests() as counted:
+        tx.commit()
+    staged = count - 99
+    assert counted.total == planned == 4 + -(-staged // 99) + -(-staged // 25)
+    assert len(rows_of(Purse)) == count
+    assert marked_rows(Purse) == []
+    assert outcome(Transactions, tx.id) == "finished"
+
+
+def mixed(tx: Transaction, there: list[str]) -> None:
+    """Insert, update, save, delete and check, in sizes from some bytes to some kilobytes."""
+    generator = random.Random(len(there))
+    for i, item in enumerate(tx.get_all(Purse, there)):
+        assert item is not None
+        if i % 5 == 0:
+            tx.save(Purse(f"n{i}", note="y" * generator.randrange(1500)))
+        elif i % 5 == 1:
+            tx.update(item, [Purse.balance.add(1)])
+        elif i % 5 == 2:
+            item.note = "z" * generator.randrange(1, 3000)
+            tx.save(item)
+        elif i % 5 == 3:
+            tx.delete(item)
+
+
+@pytest.mark.parametrize("count", [50, 130, 250, 1000] if THOROUGH else [130])
+def test_a_plan_is_what_is_sent(dynoxide: Engine, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the request and to the unit: marks, placeholders, checks before the decision, and finishes."""
+    dynoxide.bind(Purse, Transactions)
+    there = fill(count, "x" * 850)
+    tx = begin()
+    mixed(tx, there)
+    plan = tx.plan()
+    assert plan.path == ("native" if count == 50 else "long")
+    assert units(monkeypatch, tx.commit) == (plan.requests, plan.write_units, plan.read_units)
+
+
+# Sizes
+
+
+def test_rows_of_changes(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit into a mark has a row: planned, and not read back by its own transaction.
+
+    The requests: header, names, rows, marks together, decision, finishes, header, rows.
+    """
+    dynoxide.bind(Purse, Transactions)
+    for i in range(14):
+        Purse(f"p{i:05}", note="x" * 300_000).save()
+    tx = begin()
+    for i in range(14):
+        item = tx.get(Purse, f"p{i:05}")
+        item.note = "y" * 300_000
+        tx.save(item)
+    plan = tx.plan()
+    assert len(plan.staged) == 2
+    assert plan.requests == 1 + 1 + 2 + 1 + 1 + 2 + 1 + 2
+    assert units(monkeypatch, tx.commit) == (plan.requests, plan.write_units, plan.read_units)
+    assert plan.read_units == 0
+    assert {row["note"]["S"][0] for row in rows_of(Purse)} == {"y"}
+    assert [row["id"]["S"] for row in rows_of(Transactions) if "!" in row["id"]["S"]] == []
+
+
+def test_new_items_do_not_spill(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new item has nothing stored beside its mark; and large placeholders share a request as far as 4 MB go."""
+    dynoxide.bind(Purse, Transactions)
+    tx = begin()
+    for i in range(26):
+        tx.save(Purse(f"n{i:02}", note="y" * 300_000))
+    plan = tx.plan()
+    assert len(plan.staged) == 14
+    assert plan.requests == 1 + 1 + 2 + 1 + 14 + 1
+    assert units(monkeypatch, tx.commit) == (plan.requests, plan.write_units, plan.read_units)
+    assert len(rows_of(Purse)) == 26
+
+
+def test_names_fill_rows(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row of names exceeds what it may hold: so 9,000 short keys do not make one of more than 400 KB."""
+    memory.bind(Purse, Transactions)
+    monkeypatch.setattr(commit_paths, "ROW_BYTES", 2000)
+    monkeypatch.setattr(commit_paths, "SPILL_BYTES", 10_000)
+    monkeypatch.setattr("pynamo_locking._transactions.marking.SPILL_BYTES", 600)
+    keys = fill(150, "x" * 200)
+    tx = begin()
+    for i, item in enumerate(tx.get_all(Purse, keys)):
+        assert item is not None
+        item.note = "y" * (20 if i % 2 else 400)
+        tx.save(item)
+    plan = tx.plan()
+    with count_requests() as counted:
+        tx.commit()
+    names = [row for row in rows_of(Transactions) if "#" in row["id"]["S"]]
+    assert len(names) == plan.rows > 1
+    assert max(item_size(row) for row in names) <= 2000 + 100
+    assert max(item_size(row) for row in names) > 1700
+    assert counted.total == plan.requests
+
+
+@pytest.mark.skipif(not THOROUGH, reason="make simulate has it")
+@pytest.mark.parametrize("count", [9_000, 10_000, 20_000])
+def test_thousands(memory: Engine, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """All or none of them; in requests, time and memory an item as a thousand."""
+    memory.bind(Purse, Transactions)
+    keys = fill(count)
+    tx = begin()
+    raise_all(tx, keys)
+    planned, started = tx.plan().requests, time.perf_counter()
+    with count_requests() as counted:
+        tx.commit()
+    each_ms = (time.perf_counter() - started) / count * 1000
+    with capsys.disabled():
+        sys.stdout.write(f"\n{count:,} items: {counted.total:,} requests, {each_ms:.2f} ms each\n")
+    assert counted.total == planned < 4 + 2 * count / 25 + count / 3000
+    assert {row["balance"]["N"] for row in rows_of(Purse)} == {"2"}
+    assert marked_rows(Purse) == []
+
+
+# Aborts
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["updates", "inserts"])
+def test_an_abort_drops_what_was_begun(memory: Engine, monkeypatch: pytest.MonkeyPatch, *, is_new: bool) -> None:
+    """The first item is not the one that was read: no mark but those of its batch is dropped."""
+    memory.bind(Purse, Transactions)
+    keys = fill(1 if is_new else 150)
+    tx = Transaction(lease=3600, wait=3600, workers=1)
+    if is_new:
+        for i in range(250):
+            tx.save(Purse(f"n{i:05}"))
+    else:
+        raise_all(tx, keys)
+    first = tx.plan().staged[0]
+    Purse(sorted(keys)[first] if not is_new else f"n{first:05}", balance=9).save(add_version_condition=False)
+    dropped = _drops(monkeypatch)
+    with pytest.raises(StaleVersion):
+        tx.commit()
+    assert [len(each) for each in dropped] == ([] if is_new else [24])
+    assert marked_rows(Purse) == []
+    assert outcome(Transactions, tx.id) == "aborted"
+
+
+def _drops(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Note the requests that drop marks: the statements of each, or the one write."""
+    dropped, original = list[list[Any]](), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        statements = [
+            each
+            for each in kwargs.get("Statements", [])
+            if "MISSING" in each["Statement"] and "SET" not in each["Statement"]
+        ]
+        is_drop = "#tx.#id = :id" in kwargs.get("ConditionExpression", "")
+        dropped.extend([statements] if statements else [[kwargs]] if is_drop else [])
+        return original(connection, operation, kwargs, *args)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    return dropped
