@@ -165,6 +165,9 @@ def _count(report: SweepReport, header_id: str, verdict: str) -> None:
         setattr(report, verdict, getattr(report, verdict) + 1)
 
 
+#: So many items of a transaction are looked at before their marks are removed.
+_AT_ONCE: Final = limits.MOST_KEYS * mark_requests.WORKERS
+
 #: The longest pause between two reads of a pending header.
 _LOOK_AGAIN_S: Final = 0.5
 
@@ -186,27 +189,17 @@ def _decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Heade
 
 
 def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
-    """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found."""
-    rows, spilled, flaws = list[LockRow](), list[str](), list[LockingError]()
-    try:
-        for row, spill in _participants(header_table, header):
-            trust.check_place(header_table, header.id, row.table)
-            rows.append(row)
-            if spill:
-                trust.check_row_of_changes(header.id, spill)
-                spilled.append(spill)
-    except LockingError as flaw:  # those before it are completed nevertheless
-        flaws.append(flaw)
+    """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found.
+
+    What is broken does not keep the other items from being completed; the first flaw is raised after that.
+    """
+    rows, spilled, flaws = _named(header_table, header)
     marked = 0
-
-    def settle(some: list[LockRow]) -> None:
-        nonlocal marked
-        found, broken = _marks_in(some, header_table, header)
-        marked += len(found)
+    for start in range(0, len(rows), _AT_ONCE):
+        found, broken = _marks_in(rows[start : start + _AT_ONCE], header_table, header)
         _settle(header_table, header, found)
-        flaws.extend(broken)
-
-    run_all([partial(settle, some) for some in _in_batches(rows)], mark_requests.WORKERS)
+        marked += len(found)
+        flaws += broken
     if flaws:
         raise flaws[0]
     if header.state is State.COMMITTED and len(rows) < max(1, header.items):
@@ -224,13 +217,20 @@ def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
     return header.state.value, marked
 
 
-def _in_batches(rows: Sequence[LockRow]) -> list[list[LockRow]]:
-    """Return items as they can be read together: a hundred of one table."""
-    groups: dict[Any, list[LockRow]] = {}
-    for row in rows:
-        groups.setdefault((row.table, row.attribute, *row.key), []).append(row)
-    most = limits.MOST_KEYS
-    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+def _named(header_table: HeaderTable, header: Header) -> tuple[list[LockRow], list[str], list[LockingError]]:
+    """Return the items and the rows of changes that a transaction names, and what is wrong with the next one."""
+    rows: list[LockRow] = []
+    spilled = list[str]()
+    try:
+        for row, spill in _participants(header_table, header):
+            if spill:
+                trust.check_row_of_changes(header.id, spill)
+                spilled.append(spill)
+            trust.check_place(header_table, header.id, row.table)
+            rows.append(row)
+    except LockingError as flaw:
+        return rows, spilled, [flaw]
+    return rows, spilled, []
 
 
 def _settle(header_table: HeaderTable, header: Header, marked: Sequence[tuple[LockRow, Mark]]) -> None:
@@ -243,9 +243,11 @@ def _marks_in(
     rows: list[LockRow], header_table: HeaderTable, header: Header
 ) -> tuple[list[tuple[LockRow, Mark]], list[LockingError]]:
     """Return the marks of a transaction in some items, and the errors for items whose lock documents are broken."""
+    states: list[tuple[LockRow, LockState]] = []
+    run_all([partial(_read, some, states) for some in _in_batches(rows)], mark_requests.WORKERS)
     marked: list[tuple[LockRow, Mark]] = []
-    broken: list[LockingError] = []
-    for row, state in _states_of(rows):
+    broken = list[LockingError]()
+    for row, state in states:
         try:
             mark = lock_document.trusted(row, state).mark
         except LockingError as error:
@@ -256,7 +258,16 @@ def _marks_in(
     return marked, broken
 
 
-def _states_of(rows: list[LockRow]) -> list[tuple[LockRow, LockState]]:
+def _in_batches(rows: Sequence[LockRow]) -> list[list[LockRow]]:
+    """Return items as they can be read together: a hundred of one table."""
+    groups: dict[Any, list[LockRow]] = {}
+    for row in rows:
+        groups.setdefault((row.table, row.attribute, *sorted(row.key)), []).append(row)
+    most = limits.MOST_KEYS
+    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+
+
+def _read(rows: list[LockRow], states: list[tuple[LockRow, LockState]]) -> None:
     """Read the lock documents of items in one request; one by one if that is refused, which shows why."""
     if len(rows) > 1:
         try:
@@ -264,8 +275,9 @@ def _states_of(rows: list[LockRow]) -> list[tuple[LockRow, LockState]]:
         except answers.BOTOCORE_EXCEPTIONS as error:
             logger.debug("items are read one by one: %s", error)
         else:
-            return [_found(rows[0], image) for image in images]
-    return [(row, _state_of(row)) for row in rows]
+            states += [_found(rows[0], image) for image in images]
+            return
+    states += [(row, _state_of(row)) for row in rows]
 
 
 def _found(like: LockRow, image: Image) -> tuple[LockRow, LockState]:
