@@ -86,9 +86,9 @@ MISTAKES: Final = (
     Mistake("intervals include their end", "_core/intervals.py", "None or lower < upper", "None or lower <= upper"),
     Mistake(
         "the mark of an aborted transaction stays",
-        "_transactions/recovery.py",
-        "mark_requests.drop(row, mark)",
-        "pass",
+        "_io/mark_requests.py",
+        "        drop(row, mark)",
+        "        pass",
     ),
 )
 

@@ -203,6 +203,10 @@ def retry_delay(lease: float, jitter: float) -> float:
     return min(1.0, lease / 20) * (0.5 + jitter / 2)
 
 
+#: How long a read or a single write, which has no deadline of its own, waits for others.
+PATIENCE_S: Final = 30.0
+
+
 def backoff(attempt: int, jitter: float) -> float:
     """Return a delay with full jitter: between 0 and 50 ms doubled at each attempt, at most 2 s.
 

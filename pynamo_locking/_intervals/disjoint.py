@@ -192,7 +192,7 @@ class Disjoint:
                 guard = model(name)
                 unchanged = model.touched.set(model.touched | [])
                 image = guard.update([unchanged], model.version.exists(), add_version_condition=False)["Attributes"]
-                return begun._members._found(model, image)
+                return next(begun._members._found(model, [[image]]))
         return begun._members.counter(model, name)
 
     def _check_again(self, refused: Conflict, guards: Collection[Member], *, is_same: bool) -> None:

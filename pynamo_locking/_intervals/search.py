@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.expressions.operand import Path
-from pynamodb.pagination import ResultIterator
 
 from pynamo_locking._io.stored import Stored
 from pynamo_locking._items.expiry import is_expired
-from pynamo_locking._items.pages import growing
+from pynamo_locking._items.pages import stored_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,21 +41,22 @@ def overlapping(
     uncommitted rows may lie anywhere and do not stop it. `expired` receives the expired rows that overlap the interval,
     as far as the query meets them.
     """
-    for image in _towards(axis, hash_key, span, page_size):
-        current = reader.committed(axis.model, axis.key_in(image), image)
-        its = None if current is None else axis.span_in(current)
-        if current is None or its is None or its.is_empty:
-            continue
-        if is_expired(axis.model, current):
-            if expired is not None and its.overlaps(span):
-                expired.append(current)
-        elif its.overlaps(span):
-            yield current, its
-        else:
-            return
+    resolver = reader.resolver()
+    for page in _towards(axis, hash_key, span, page_size):
+        for current in reader.committed(axis.model, [(axis.key_in(image), image) for image in page], resolver):
+            its = None if current is None else axis.span_in(current)
+            if current is None or its is None or its.is_empty:
+                continue
+            if is_expired(axis.model, current):
+                if expired is not None and its.overlaps(span):
+                    expired.append(current)
+            elif its.overlaps(span):
+                yield current, its
+            else:
+                return
 
 
-def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int) -> Iterator[Image]:
+def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int) -> Iterator[list[Image]]:
     """Query the rows of a hash key from one end of the interval towards the other end."""
     bound = span.upper if axis.is_by_begin else span.lower
     condition: Condition | None = None
@@ -65,12 +65,6 @@ def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int) -> Iterator[
         name = axis.names[0 if axis.is_by_begin else 1]
         edge = Stored(axis.value(bound.value, name))
         condition = path < edge if axis.is_by_begin else path > edge
-    arguments = {
-        "range_key_condition": condition,
-        "consistent_read": True,
-        "scan_index_forward": not axis.is_by_begin,
-        "limit": page_size,
-    }
-    serialized = axis.model._serialize_keys(hash_key)[0]
-    found: Iterator[Image] = growing(ResultIterator(axis.model._get_connection().query, (serialized,), arguments))
-    return found
+    forward = not axis.is_by_begin
+    how: dict[str, Any] = {"range_key_condition": condition, "scan_index_forward": forward, "limit": page_size}
+    return stored_pages(axis.model, hash_key, grows=True, **how)

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import LockingError
-from pynamo_locking._io import answers, header_requests, lock_document, retries, statements, trust
+from pynamo_locking._core.transaction import Fate
+from pynamo_locking._io import (
+    answers,
+    header_requests,
+    lock_document,
+    retries,
+    statements,
+    transactional_reads,
+    trust,
+)
+from pynamo_locking._io.pool import run_all
 from pynamo_locking._io.retries import Refused, persistently
 from pynamo_locking._io.statements import Result, Write
 
@@ -20,37 +31,44 @@ if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
 
+#: Parallel requests, as many as of a commit unless it is told otherwise.
+WORKERS: Final = 8
 
-def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
-    """Apply the mark of a transaction that is committed in that table.
 
-    False: the row of its changes is gone, and nothing was sent; see `whole`.
+def settle(header_table: HeaderTable, what: Fate, marked: Sequence[tuple[LockRow, Mark]]) -> list[tuple[LockRow, Mark]]:
+    """Finish or drop the marks of one decided transaction, by statements and several requests at once.
+
+    Returns the marks that stay, since the rows of their changes are gone; see `whole`.
     """
-    if mark.op == "keep":
-        drop(row, mark)
-    elif mark.op == "delete":
-        _send(row, mark, _request(row, "DeleteItem", mark))
-    else:
-        changes = whole(header_table, mark)
-        if changes is None:
-            return False
-        _send(row, mark, _request(row, "UpdateItem", mark, changes))
-    return True
+    groups = statements.batches(None if mark.spill else (row.connection, row.table) for row, mark in marked)
+    gone: list[tuple[LockRow, Mark]] = []
+    act = finish_all if what is Fate.FINISH else drop_all
+
+    def job(group: list[int]) -> None:
+        gone.extend(act(header_table, [marked[i] for i in group]))
+
+    run_all([partial(job, group) for group in groups], WORKERS)
+    return gone
 
 
-def finish_all(header_table: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> None:
-    """Apply up to 25 marks in one table: in one request, and each alone that was not applied by it; see `finish`."""
-    for row, mark in _sent_together(marked, [finishing(row, mark) for row, mark in marked]):
-        finish(header_table, row, mark)
+def finish_all(header_table: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> list[tuple[LockRow, Mark]]:
+    """Apply up to 25 marks in one table, as they are decided, in one request, and each alone that it did not apply.
+
+    Returns those of which nothing was sent, since the rows of their changes are gone; see `whole`.
+    """
+    left = _sent_together(marked, [finishing(row, mark) for row, mark in marked])
+    return [(row, mark) for row, mark in left if not finish(header_table, row, mark)]
 
 
-def drop_all(_: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> None:
+def drop_all(_: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]) -> list[tuple[LockRow, Mark]]:
     """As `finish_all`, of marks to drop; see `drop`."""
     for row, mark in _sent_together(marked, [_dropping(row, mark) for row, mark in marked]):
         drop(row, mark)
+    return []
 
 
 def _sent_together(
@@ -63,11 +81,20 @@ def _sent_together(
     return [one for one, result in zip(marked, results, strict=True) if result is not Result.APPLIED]
 
 
+def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
+    """Apply the mark of a transaction that is committed in that table.
+
+    False: the row of its changes is gone, and nothing was sent; see `whole`.
+    """
+    changes = whole(header_table, mark) if mark.op == "save" else mark
+    if changes is not None:
+        _send(row, _finishing(row, changes), mark)
+    return changes is not None
+
+
 def finishing(row: LockRow, mark: Mark) -> Write | None:
     """Return the request that applies a mark; None if the row of its changes has to be read."""
-    if mark.op == "delete":
-        return _request(row, "DeleteItem", mark)
-    return _request(row, "UpdateItem", mark, mark) if _is_whole(mark) else None
+    return _finishing(row, mark) if mark.op != "save" or _is_whole(mark) else None
 
 
 def drop(row: LockRow, mark: Mark) -> None:
@@ -75,13 +102,33 @@ def drop(row: LockRow, mark: Mark) -> None:
 
     Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
     """
-    _send(row, mark, _dropping(row, mark))
+    _send(row, _dropping(row, mark), mark)
+
+
+def _finishing(row: LockRow, mark: Mark) -> Write:
+    if mark.op == "keep":
+        return _dropping(row, mark)
+    return _request(row, mark, None if mark.op == "delete" else mark)
 
 
 def _dropping(row: LockRow, mark: Mark) -> Write:
     if mark.is_ghost:
-        return _request(row, "DeleteItem", mark, ghost="attribute_exists")
-    return _request(row, "UpdateItem", mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+        return _request(row, mark, None, ghost="attribute_exists")
+    return _request(row, mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+
+
+def documents(rows: Sequence[LockRow]) -> list[Image]:
+    """Read the lock documents of up to a hundred items of one table, consistently, each with the key of its item.
+
+    Raises:
+        Unavailable: no usable answer came.
+        BotoCoreError, ClientError: DynamoDB refused it for good.
+    """
+    [first, *_] = rows
+    names = {"#l": first.attribute} | {f"#k{i}": name for i, name in enumerate(first.key)}
+    how: dict[str, Any] = {"ProjectionExpression": ", ".join(names), "ExpressionAttributeNames": names}
+    keys = [row.key for row in rows]
+    return persistently(lambda: transactional_reads.get_batch(retries.ask, first.connection, first.table, keys, **how))
 
 
 def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
@@ -103,7 +150,8 @@ def _is_whole(mark: Mark) -> bool:
     return not mark.spill or bool(mark.set or mark.remove)
 
 
-def _request(row: LockRow, operation: str, mark: Mark, changes: Mark | None = None, *, ghost: str = "") -> Write:
+def _request(row: LockRow, mark: Mark, changes: Mark | None, *, ghost: str = "") -> Write:
+    """Return the write that removes a mark: a delete without changes."""
     names = {"#l": row.attribute, "#tx": lock_document.TX, "#id": lock_document.TX_ID}
     values: dict[str, Any] = {":id": {"S": mark.id}}
     condition = "#l.#tx.#id = :id"
@@ -114,10 +162,10 @@ def _request(row: LockRow, operation: str, mark: Mark, changes: Mark | None = No
     if changes is not None:
         kwargs["UpdateExpression"] = _expression(changes, names, values)
     kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-    return Write(row.connection, operation, kwargs)
+    return Write(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
 
 
-def _send(row: LockRow, mark: Mark, request: Write) -> None:
+def _send(row: LockRow, request: Write, mark: Mark) -> None:
     try:
         persistently(lambda: retries.ask(*request))
     except Refused:
@@ -135,7 +183,7 @@ def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) ->
     for i, (name, value) in enumerate(changes.set.items()):
         names[f"#s{i}"], values[f":s{i}"] = name, value
         set_.append(f"#s{i} = :s{i}")
-    for i, name in enumerate(() if changes.is_ghost else changes.remove):  # a placeholder has nothing to remove
+    for i, name in enumerate(changes.remove):
         names[f"#r{i}"] = name
         remove.append(f"#r{i}")
     return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pynamo_locking._io import runtime
@@ -106,3 +107,22 @@ class Pool:
         with self._changed:
             self._waiting.clear()
             self._changed.notify_all()
+
+
+def run_all(jobs: Sequence[Callable[[], object]], workers: int) -> None:
+    """Do all jobs; a single one in this thread. After the first failure begin no other job, and raise it."""
+    if len(jobs) == 1:
+        jobs[0]()
+        return
+    failures = list[BaseException]()
+
+    def guarded(job: Callable[[], object]) -> None:
+        if not failures:
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                failures.append(error)
+
+    Pool([partial(guarded, job) for job in jobs], workers, lambda _: None).run()
+    if failures:
+        raise failures[0]

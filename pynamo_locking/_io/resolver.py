@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import LockingError
-from pynamo_locking._core.lease import Deadline, LockSettings, backoff
+from pynamo_locking._core.lease import PATIENCE_S, Deadline, LockSettings, backoff
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, reason_to_abort
 from pynamo_locking._io import event_stream, header_requests, mark_requests, reports, runtime, trust
@@ -16,16 +16,13 @@ from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pynamo_locking._core.queue import Mark
     from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.lock_document import LockRow
 
 logger = logging.getLogger("pynamo_locking")
-
-#: How long a single write, which has no deadline of its own, waits for a transaction that is alive.
-PATIENCE_S: Final = 30.0
 
 #: How often the same is done about a mark that stays. For a sound mark, once is enough.
 _MOST_TRIES: Final = 5
@@ -83,6 +80,11 @@ def reason_now(header: Header, meeting: Meeting, priority: str | None = None) ->
 class Resolver:
     """Removes marks of other transactions, for one operation that meets them.
 
+    A header that is decided is read once. That is safe although it may change afterwards: an aborted or finished one
+    can only disappear, which means the same for a mark. A committed one becomes finished once all its marks are gone,
+    and no mark of it comes after that (R1, R8); to finish a mark that is gone already is refused. A pending header is
+    read again for each look. So is that of a mark that stays, whatever was done.
+
     Args:
         deadline: until when to wait for live transactions, by the monotonic clock; None for `PATIENCE_S` from the first
             one on.
@@ -100,52 +102,74 @@ class Resolver:
         self._deadline = deadline
         self._priority = priority
         self._pulse = pulse
+        self._decided: dict[tuple[str, str], Header | None] = {}
         self._met: dict[str, Meeting] = {}
         self._waits = 0
         self._tried: dict[tuple[Any, ...], int] = {}
 
-    def resolve(self, row: LockRow, mark: Mark) -> None:
-        """Do what can be done about a mark now, or wait a little; the caller then looks again.
+    def resolve(self, *marked: tuple[LockRow, Mark]) -> None:
+        """Do what can be done about marks now, or wait a little for each transaction; the caller then looks again.
 
         Raises:
             StillPending: the deadline has passed.
             Unavailable: no answer came.
-            LockingError: the mark cannot be resolved: it names what is not to be trusted, it stays whatever is done, or
+            LockingError: a mark cannot be resolved: it names what is not to be trusted, it stays whatever is done, or
                 DynamoDB refused.
         """
-        wait = self.begin(row, mark)
+        groups: dict[tuple[str, str], list[tuple[LockRow, Mark]]] = {}
+        for row, mark in marked:
+            groups.setdefault((mark.table, mark.id), []).append((row, mark))
+        for group in groups.values():
+            self.act(self.header(*group[0]), group)
+
+    def act(self, header: Header | None, marked: Sequence[tuple[LockRow, Mark]]) -> None:
+        """As `resolve`, of marks of one transaction with that header."""
+        wait = self.begin(header, marked)
         if wait is not None:
             runtime.current.sleep(wait)
 
-    def begin(self, row: LockRow, mark: Mark) -> float | None:
-        """As `resolve`, but return how long to wait, in seconds, if at all."""
+    def header(self, row: LockRow, mark: Mark) -> Header | None:
+        """Return the header of a mark: read now, or decided when it was read before."""
         header_table = trust.header_table_of(row, mark)
+        known = (mark.table, mark.id)
+        if known in self._decided:
+            return self._decided[known]
         header = persistently(lambda: header_requests.read(header_table, mark.id))
+        if fate(header) is not Fate.WAIT:
+            self._decided[known] = header
+        return header
+
+    def begin(self, header: Header | None, marked: Sequence[tuple[LockRow, Mark]]) -> float | None:
+        """As `act`, but return how long to wait, in seconds, if at all."""
+        row, mark = marked[0]
+        header_tables = [trust.header_table_of(*each) for each in marked]
         what = fate(header)
         if what is Fate.WAIT:
             assert header is not None  # noqa: S101 - it is pending
-            wait = self._wait_or_abort(header_table, header)
-            return self._try_again(row, mark, what) if wait is None else wait
-        if what is Fate.FINISH:
-            is_done = mark_requests.finish(header_table, row, mark)
-        else:
-            logger.info("dropping the mark of the transaction %s from %s", mark.id, row.label)
-            mark_requests.drop(row, mark)
-            is_done = True
-        if event_stream.listeners and is_done:
+            wait = self._wait_or_abort(header_tables[0], header)
+            return self._try_again(marked[:1], what) if wait is None else wait
+        if what is Fate.DROP:
+            logger.info("dropping marks of the transaction %s: %d, the first from %s", mark.id, len(marked), row.label)
+        gone = mark_requests.settle(header_tables[0], what, marked)
+        if event_stream.listeners and len(gone) < len(marked):
             outcome = "finished" if what is Fate.FINISH else "aborted"
-            reports.recovered(header_table, header, mark.id, outcome=outcome, by="reader")
-        return self._try_again(row, mark, what)
+            reports.recovered(header_tables[0], header, mark.id, outcome=outcome, by="reader")
+        return self._try_again(marked, what)
 
-    def _try_again(self, row: LockRow, mark: Mark, what: Fate) -> float | None:
-        """Let the caller look again: at once after the first time, later each time if the mark stays."""
-        done = (row.identity, mark.id, what)
-        times = self._tried[done] = self._tried.get(done, 0) + 1
+    def _try_again(self, marked: Sequence[tuple[LockRow, Mark]], what: Fate) -> float | None:
+        """Let the caller look again: at once after the first time, later each time if a mark stays."""
+        times = 0
+        for row, mark in marked:
+            done = (row.identity, mark.id, what)
+            self._tried[done] = self._tried.get(done, 0) + 1
+            times = max(times, self._tried[done])
         if times == 1:
             return None
+        self._decided.pop((mark.table, mark.id), None)
         left = math.inf if self._deadline is None else self._deadline.at - runtime.current.monotonic()
         is_late = left <= 0 and what is not Fate.WAIT  # a live transaction may have been renewed just then
         if is_late or times >= _MOST_TRIES:
+            row, mark = next(one for one in marked if self._tried[one[0].identity, one[1].id, what] == times)
             raise stuck(row, mark, what)
         self._pulse()
         return max(0.0, min(left, backoff(times, runtime.current.jitter())))

@@ -1,4 +1,4 @@
-"""Items read together, in one native transaction."""
+"""Items read together: in one native transaction, or in a batch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import limits
 from pynamo_locking._core.error_codes import CANCELLED, INVALID, PASSING
+from pynamo_locking._core.lease import PATIENCE_S, Deadline, backoff
 from pynamo_locking._core.sending import Policy, Sending
-from pynamo_locking._io import answers, dispatch
+from pynamo_locking._io import answers, dispatch, runtime
 from pynamo_locking._io.retries import is_sent_again
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamodb.connection import Connection
     from pynamodb.models import Model
@@ -92,3 +93,33 @@ def _settle_some(connection: Connection, gets: list[dict[str, Any]]) -> None:
         half = len(gets) // 2  # DynamoDB counts 4 MB before it applies the projection
         _settle_some(connection, gets[:half])
         _settle_some(connection, gets[half:])
+
+
+def get_batch(
+    ask: Callable[[Connection, str, dict[str, Any]], dict[str, Any]],
+    connection: Connection,
+    table: str,
+    keys: Sequence[Image],
+    deadline: Deadline | None = None,
+    **how: Any,
+) -> list[Image]:
+    """Return the stored items of up to a hundred different keys, in any order; each is read for itself, consistently.
+
+    Keys that DynamoDB has left out, since it was busy or the answer had 16 MB, are asked for again: until the
+    deadline if an answer brings nothing, and always if it brings some. `how` they are read is a
+    projection. What `ask` raises is raised.
+    """
+    found: list[Image] = []
+    repeats, end = 0, deadline or Deadline(runtime.current.monotonic() + PATIENCE_S)
+    while keys:
+        asked = {table: {"Keys": keys, "ConsistentRead": True, **how}}
+        answer = ask(connection, "BatchGetItem", {"RequestItems": asked})
+        found += [image for images in answer["Responses"].values() for image in images]
+        count, keys = len(keys), [key for left in answer.get("UnprocessedKeys", {}).values() for key in left["Keys"]]
+        if len(keys) == count and runtime.current.monotonic() >= end.at:
+            why = f"DynamoDB had no time for {count} items of {table} until the wait was over; a retry is safe"
+            raise answers.throttled(why, table)
+        if keys and repeats:
+            runtime.current.sleep(backoff(repeats, runtime.current.jitter()))
+        repeats += 1
+    return found

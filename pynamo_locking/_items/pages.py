@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from pynamodb.pagination import PageIterator
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamodb.pagination import PageIterator, ResultIterator
+    from pynamodb.pagination import ResultIterator
+
+    from pynamo_locking._io.stored import Image
 
 _T = TypeVar("_T")
 
@@ -38,3 +42,12 @@ def growing(found: ResultIterator[_T]) -> ResultIterator[_T]:
     """Let the pages of a query grow. The size of the first page is that of its `page_size`."""
     found.page_iter = cast("PageIterator[Any]", _Growing(found.page_iter))
     return found
+
+
+def stored_pages(
+    model: type[Any], hash_key: Any, *, grows: bool, rate_limit: float | None = None, **how: Any
+) -> Iterator[list[Image]]:
+    """Query the stored items of a hash key consistently, page by page, without the filters of models."""
+    operation, serialized = model._get_connection().query, model._serialize_keys(hash_key)[0]
+    pages: PageIterator[Any] = PageIterator(operation, (serialized,), {"consistent_read": True, **how}, rate_limit)
+    return (page["Items"] for page in (_Growing(pages) if grows else pages))

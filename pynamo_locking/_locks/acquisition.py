@@ -261,7 +261,7 @@ class Acquisition:
 
     def _resolve(self, mark: Mark) -> Steps[None]:
         try:
-            wait = self._resolver.begin(self._row, mark)
+            wait = self._resolver.begin(self._resolver.header(self._row, mark), [(self._row, mark)])
         except StillPending as pending:
             self._time_out(str(pending))
         if wait is not None:

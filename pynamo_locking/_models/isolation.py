@@ -9,18 +9,19 @@ from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import Deadline, backoff
 from pynamo_locking._core.transaction import Fate, fate, shows_committed
-from pynamo_locking._io import answers, dispatch, header_requests, mark_requests, runtime, trust
-from pynamo_locking._io.resolver import PATIENCE_S, Resolver, conflicts
-from pynamo_locking._io.retries import persistently
+from pynamo_locking._io import answers, dispatch, lock_document, mark_requests, trust
+from pynamo_locking._io.resolver import Resolver, conflicts
+from pynamo_locking._io.transactional_reads import get_batch
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._models.placement import PlacedMixin
@@ -54,43 +55,113 @@ class Reader:
             GetError: DynamoDB refused the request.
             LockingError: the item has a mark that cannot be resolved.
         """
-        return self.committed(model, key, _get(model, key))
+        [image] = self.read_all(model, [key])
+        return image
 
     def read_all(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
         """Return the stored items of different keys, a hundred by each request; see `read`."""
-        if len(keys) == 1:
-            return [self.read(model, keys[0])]
-        table = model._get_connection().table_name
-        found: dict[ItemKey, Image] = {}
-        for start in range(0, len(keys), limits.MOST_KEYS):
-            for image in _get_together(model, keys[start : start + limits.MOST_KEYS], self._deadline):
-                found[ItemKey.of(table, {name: image[name] for name in keys[0]})] = image
-        return [self.committed(model, key, found.get(ItemKey.of(table, key))) for key in keys]
+        return [*self.committed(model, list(zip(keys, self._stored(model, keys), strict=True)), self.resolver())]
 
-    def committed(self, model: type[Any], key: Image, image: Image | None) -> Image | None:
-        """Return the item that a consistent read has found, without what is not committed. See `read`."""
-        row, resolver = model._row_of_key(key), Resolver(deadline=self._deadline, priority=self.priority)
-        while True:
-            mark = None if row is None else row.state(image).mark
-            if row is None or mark is None or image is None:
-                return image
+    def resolver(self) -> Resolver:
+        """Return what resolves the marks that one operation meets."""
+        return Resolver(deadline=self._deadline, priority=self.priority)
+
+    def committed(
+        self, model: type[Any], found: Sequence[tuple[Image, Image | None]], resolver: Resolver
+    ) -> Iterator[Image | None]:
+        """Yield the items that one consistent read has found, given with their keys, without what is not committed.
+
+        A mark is resolved when its item is wanted: if it is decided, together with those of its transaction behind it.
+        See `read`.
+        """
+        seen = _Seen(model, found, resolver)
+        for i in range(len(found)):
             with conflicts(GetError):
-                if self._level == "read_uncommitted":
-                    return _intended(row, image, mark)
-                if self._level != "serializable" and self._is_in_the_future(row, mark):
-                    return None if mark.is_ghost else image
-                resolver.resolve(row, mark)
-            image = _get(model, key)
+                while (shown := self._shown(seen, i)) is None:
+                    self._resolve(seen, i)
+            yield shown[0]
 
-    def _is_in_the_future(self, row: LockRow, mark: Mark) -> bool:
+    def _shown(self, seen: _Seen, i: int) -> tuple[Image | None] | None:
+        """Return the item, alone in a tuple; None if its mark has to be resolved before."""
+        image, marked = seen.images[i], seen.marked(i)
+        if image is None or marked is None:
+            return (image,)
+        row, mark = marked
+        if self._level == "read_uncommitted":
+            return (_intended(row, image, mark),)
+        if self._level != "serializable" and self._is_in_the_future(seen.header(row, mark), mark):
+            return (None if mark.is_ghost else image,)
+        return None
+
+    def _resolve(self, seen: _Seen, first: int) -> None:
+        """Resolve a mark, with those of the same transaction behind it if it is decided; read their items again."""
+        marked = seen.marked(first)
+        assert marked is not None  # noqa: S101 - it is in the way
+        header = seen.header(*marked)
+        same = [first] if fate(header) is Fate.WAIT else seen.of_the_same(first, marked[1])
+        seen.resolver.act(header, [one for i in same if (one := seen.marked(i)) is not None])
+        seen.replace(same, self._stored(seen.model, [seen.keys[i] for i in same]))
+
+    def _is_in_the_future(self, header: Header | None, mark: Mark) -> bool:
         """Tell whether the mark belongs to an undecided transaction, which comes after everything read here."""
-        header_table = trust.header_table_of(row, mark)
-        header = persistently(lambda: header_requests.read(header_table, mark.id))
         if self._level == "snapshot":
             self._ghosts += mark.is_ghost  # placeholders and their headers must fit into the one read that checks them
             if not shows_committed(header) or self._ghosts > limits.MOST_ACTIONS // 2:
                 return False
         return fate(header) is Fate.WAIT
+
+    def _stored(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
+        connection = model._get_connection()
+        table, ask = connection.table_name, connection.connection
+        try:
+            if len(keys) == 1:
+                kwargs = {"TableName": table, "Key": keys[0], "ConsistentRead": True}
+                return [dispatch.dispatch(ask, "GetItem", kwargs).get("Item")]
+            found: dict[ItemKey, Image] = {}
+            for start in range(0, len(keys), limits.MOST_KEYS):
+                some = keys[start : start + limits.MOST_KEYS]
+                for image in get_batch(dispatch.dispatch, ask, table, some, self._deadline):
+                    found[ItemKey.of(table, {name: image[name] for name in keys[0]})] = image
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            raise GetError(f"Error getting item: {error}", answers.readable(error)) from error
+        return [found.get(ItemKey.of(table, key)) for key in keys]
+
+
+class _Seen:
+    """What one consistent read has found, and the headers that were read since then for the marks in it.
+
+    So a transaction that is pending by its header was pending when its marks were read.
+    """
+
+    def __init__(self, model: type[Any], found: Sequence[tuple[Image, Image | None]], resolver: Resolver) -> None:
+        self.model = model
+        self.keys = [key for key, _ in found]
+        self.images = [image for _, image in found]
+        self.resolver = resolver
+        self._headers: dict[str, Header | None] = {}
+
+    def marked(self, i: int) -> tuple[LockRow, Mark] | None:
+        """Return the row and the mark of an item, None if it has no mark."""
+        row = self.model._row_of_key(self.keys[i])
+        mark = None if row is None else row.state(self.images[i]).mark
+        return None if mark is None else (row, mark)
+
+    def header(self, row: LockRow, mark: Mark) -> Header | None:
+        if mark.id not in self._headers:
+            self._headers[mark.id] = self.resolver.header(row, mark)
+        return self._headers[mark.id]
+
+    def of_the_same(self, first: int, mark: Mark) -> list[int]:
+        """Return which items have a mark of that transaction, from the first one on."""
+        name = self.model._lock_attribute().attr_name
+        marks = [lock_document.state_in(image, name).mark for image in self.images[first:]]
+        return [first + i for i, each in enumerate(marks) if each and (each.table, each.id) == (mark.table, mark.id)]
+
+    def replace(self, some: Sequence[int], images: Sequence[Image | None]) -> None:
+        """Take over what a later read has found; the headers have to be later again."""
+        for i, image in zip(some, images, strict=True):
+            self.images[i] = image
+        self._headers.clear()
 
 
 def _intended(row: LockRow, image: Image, mark: Mark) -> Image | None:
@@ -102,40 +173,6 @@ def _intended(row: LockRow, image: Image, mark: Mark) -> Image | None:
         return None if mark.is_ghost else image
     mark = mark_requests.whole(header_table, mark) or mark
     return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
-
-
-def _get(model: type[PlacedMixin], key: Image) -> Image | None:
-    table = model._get_connection().table_name
-    image: Image | None = _answer(model, "GetItem", TableName=table, Key=key, ConsistentRead=True).get("Item")
-    return image
-
-
-def _get_together(model: type[PlacedMixin], keys: Sequence[Image], deadline: Deadline | None) -> Iterator[Image]:
-    """Yield the stored items of up to a hundred keys.
-
-    Keys that DynamoDB has left out, since it was busy or the answer had 16 MB, are asked for again: until the deadline
-    if an answer brings nothing, and always if it brings some.
-    """
-    table, repeats = model._get_connection().table_name, 0
-    end = deadline or Deadline(runtime.current.monotonic() + PATIENCE_S)
-    while keys:
-        answer = _answer(model, "BatchGetItem", RequestItems={table: {"Keys": keys, "ConsistentRead": True}})
-        for found in answer["Responses"].values():
-            yield from found
-        asked, keys = len(keys), [key for left in answer.get("UnprocessedKeys", {}).values() for key in left["Keys"]]
-        if len(keys) == asked and runtime.current.monotonic() >= end.at:
-            why = f"DynamoDB had no time for {asked} items of {table} until the wait was over; a retry is safe"
-            raise GetError(f"Error getting items: {why}", answers.throttled(why, table))
-        if keys and repeats:
-            runtime.current.sleep(backoff(repeats, runtime.current.jitter()))
-        repeats += 1
-
-
-def _answer(model: type[PlacedMixin], operation: str, **kwargs: Any) -> dict[str, Any]:
-    try:
-        return dispatch.dispatch(model._get_connection().connection, operation, kwargs)
-    except answers.BOTOCORE_EXCEPTIONS as error:
-        raise GetError(f"Error getting item: {error}", answers.readable(error)) from error
 
 
 @contextlib.contextmanager

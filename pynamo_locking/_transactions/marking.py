@@ -419,7 +419,7 @@ class Marker:
             one.may_stand = True
             return True
         if state.mark is not None:
-            resolver.resolve(one.row, state.mark)
+            resolver.resolve((one.row, state.mark))
         elif one.mark.is_ghost and expiry.is_expired(member.model, image):
             self._clear_expired(one, image or {})
         elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.pagination import ResultIterator
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import guard_name
@@ -20,7 +19,7 @@ from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._items.pages import growing
+from pynamo_locking._items.pages import stored_pages
 from pynamo_locking._locks.several import in_order
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
@@ -108,21 +107,26 @@ class Members:
         member = self.by_key.get(identity)
         return None if member is None or member.is_unused else member
 
-    def _found(self, model: type[Any], image: Image) -> Member:
-        """Return an item that a consistent query has found; the transaction relies on it from now on."""
+    def _found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[Member]:
+        """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
         names = [
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
-        key = {name: image[name] for name in names}
-        identity = ItemKey.of(model._get_connection().table_name, key)
-        member = self._known(identity)
-        if member is None:
-            current = unexpired(model, self.reader.committed(model, key, image))
-            item = model.from_raw_data(copy_of(current or image))
-            member = self._add(item, key, identity, current)
-        if self._relies_on_reads:
-            member.rely()
-        return member
+        table, resolver = model._get_connection().table_name, self.reader.resolver()
+        for page in pages:
+            keys = [{name: image[name] for name in names} for image in page]
+            identities = [ItemKey.of(table, key) for key in keys]
+            found = [*zip(identities, keys, page, strict=True)]
+            new = [(key, image) for identity, key, image in found if self._known(identity) is None]
+            committed = self.reader.committed(model, new, resolver)
+            for identity, key, image in found:
+                member = self._known(identity)
+                if member is None:
+                    current = unexpired(model, next(committed))
+                    member = self._add(model.from_raw_data(copy_of(current or image)), key, identity, current)
+                if self._relies_on_reads:
+                    member.rely()
+                yield member
 
     def query(
         self,
@@ -138,9 +142,9 @@ class Members:
         limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
         members = list[Member]()
         shown = 0
-        for image in _stored(model, hash_key, range_key_condition, options):
-            members.append(self._found(model, image))
-            shown += _is_shown(members[-1], model, filter_condition)
+        for member in self._found(model, _pages(model, hash_key, range_key_condition, options)):
+            members.append(member)
+            shown += _is_shown(member, model, filter_condition)
             if shown == limit:  # further rows come after the result, and the transaction does not rely on them
                 break
         known = {id(member) for member in members}
@@ -276,22 +280,20 @@ def _is_shown(member: Member, model: type[Any], condition: Condition | None) -> 
     return issubclass(member.model, model) and member.look() is not None and member.shows(condition)
 
 
-def _stored(
+def _pages(
     model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
-) -> Iterable[Image]:
+) -> Iterator[list[Image]]:
     """Query without the filters of models: a placeholder, which has no class yet, may be a committed item."""
     limit, page_size = options.get("limit"), options.get("page_size")
-    arguments = {
-        "consistent_read": True,
-        "limit": page_size if page_size is not None or limit is None else max(1, limit),
-        "range_key_condition": range_key_condition,
-        "scan_index_forward": options.get("scan_index_forward"),
-    }
-    serialized = model._serialize_keys(hash_key)[0]
-    found: ResultIterator[Image] = ResultIterator(
-        model._get_connection().query, (serialized,), arguments, rate_limit=options.get("rate_limit")
+    return stored_pages(
+        model,
+        hash_key,
+        grows=limit is not None and page_size is None,
+        rate_limit=options.get("rate_limit"),
+        limit=page_size if page_size is not None or limit is None else max(1, limit),
+        range_key_condition=range_key_condition,
+        scan_index_forward=options.get("scan_index_forward"),
     )
-    return found if limit is None or page_size is not None else growing(found)
 
 
 def give_back(lock: Lock[Any]) -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamodb.expressions.operand import Path
 
+from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
 from pynamo_locking._io import (
+    answers,
     dispatch,
     event_stream,
     header_requests,
@@ -27,17 +30,20 @@ from pynamo_locking._io import (
     trust,
 )
 from pynamo_locking._io.lock_document import LockRow
-from pynamo_locking._io.pool import Pool
+from pynamo_locking._io.pool import Pool, run_all
 from pynamo_locking._io.resolver import reason_now, stuck
 from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking._items import key_text
 from pynamo_locking._locks.inspection import text_of_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pynamo_locking._core.queue import Mark
+    from pynamodb.connection import Connection
+
+    from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.inspection import Shown
 
 _T = TypeVar("_T")
@@ -159,6 +165,9 @@ def _count(report: SweepReport, header_id: str, verdict: str) -> None:
         setattr(report, verdict, getattr(report, verdict) + 1)
 
 
+#: So many items of a transaction are looked at before their marks are removed.
+_AT_ONCE: Final = limits.MOST_KEYS * mark_requests.WORKERS
+
 #: The longest pause between two reads of a pending header.
 _LOOK_AGAIN_S: Final = 0.5
 
@@ -180,27 +189,24 @@ def _decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Heade
 
 
 def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
-    """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found."""
-    spilled, count, marked = list[str](), 0, 0
-    for row, spill in _participants(header_table, header):
-        if spill:
-            trust.check_row_of_changes(header.id, spill)
-        trust.check_place(header_table, header.id, row.table)
-        count += 1
-        mark = _mark_in(row)
-        if mark is not None and (mark.id, mark.table) == (header.id, header_table.table):
-            marked += 1
-            if fate(header) is not Fate.FINISH:
-                mark_requests.drop(row, mark)
-            elif not mark_requests.finish(header_table, row, mark) and _mark_in(row) == mark:
-                raise stuck(row, mark, Fate.FINISH)  # if the header said finished, the next reader would drop the mark
-        if spill:
-            spilled.append(spill)
-    if header.state is State.COMMITTED and count < max(1, header.items):
+    """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found.
+
+    What is broken does not keep the other items from being completed; the first flaw is raised after that.
+    """
+    rows, spilled, flaws = _named(header_table, header)
+    marked = 0
+    for start in range(0, len(rows), _AT_ONCE):
+        found, broken = _marks_in(rows[start : start + _AT_ONCE], header_table, header)
+        _settle(header_table, header, found)
+        marked += len(found)
+        flaws += broken
+    if flaws:
+        raise flaws[0]
+    if header.state is State.COMMITTED and len(rows) < max(1, header.items):
         raise LockingError(
             f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
-            f"days), or name {count} items of {header.items}, so it is not known whether all are finished: the next "
-            f"reader or writer of each item finishes it."
+            f"days), or name {len(rows)} items of {header.items}, so it is not known whether all are finished: the "
+            f"next reader or writer of each item finishes it."
         )
     if header.state is State.COMMITTED:
         header = header_requests.finish(header_table, header.id)
@@ -211,9 +217,77 @@ def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
     return header.state.value, marked
 
 
-def _mark_in(row: LockRow) -> Mark | None:
-    """Return the mark in a row that a table of transactions names; only the lock document is read."""
-    return lock_document.trusted(row, persistently(lambda: lock_requests.look_at_document(row))).mark
+def _named(header_table: HeaderTable, header: Header) -> tuple[list[LockRow], list[str], list[LockingError]]:
+    """Return the items and the rows of changes that a transaction names, and what is wrong with the next one."""
+    rows: list[LockRow] = []
+    spilled = list[str]()
+    try:
+        for row, spill in _participants(header_table, header):
+            if spill:
+                trust.check_row_of_changes(header.id, spill)
+                spilled.append(spill)
+            trust.check_place(header_table, header.id, row.table)
+            rows.append(row)
+    except LockingError as flaw:
+        return rows, spilled, [flaw]
+    return rows, spilled, []
+
+
+def _settle(header_table: HeaderTable, header: Header, marked: Sequence[tuple[LockRow, Mark]]) -> None:
+    for row, mark in mark_requests.settle(header_table, fate(header), marked):
+        if _state_of(row).mark == mark:  # if the header said finished, the next reader would drop the mark
+            raise stuck(row, mark, Fate.FINISH)
+
+
+def _marks_in(
+    rows: list[LockRow], header_table: HeaderTable, header: Header
+) -> tuple[list[tuple[LockRow, Mark]], list[LockingError]]:
+    """Return the marks of a transaction in some items, and the errors for items whose lock documents are broken."""
+    states: list[tuple[LockRow, LockState]] = []
+    run_all([partial(_read, some, states) for some in _in_batches(rows)], mark_requests.WORKERS)
+    marked: list[tuple[LockRow, Mark]] = []
+    broken = list[LockingError]()
+    for row, state in states:
+        try:
+            mark = lock_document.trusted(row, state).mark
+        except LockingError as error:
+            broken.append(error)
+            continue
+        if mark is not None and (mark.id, mark.table) == (header.id, header_table.table):
+            marked.append((row, mark))
+    return marked, broken
+
+
+def _in_batches(rows: Sequence[LockRow]) -> list[list[LockRow]]:
+    """Return items as they can be read together: a hundred of one table."""
+    groups: dict[Any, list[LockRow]] = {}
+    for row in rows:
+        groups.setdefault((row.table, row.attribute, *sorted(row.key)), []).append(row)
+    most = limits.MOST_KEYS
+    return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+
+
+def _read(rows: list[LockRow], states: list[tuple[LockRow, LockState]]) -> None:
+    """Read the lock documents of items in one request; one by one if that is refused, which shows why."""
+    if len(rows) > 1:
+        try:
+            images = mark_requests.documents(rows)
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            logger.debug("items are read one by one: %s", error)
+        else:
+            states += [_found(rows[0], image) for image in images]
+            return
+    states += [(row, _state_of(row)) for row in rows]
+
+
+def _found(like: LockRow, image: Image) -> tuple[LockRow, LockState]:
+    key = {name: image[name] for name in like.key}
+    return _row(like.connection, like.table, key, like.attribute), lock_document.state_in(image, like.attribute)
+
+
+def _state_of(row: LockRow) -> LockState:
+    """Read the lock document of an item that a table of transactions names, and nothing else of it."""
+    return persistently(lambda: lock_requests.look_at_document(row))
 
 
 def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[LockRow, str]]:
@@ -234,18 +308,21 @@ def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[L
 
 def row_in(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
     """Return an item that a row of participants names, and the row of its changes, if any."""
-    table, key = stored["table"]["S"], stored["key"]["M"]
-    row = LockRow(
-        connection=header_table.connection,
+    row = _row(header_table.connection, stored["table"]["S"], stored["key"]["M"], stored["lock"]["S"])
+    return row, stored["spill"]["S"] if "spill" in stored else ""
+
+
+def _row(connection: Connection, table: str, key: dict[str, Any], attribute: str) -> LockRow:
+    return LockRow(
+        connection=connection,
         table=table,
         key=key,
         hash_name=next(iter(key)),
-        attribute=stored["lock"]["S"],
+        attribute=attribute,
         ttl_attribute=None,
         may_create=False,
         given_name=f"{table}/{'/'.join(str(next(iter(value.values()))) for value in key.values())}",
     )
-    return row, stored["spill"]["S"] if "spill" in stored else ""
 
 
 def _is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bool]) -> bool:

@@ -13,10 +13,9 @@ from pynamo_locking._io.transactional_reads import TooLarge, get_together
 from pynamo_locking._items import images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamo_locking._core.queue import Mark
-    from pynamo_locking._core.transaction import Header
     from pynamo_locking._io.resolver import Resolver
     from pynamo_locking._io.stored import Image
     from pynamo_locking._transactions.member import Member
@@ -96,27 +95,20 @@ class _Part:
         except TooLarge as error:
             self._halve(error)
             return False
-        count, is_valid = len(self._members), True
+        count, in_the_way = len(self._members), []
         pairs = zip(marks, found[count:], strict=True)
         headers = {mark.id: header_requests.header_in(image, mark.table) for mark, image in pairs}
         for i, (member, image) in enumerate(zip(self._members, found[:count], strict=True)):
-            self._marks[i] = _mark_in(member, image)
-            is_valid &= self._holds(member, image, self._marks[i], headers)
-        return is_valid
-
-    def _holds(
-        self, member: Member, image: Image | None, mark: Mark | None, found: Mapping[str, Header | None]
-    ) -> bool:
-        if mark is None or (mark.id in found and shows_committed(found[mark.id])):
-            image = None if mark is not None and mark.is_ghost else image
-            if not member.holds(image):
-                raise member.refused(image)
-        else:
-            assert member.row is not None  # noqa: S101 - it has a mark
-            if mark.id in found or not self._is_snapshot:
-                self._resolver.resolve(member.row, mark)
-            return False
-        return True
+            mark = self._marks[i] = _mark_in(member, image)
+            is_shown = mark is None or (mark.id in headers and shows_committed(headers[mark.id]))
+            if not is_shown and member.row is not None and mark is not None:
+                in_the_way.append((member.row, mark))
+                continue
+            seen = None if mark is not None and mark.is_ghost else image
+            if not member.holds(seen):
+                raise member.refused(seen)
+        self._resolver.resolve(*(one for one in in_the_way if one[1].id in headers or not self._is_snapshot))
+        return not in_the_way
 
     def _marks_to_look_past(self) -> list[Mark]:
         """Return the marks whose headers the read includes; leave out items that do not fit then."""

@@ -174,10 +174,9 @@ class Commit:
     def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
         """Resolve marks; tell whether there were any, so that a retry may succeed."""
         with conflicts(TransactWriteError, error, self._unknown if in_doubt else None):
-            marked = [(self.all[i].row, mark) for i, image in images.items() if (mark := self.all[i].mark_in(image))]
-            for row, mark in marked:
-                assert row is not None  # noqa: S101 - it has the mark
-                self.resolver.resolve(row, mark)
+            found = [(self.all[i].row, self.all[i].mark_in(image)) for i, image in images.items()]
+            marked = [(row, mark) for row, mark in found if row is not None and mark is not None]
+            self.resolver.resolve(*marked)
         return bool(marked)
 
     def _failed(self, error: Exception) -> Exception:

@@ -77,7 +77,7 @@ class _Sending:
         with conflicts(kind, error, self.write.unknown if may_be_applied else None, told=told):
             state = FREE if self.row is None else self.row.state(image)
             if self.row is not None and state.mark is not None:
-                self.resolver.resolve(self.row, state.mark)
+                self.resolver.resolve((self.row, state.mark))
                 return None
         if state.entries:
             self._evict(state, image, error, may_be_applied=may_be_applied)

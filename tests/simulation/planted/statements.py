@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._io import statements
+from pynamo_locking._io import mark_requests, statements
+from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.statements import Result
+from pynamo_locking._models.isolation import _intended, _Seen
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -71,3 +73,41 @@ def a_lost_batch_counts_as_not_applied() -> Patches:
         return [Result.NOT_APPLIED if each is Result.UNKNOWN else each for each in sent(*arguments)]
 
     return [(statements, "_sent", sure)]
+
+
+@plants(_MIXED, *_WRITE_CHECKS, "NothingLeft", limit=1000)
+def a_refused_finish_counts_as_applied() -> Patches:
+    """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
+    together = mark_requests._sent_together
+
+    def believed(marked: Any, writes: Any) -> Any:
+        left = together(marked, writes)
+        return left if len(marked) == 1 else []
+
+    return [(mark_requests, "_sent_together", believed)]
+
+
+@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
+def a_reader_does_not_look_again() -> Patches:
+    """Once marks of a decided transaction are removed, a reader believes what they intended, also if it was aborted."""
+    look_again = _Seen.replace
+
+    def intended(self: Any, some: Any, images: Any) -> None:
+        old = [(self.images[i], self.marked(i)) for i in some]
+        look_again(self, some, images)
+        for i, (image, marked) in zip(some, old, strict=True):
+            if self.marked(i) is None and marked is not None:
+                self.images[i] = _intended(marked[0], image, marked[1])
+
+    return [(_Seen, "replace", intended)]
+
+
+@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
+def one_header_is_taken_for_all_marks() -> Patches:
+    """A header that was read for one mark decides about those of other transactions as well."""
+    read = Resolver.header
+
+    def first(self: Any, row: Any, mark: Any) -> Any:
+        return next(iter(self._decided.values())) if self._decided else read(self, row, mark)
+
+    return [(Resolver, "header", first)]

@@ -12,7 +12,6 @@ from pynamo_locking._core import transaction
 from pynamo_locking._core.commit_paths import Plan as Paths
 from pynamo_locking._core.error_codes import ACTION_FAILED
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._core.transaction import Fate, fate
 from pynamo_locking._io import answers, dispatch, header_requests, mark_requests, resolver, retries
 from pynamo_locking._io.header_requests import HeaderTable
 from pynamo_locking._io.resolver import Resolver
@@ -75,22 +74,19 @@ def r3_marks_before_the_header() -> Patches:
 def r4_marks_dropped_while_pending() -> Patches:
     """A mark that is in the way for too long is removed, and the transaction is not aborted."""
 
-    def begin(self: Any, row: Any, mark: Any) -> Any:
-        header_table = HeaderTable(row.connection, mark.table)
-        header = persistently(lambda: header_requests.read(header_table, mark.id))
-        what = fate(header)
-        if what is Fate.WAIT:
-            try:
-                return self._wait_or_abort(header_table, header)
-            except _Dropped:
-                return mark_requests.drop(row, mark)
-        return mark_requests.finish(header_table, row, mark) if what is Fate.FINISH else mark_requests.drop(row, mark)
+    begin = Resolver.begin
+
+    def dropping(self: Any, header: Any, marked: Any) -> Any:
+        try:
+            return begin(self, header, marked)
+        except _Dropped:
+            return mark_requests.drop(*marked[0])
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
 
     return [
-        (Resolver, "begin", begin),
+        (Resolver, "begin", dropping),
         (resolver, "header_requests", SimpleNamespace(read=header_requests.read, abort=abort)),
     ]
 
@@ -241,7 +237,7 @@ def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
     def drop(row: Any, mark: Any) -> Any:
-        return mark_requests._request(row, "UpdateItem", mark, replace(mark, set={}, remove=()))
+        return mark_requests._request(row, mark, replace(mark, set={}, remove=()))
 
     return [(mark_requests, "_dropping", drop)]
 

@@ -1,0 +1,356 @@
+"""Many marks of one transaction: what a reader, `recover` and `sweep` send to remove them, and what may go wrong."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+from pynamodb.connection import Connection
+
+from pynamo_locking import LockingError, TransactionConflict, recover, sweep, transaction
+from pynamo_locking._core.queue import Mark
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import header_requests, lock_document, statements
+from tests.support.faults import count_requests
+from tests.support.parties import in_thread
+from tests.support.transaction_models import (
+    Sheet,
+    Transactions,
+    dying_after,
+    make_long_from,
+    marked_rows,
+    rows_of,
+    stored,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking.testing import VirtualClock
+    from tests.engines.engine import Engine
+
+#: How many marks; `FINISHES=10000` measures so many, for minutes.
+COUNTS: Final = (10, 100, 1000, *([int(os.environ["FINISHES"])] if "FINISHES" in os.environ else []))
+BATCH: Final = "BatchExecuteStatement"
+STATES: Final = [State.COMMITTED, State.ABORTED]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "_refused", set())
+
+
+@pytest.fixture
+def sheets(clock: VirtualClock, memory: Engine) -> VirtualClock:
+    """Sheets in memory, and time that nobody waits for."""
+    memory.bind(Sheet, Transactions)
+    return clock
+
+
+def leave(count: int, state: State, *, name: str = "t", placeholders: int = 0, **header: Any) -> None:
+    """Leave the rows of a transaction of so many items that are marked, of which the last are placeholders."""
+    table = header_requests.header_table_of(Transactions)
+    connection = Sheet._get_connection()
+    for row in rows_of(Transactions):
+        if row["id"]["S"].partition("#")[0] == name:
+            key = {"id": row["id"]}
+            table.connection.dispatch("DeleteItem", {"TableName": table.table, "Key": key})
+    Sheet("a", 10**6, body="old").save()
+    template = stored(Sheet, "a", 10**6)
+    assert template is not None
+    Sheet("a", 10**6).delete(add_version_condition=False)
+    named = []
+    for i in range(count):
+        key = {"pk": {"S": "a"}, "sk": {"N": str(i)}}
+        is_new = i >= count - placeholders
+        mark = Mark(name, table.table, "save", is_new, {"b": {"S": "new"}, "v": {"N": "2"}})
+        row = {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_document.stored_mark(mark)}}}
+        connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": row})
+        named.append({"M": {"table": {"S": connection.table_name}, "key": {"M": key}, "lock": {"S": "lck"}}})
+    rows = range(0, count, 1000)
+    for number, start in enumerate(rows):
+        some = {"items": {"L": named[start : start + 1000]}}
+        header_requests.put_row(table, header_requests.row_of_participants(name, number), some, expires=True)
+    lease_ms = 10_000
+    header_requests.begin(
+        table, Header(name, state, "0", "owner", **{"lease_ms": lease_ms, "items": count, "rows": len(rows), **header})
+    )
+
+
+def assert_settled(count: int, state: State, *, placeholders: int = 0) -> None:
+    assert marked_rows(Sheet, "lck") == []
+    is_committed = state is State.COMMITTED
+    expected = ["new"] * count if is_committed else ["old"] * (count - placeholders)
+    assert [row["b"]["S"] for row in rows_of(Sheet)] == expected
+
+
+def get_all(count: int) -> None:
+    with transaction(isolation="read_committed") as tx:
+        assert len({item and item.body for item in tx.get_all(Sheet, [("a", i) for i in range(count)])}) in (1, 2)
+
+
+def query(_: int) -> None:
+    with transaction(isolation="read_committed") as tx:
+        assert len({item.body for item in tx.query(Sheet, "a")}) == 1
+
+
+#: What each sends beside the statements: for the header and its rows, and for the items, by hundreds.
+DEEDS: Final[dict[str, tuple[Callable[[int], Any], int, int]]] = {
+    "get_all": (get_all, 1, 2),
+    "query": (query, 2, 1),
+    "recover": (lambda _: recover(Transactions, "t"), 2, 1),
+    "sweep": (lambda _: sweep(Transactions), 2, 1),
+}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("deed", DEEDS)
+def test_requests_by_the_hundred(memory: Engine, deed: str, state: State, count: int) -> None:
+    """The header is read once, items by the hundred, and 25 marks are removed by each statement, for a unit each."""
+    check_requests(memory, deed, state, count)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("deed", DEEDS)
+def test_requests_by_the_hundred_elsewhere(dynoxide: Engine, deed: str, state: State) -> None:
+    """On an engine that is not ours."""
+    check_requests(dynoxide, deed, state, 100)
+
+
+def check_requests(engine: Engine, deed: str, state: State, count: int) -> None:
+    engine.bind(Sheet, Transactions)
+    placeholders = count // 10
+    leave(count, state, placeholders=placeholders)
+    act, few, reads = DEEDS[deed]
+    with count_requests() as counted:
+        act(count)
+    if deed in ("recover", "sweep"):
+        few += -(-count // 1000)  # rows of participants
+    assert counted.by_operation[BATCH] == -(-count // 25)
+    assert counted.total == few + reads * -(-count // 100) + -(-count // 25)
+    assert_settled(count, state, placeholders=placeholders)
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_without_statements_one_request_for_each_mark(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, deed: str
+) -> None:
+    """As for an engine that refuses them."""
+    memory.bind(Sheet, Transactions)
+    make_long_from(monkeypatch, 100)
+    leave(30, State.COMMITTED)
+    act, few, reads = DEEDS[deed]
+    with count_requests() as counted:
+        act(30)
+    assert counted.total == few + (deed in ("recover", "sweep")) + reads + 30
+    assert_settled(30, State.COMMITTED)
+
+
+# A transaction that is not decided
+
+
+def test_who_looks_past_marks_reads_the_header_once(sheets: VirtualClock) -> None:
+    """For all the marks that one request has found."""
+    leave(100, State.PENDING, until_ms=sheets.time_ms() + 10_000)
+    with count_requests() as counted, transaction(isolation="read_committed") as tx:
+        assert {item.body for item in tx.query(Sheet, "a")} == {"old"}
+    assert counted.total == 2
+
+
+def test_who_waits_looks_at_one_mark(sheets: VirtualClock) -> None:
+    """The header and the first of its items are read again after each pause; at last the dead one is aborted."""
+    leave(100, State.PENDING, until_ms=sheets.time_ms() + 10_000)
+    with count_requests() as counted, transaction() as tx:
+        assert {item and item.body for item in tx.get_all(Sheet, [("a", i) for i in range(100)])} == {"old"}
+    assert_settled(100, State.ABORTED)
+    assert counted.by_operation["GetItem"] < 2 * 40
+    assert counted.by_operation["BatchGetItem"] == 2
+    assert counted.by_operation[BATCH] == 4
+
+
+def test_the_time_to_wait_is_one_for_all(sheets: VirtualClock) -> None:
+    """A pending transaction is waited for until the deadline, whatever the number of its marks."""
+    leave(10, State.PENDING, until_ms=sheets.time_ms() + 10**6, lease_ms=10**6)
+    before = sheets.elapsed
+    with pytest.raises(TransactionConflict), transaction(wait=5) as tx:
+        tx.get_all(Sheet, [("a", i) for i in range(10)])
+    assert 4.99 <= sheets.elapsed - before < 6
+    assert len(marked_rows(Sheet, "lck")) == 10
+
+
+def test_marks_of_several_transactions(sheets: VirtualClock) -> None:
+    """Each is judged by its own header."""
+    leave(30, State.COMMITTED, name="t")
+    rows = {row["sk"]["N"]: row for row in rows_of(Sheet)}
+    table = Sheet._get_connection()
+    leave(0, State.ABORTED, name="u", items=0, rows=0)
+    for i in range(0, 30, 3):
+        row = rows[str(i)]
+        row["lck"]["M"]["tx"]["M"]["id"] = {"S": "u"}
+        table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
+    with transaction() as tx:
+        found = tx.get_all(Sheet, [("a", i) for i in range(30)])
+    assert [item and item.body for item in found] == (["old", "new", "new"] * 10)
+    assert marked_rows(Sheet, "lck") == []
+
+
+# What goes wrong
+
+
+@contextmanager
+def answering(answer: Callable[[Callable[[Any], Any], Any], Any], operation: str = BATCH) -> Iterator[list[Any]]:
+    """Let a function answer requests: it gets what sends one, and the request. Yields how many there were."""
+    requests, original = list[Any](), Connection.dispatch
+
+    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if asked != operation:
+            return original(connection, asked, kwargs, *args)
+        requests.append(kwargs)
+        return answer(lambda kwargs: original(connection, asked, kwargs, *args), kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield requests
+
+
+def denied(_: Any, __: Any) -> Any:
+    raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not authorized"}}, BATCH)
+
+
+def lost_half(send: Any, kwargs: Any) -> Any:
+    send({**kwargs, "Statements": kwargs["Statements"][::2]})
+    raise ReadTimeoutError(endpoint_url="test")
+
+
+def throttled_in_part(send: Any, kwargs: Any) -> Any:
+    first, *others = kwargs["Statements"]
+    error = {"Code": "ThrottlingError", "Message": "too fast"}
+    return {"Responses": [*send({**kwargs, "Statements": [first]})["Responses"], *[{"Error": error} for _ in others]]}
+
+
+def refused_each(_: Any, kwargs: Any) -> Any:
+    error = {"Code": "ConditionalCheckFailed", "Message": "it says"}
+    return {"Responses": [{"Error": error} for _ in kwargs["Statements"]]}
+
+
+@pytest.mark.parametrize("answer", [denied, lost_half, throttled_in_part, refused_each])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("deed", DEEDS)
+def test_what_a_batch_has_not_removed_is_sent_alone(sheets: VirtualClock, deed: str, state: State, answer: Any) -> None:
+    """A refused or unknown statement goes the way of a refused single request; without permission all do."""
+    leave(40, state, placeholders=5)
+    with answering(answer) as batches:
+        DEEDS[deed][0](40)
+    assert len(batches) == (1 if answer is denied else 2)
+    assert_settled(40, state, placeholders=5)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_process_that_dies_in_the_middle(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, state: State) -> None:
+    """Before and after each request of a recovery: a header is final only when no mark is left; the next goes on."""
+    monkeypatch.setattr("pynamo_locking._io.mark_requests.WORKERS", 1)
+    for requests in range(8):
+        for lost in (False, True):
+            name = f"t{requests}{lost}"
+            leave(40, state, name=name)
+            with dying_after(monkeypatch, requests, is_answer_lost=lost):
+                in_thread(lambda name=name: survive(lambda: recover(Transactions, name)))  # type: ignore[misc]
+            header = stored(Transactions, name)
+            assert header is not None
+            if header["state"]["S"] == "finished" or "clean" in header:
+                assert marked_rows(Sheet, "lck") == []
+            recover(Transactions, name)
+            assert_settled(40, state)
+
+
+@pytest.mark.parametrize("deed", ["get_all", "query"])
+def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -> None:
+    """Between any two requests a sweep completes the transaction, its header expires, and its items are changed."""
+    table = Transactions._get_connection()
+
+    def complete() -> None:
+        recover(Transactions, "t")
+        table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"id": {"S": "t"}}})
+        for item in Sheet.query("a", consistent_read=True):
+            item.update([Sheet.body.set("newer")])
+
+    for before in range(6):
+        leave(40, State.COMMITTED)
+        original, seen = Connection.dispatch, list[str]()
+
+        def dispatch(
+            connection: Connection,
+            operation: str,
+            kwargs: Any,
+            *args: Any,
+            original: Any = original,
+            seen: list[str] = seen,
+            before: int = before,
+        ) -> Any:
+            seen.append(operation)
+            if len(seen) == before + 1:
+                in_thread(complete)
+            return original(connection, operation, kwargs, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "dispatch", dispatch)
+            DEEDS[deed][0](40)
+        if len(seen) <= before:
+            complete()
+        assert {row["b"]["S"] for row in rows_of(Sheet)} == {"newer"}
+
+
+def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
+    """All the others are finished, the error names it, and the transaction is not finished."""
+    leave(30, State.COMMITTED)
+    table = Sheet._get_connection()
+    broken = stored(Sheet, "a", 3)
+    assert broken is not None
+    broken["lck"]["M"]["queue"] = {"S": "broken"}
+    table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": broken})
+    with pytest.raises(LockingError):
+        recover(Transactions, "t")
+    assert [row["sk"]["N"] for row in marked_rows(Sheet, "lck")] == ["3"]
+    header = stored(Transactions, "t")
+    assert header is not None
+    assert header["state"]["S"] == "committed"
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_items_that_cannot_be_read_together_are_read_alone(sheets: VirtualClock, state: State) -> None:
+    """Without permission for batches, or since a row names an item twice."""
+    leave(30, state)
+    with answering(denied, "BatchGetItem") as batches:
+        recover(Transactions, "t")
+    assert len(batches) == 1
+    assert_settled(30, state)
+    leave(30, state)
+    name = header_requests.row_of_participants("t", 0)
+    table = Transactions._get_connection()
+    row = stored(Transactions, name)
+    assert row is not None
+    row["content"]["M"]["items"]["L"] *= 2
+    table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
+    recover(Transactions, "t")
+    assert_settled(30, state)
+
+
+def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock) -> None:
+    """DynamoDB was busy: the header says finished only when all were looked at."""
+    leave(30, State.COMMITTED)
+
+    def some(send: Any, kwargs: Any) -> Any:
+        [[name, asked]] = kwargs["RequestItems"].items()
+        answer = send({"RequestItems": {name: {**asked, "Keys": asked["Keys"][:7]}}})
+        left = asked["Keys"][7:]
+        return {**answer, "UnprocessedKeys": {name: {**asked, "Keys": left}} if left else {}}
+
+    with answering(some, "BatchGetItem") as batches:
+        assert recover(Transactions, "t") == "finished"
+    assert len(batches) == 5
+    assert_settled(30, State.COMMITTED)
