@@ -44,7 +44,7 @@ MISTAKES: Final = (
     Mistake(
         "a write from outside does not ask for marks",
         "_locks/guards.py",
-        "(queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(row.attribute)",
+        "(queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(attribute)",
         "queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))",
     ),
     Mistake(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.possession import Absence
 
@@ -59,8 +59,7 @@ def judge(state: LockState, ours: Possession, number: int, *, kind: EntryEffect,
     return Outcome.UNKNOWN
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """What is known of a stored item: its version, and the id of the write that stored it.
 
     Attributes:

@@ -30,6 +30,8 @@ _EXPECTED: Final = "_pynamo_locking_expected"
 #: Where it keeps its `Freshness`, if known.
 _FRESHNESS: Final = "_pynamo_locking_freshness"
 
+_FRESH: Final = Freshness()
+
 
 def known(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
@@ -40,7 +42,7 @@ def known(item: Model) -> Known:
 
 def _version_of(item: Model) -> int | None:
     name = item._version_attribute_name
-    version: int | None = None if name is None else getattr(item, name)
+    version: int | None = None if name is None else item.attribute_values.get(name)
     return version
 
 
@@ -81,7 +83,7 @@ def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
 def set_known(item: Model, before: Known) -> None:
     """Make an instance a copy of that stored version, whatever it was loaded from."""
     name = item._version_attribute_name
-    if name is not None:
+    if name is not None and known(item) != before:
         if before.version is None:
             item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
         else:
@@ -164,7 +166,7 @@ def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -
 
 def freshness(item: Model) -> Freshness:
     """Return whether an instance is known to be stale, and why."""
-    found: Freshness = vars(item).get(_FRESHNESS, Freshness())
+    found: Freshness = vars(item).get(_FRESHNESS, _FRESH)
     return found
 
 

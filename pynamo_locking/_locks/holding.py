@@ -26,7 +26,7 @@ def left(held: HeldEntry, image: Image | None) -> None:
     cohorts.pass_on(held.caller, image)
     held.end()
     mailboxes.tell_waiters(held.row, image)
-    if image is None and held.entry.members == 1:  # else the next caller is in this process
+    if image is None and held.behind and held.entry.members == 1:  # else the next caller is in this process
         bell.ring(held.behind)
 
 

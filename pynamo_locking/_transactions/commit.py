@@ -236,8 +236,10 @@ def _row_of_key(key: str) -> str:
 
 
 def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
-    check_key(member.item, member.key)
     write = member.write
+    if is_long:  # else `final` checks it before anything is sent
+        check_key(member.item, member.key)
+    measure = images.size_of if is_long else images.rough_size_of
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
     is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
@@ -245,8 +247,8 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
         is_write=write is not None,
         is_absent=member.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
-        size=images.size_of(after) if write is not None else item_size(member),
-        before_size=images.size_of(member.stored),
+        size=measure(after) if write is not None else item_size(member),
+        before_size=measure(member.stored),
     )
     if not is_long or write is None:  # only writes are marked
         return facts

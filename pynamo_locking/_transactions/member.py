@@ -13,6 +13,7 @@ from pynamo_locking._core.outcome import Known
 from pynamo_locking._expressions import refusals
 from pynamo_locking._io import answers
 from pynamo_locking._items import clauses, expiry, images, knowledge, versions
+from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._transactions import member_writes
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes.plans import check_actions
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
-    from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._models.writing import GuardedMixin
     from pynamo_locking._writes.writers import PlainWriter
@@ -47,7 +47,6 @@ class Member:
     Args:
         item: the instance that every caller of the transaction's `get` receives.
         key: the item's key, in DynamoDB's form.
-        identity: of the key and its table.
         base: the stored item; None if there is none.
         read: reads the stored item.
         token: of the transaction, from which the write ids are derived.
@@ -65,14 +64,13 @@ class Member:
         self,
         item: GuardedMixin,
         key: Image,
-        identity: ItemKey,
         base: Image | Unread | None,
         read: Callable[[Member], Image | None],
         token: str,
     ) -> None:
         self.item = item
         self.key = key
-        self.identity = identity
+        self.identity = ItemKey.of(self.table, key)
         self.base = base
         self.before: Known = knowledge.known(item)
         self.write: Write | None = None
@@ -404,7 +402,7 @@ class Member:
                 self.condition,
                 checks_version=self.is_checked,
                 error=TransactWriteError,
-                stored=self.stored if self.is_checked and self.before.write_id else None,
+                stored=self.stored if self.is_checked else None,
             )
         self.write, self.after = write, member_writes.complete_save(write, self.stored, extra, replaces=replaces)
         self._values = self.item.attribute_values
@@ -446,7 +444,7 @@ class Member:
                 part = knowledge.part_of(self.item, is_checked=True)
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
             return Write(self.item, CHECK, part, clauses.both(self.condition, condition))
-        final = copy.copy(write)
+        final = write.copied()
         final.condition = self._strict(write.condition, write.part)
         final.is_shown, final.is_strict = self.is_checked and self.is_current, True
         return final

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io.denials import foreign
-from pynamo_locking._io.stored import Place
 from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
@@ -75,36 +75,33 @@ class Members:
 
     def _find(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool = False) -> list[Member]:
         check_model(model)
-        table = model._get_connection().table_name
         keys = [key_of(model, *each) for each in values]
-        identities = [ItemKey.of(table, key) for key in keys]
         if for_update:
             self._lock(model, values)
-        known = [self._known(identity) for identity in identities]
+        known = [self._known(model, key) for key in keys]
         for member in known if self.locks else ():
             if member is not None:
                 member.note_lock()
+        table = model._get_connection().table_name
+        identities = [ItemKey.of(table, key) for key in keys]
         new = {
             identity: (key, each)
             for identity, key, each, member in zip(identities, keys, values, known, strict=True)
             if member is None
         }
-        images = self._images(model, [key for key, _ in new.values()]) if new else []
-        for (identity, (key, each)), image in zip(new.items(), images, strict=True):
+        images = self._images(model, [key for key, _ in new.values()])
+        for (key, each), image in zip(new.values(), images, strict=True):
             item = model(*each) if image is None else model.from_raw_data(copy_of(image))
-            self._add(item, key, identity, image)
+            self._add(item, key, image)
         return [self.by_key[identity] for identity in identities]
 
-    def _add(self, item: GuardedMixin, key: Image, identity: ItemKey, base: Image | Unread | None) -> Member:
-        member = Member(item, key, identity, base, self._read_one, self._id)
-        self.by_key[identity] = member
+    def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> Member:
+        member = Member(item, key, base, lambda member: self._images(member.model, [member.key])[0], self._id)
+        self.by_key[member.identity] = member
         return member
 
-    def _read_one(self, member: Member) -> Image | None:
-        return self._images(member.model, [member.key])[0]
-
-    def _known(self, identity: ItemKey) -> Member | None:
-        member = self.by_key.get(identity)
+    def _known(self, model: type[Any], key: Image) -> Member | None:
+        member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
         return None if member is None or member.is_unused else member
 
     def _found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[Member]:
@@ -112,18 +109,16 @@ class Members:
         names = [
             model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
         ]
-        table, resolver = model._get_connection().table_name, self.reader.resolver()
+        resolver = self.reader.resolver()
         for page in pages:
-            keys = [{name: image[name] for name in names} for image in page]
-            identities = [ItemKey.of(table, key) for key in keys]
-            found = [*zip(identities, keys, page, strict=True)]
-            new = [(key, image) for identity, key, image in found if self._known(identity) is None]
+            found = [({name: image[name] for name in names}, image) for image in page]
+            new = [each for each in found if self._known(model, each[0]) is None]
             committed = self.reader.committed(model, new, resolver)
-            for identity, key, image in found:
-                member = self._known(identity)
+            for key, image in found:
+                member = self._known(model, key)
                 if member is None:
                     current = unexpired(model, next(committed))
-                    member = self._add(model.from_raw_data(copy_of(current or image)), key, identity, current)
+                    member = self._add(model.from_raw_data(copy_of(current or image)), key, current)
                 if self._relies_on_reads:
                     member.rely()
                 yield member
@@ -163,11 +158,10 @@ class Members:
         """Return the member of an instance that the caller passes to write or check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
-        identity = ItemKey.of(item._get_connection().table_name, key)
-        member = self._known(identity)
+        member = self._known(type(item), key)
         if member is None:
             knowledge.check_current(item, TransactWriteError)
-            member = self._add(item, key, identity, UNREAD)
+            member = self._add(item, key, UNREAD)
         if is_write:
             member.take(item, replaces=replaces)
         else:
@@ -271,7 +265,7 @@ def _is_counter(member: Member) -> Condition:
     """Return the condition that a guard has a version or is absent: another program may have stored a row since."""
     version = versions.shape_of(member.model).version
     assert version is not None  # noqa: S101 - it counts
-    condition: Condition = Place(next(iter(member.key))).does_not_exist() | version.exists()
+    condition: Condition = Path([next(iter(member.key))]).does_not_exist() | version.exists()
     return condition
 
 

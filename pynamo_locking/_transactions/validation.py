@@ -152,7 +152,8 @@ def item_size(member: Member) -> int:
     """Return the approximate size of an item in bytes."""
     if member.is_absent:
         return 0
-    return images.size_of(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
+    stored = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
+    return images.rough_size_of(stored)
 
 
 def read_together(members: Sequence[Member], marks: Sequence[Mark] = ()) -> list[Image | None]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -45,8 +44,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class TransactAction:
+class TransactAction(NamedTuple):
     """One action of a transaction.
 
     Attributes:

@@ -74,6 +74,12 @@ class Write:
     is_strict: bool = False
     second: int | None = field(default=None, init=False)
 
+    def copied(self) -> Write:
+        """Return a copy, to be changed."""
+        copy = Write.__new__(Write)
+        vars(copy).update(vars(self))
+        return copy
+
     @property
     def label(self) -> str:
         """The item, for people."""

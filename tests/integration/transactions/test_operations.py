@@ -252,3 +252,36 @@ def test_only_one_of_two_copies_can_be_written(memory: Engine) -> None:
         with pytest.raises(StaleVersion, match="another copy"):
             tx.save(Purse("p0", balance=4))
     assert Purse.get("p0").balance == 3
+
+
+def test_a_save_of_what_was_read_leaves_alone_what_it_does_not_change(memory: Engine, path: str) -> None:
+    """A change by a program that knows no versions survives, on every path."""
+    memory.bind(Purse, Transactions)
+    prepare("a", exists=True)
+    with transaction() as tx:
+        item = tx.get(Purse, "a")
+        item.balance, item.tags = 50, None
+        tx.save(item)
+        add_fillers(tx, path)
+        by_hand(Purse, [Purse.note.set("by hand")])
+    assert values("a") == {"balance": {"N": "50"}, "note": {"S": "by hand"}}
+
+
+def test_a_save_of_any_stored_item_sets_every_attribute(memory: Engine, path: str) -> None:
+    """Without a version check the item as it was read is no base for what has to be set."""
+    memory.bind(Purse, Transactions)
+    prepare("a", exists=True)
+    with transaction(isolation="read_committed") as tx:
+        item = tx.get(Purse, "a")
+        item.balance = 50
+        tx.save(item, add_version_condition=False)
+        add_fillers(tx, path)
+        other = Purse.get("a")
+        other.note, other.tags = "other", {"c"}
+        other.save()
+    assert values("a") == {"balance": {"N": "50"}, "note": {"S": "old"}, "tags": ["a", "b"]}
+
+
+def by_hand(model: type[Purse], actions: list[Any]) -> None:
+    """Change an item as a program does that knows neither versions nor locks."""
+    model._get_connection().update_item("a", actions=actions)
