@@ -216,17 +216,12 @@ def decision(header_table: HeaderTable, header_id: str, to: State) -> dict[str, 
     return {"Update": _update(header_table, header_id, changes, from_=State.PENDING)}
 
 
-def check_of_pending(header_table: HeaderTable, header_id: str) -> dict[str, Any]:
-    """Return the action of a native transaction that is applied only before the decision."""
-    return {
-        "ConditionCheck": {
-            "TableName": header_table.table,
-            "Key": header_table.key(header_id),
-            "ConditionExpression": "#state = :pending",
-            "ExpressionAttributeNames": {"#state": STATE},
-            "ExpressionAttributeValues": {":pending": {"S": State.PENDING.value}},
-        }
-    }
+def still_pending(header_table: HeaderTable, header_id: str) -> dict[str, Any]:
+    """Return the action of a native transaction that changes nothing, and is refused after the decision.
+
+    It is an update, since a ConditionCheck needs a permission that no other request for headers needs.
+    """
+    return {"Update": _update(header_table, header_id, {STATE: {"S": State.PENDING.value}}, from_=State.PENDING)}
 
 
 def _final_expiry_s() -> int:

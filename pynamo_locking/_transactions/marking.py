@@ -382,7 +382,7 @@ class Marker:
         A late copy, also of a request that was refused, must not create them again after the items were finished and
         deleted. By then the header is decided. Two such requests at once would conflict in the header.
         """
-        pending = header_requests.check_of_pending(self._header_table, self._header.id)
+        pending = header_requests.still_pending(self._header_table, self._header.id)
         actions = [pending, *({"Update": one.request()} for one in new)]
         token = hashlib.sha256(repr(actions).encode()).hexdigest()[:32]
         kwargs = {"TransactItems": actions, "ClientRequestToken": token}
