@@ -12,6 +12,7 @@ CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 CANCELLED: Final = "TransactionCanceledException"
 INVALID: Final = "ValidationException"
 THROTTLED: Final = "ProvisionedThroughputExceededException"
+FAILED: Final = "InternalServerError"
 NO_TABLE: Final = "ResourceNotFoundException"
 TABLE_EXISTS: Final = "ResourceInUseException"
 
@@ -44,7 +45,7 @@ _BY_CODE: Final = {
     "Throttling": Answer.BUSY,
     "ThrottlingException": Answer.BUSY,
     "TransactionInProgressException": Answer.BUSY,
-    "InternalServerError": Answer.UNANSWERED,
+    FAILED: Answer.UNANSWERED,
     "InternalFailure": Answer.UNANSWERED,
     "ServiceUnavailable": Answer.UNANSWERED,
 }

@@ -161,6 +161,11 @@ def throttled(message: str, table: str) -> VerboseClientError:
     return _cause(THROTTLED, message, table, None, operation="BatchGetItem")
 
 
+def unanswered(operation: str) -> ClientError:
+    """Return what stands for the error of a request to which no answer came."""
+    return ClientError({"Error": {"Code": error_codes.FAILED, "Message": "no answer came"}}, operation)
+
+
 def _cause(
     code: str,
     message: str,

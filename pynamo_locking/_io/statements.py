@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core import limits
+from pynamo_locking._core.error_codes import FAILED, PASSING
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import answers, dispatch
 
@@ -32,6 +33,14 @@ LARGEST_BYTES: Final = 40_000
 #: What may follow from a statement that the engine does not know, or the caller may not send.
 _NOT_UNDERSTOOD: Final = frozenset({"ValidationError", "AccessDenied"})
 
+#: What DynamoDB says of a statement that it may apply later.
+_BUSY: Final = frozenset(
+    {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "RequestLimitExceeded"}
+)
+
+#: The end of a statement whose answer shows the deleted item: without it, a DELETE of nothing looks applied.
+_SHOWN: Final = " RETURNING ALL OLD *"
+
 #: The tables for which an engine has refused statements, with its place.
 _refused: set[Hashable] = set()
 
@@ -41,11 +50,15 @@ class Result(Enum):
 
     APPLIED = "applied"
     NOT_APPLIED = "not applied: the same write, sent alone, shows why"
+    BUSY = "not applied for now"
     UNKNOWN = "perhaps applied: no answer came"
 
 
 class Write(NamedTuple):
-    """A conditional UpdateItem or DeleteItem, as it would be sent alone."""
+    """A conditional UpdateItem or DeleteItem, as it would be sent alone; or a PutItem of a new item.
+
+    A PutItem is refused wherever there is an item, whatever its condition. So it must hold where there is none.
+    """
 
     connection: Connection
     operation: str
@@ -92,18 +105,31 @@ def _sent(first: Write, batch: list[Any]) -> list[Result]:
     except Exception as error:  # noqa: BLE001 - an emulator may raise anything for what it does not know
         if not answers.is_transient(error):
             _refuse(first, f"{answers.code_of(error) or type(error).__name__}: {answers.message_of(error)}")
-        is_clear = isinstance(error, answers.BOTOCORE_EXCEPTIONS) and not answers.is_ambiguous(error)
-        return [Result.NOT_APPLIED if is_clear else Result.UNKNOWN] * len(batch)
+        return [_result_of_all(error)] * len(batch)
     errors = [each.get("Error") for each in answer["Responses"]]
     if all(error is not None and error.get("Code") in _NOT_UNDERSTOOD for error in errors):
         _refuse(first, f"{errors[0]['Code']}: {errors[0].get('Message')}")
-    return [_result(error) for error in errors]
+    return [
+        Result.NOT_APPLIED if _deleted_nothing(statement, each) else _result(each.get("Error"))
+        for statement, each in zip(batch, answer["Responses"], strict=True)
+    ]
+
+
+def _result_of_all(error: Exception) -> Result:
+    if answers.is_ambiguous(error):
+        return Result.UNKNOWN
+    return Result.BUSY if answers.answer_of(error) in PASSING else Result.NOT_APPLIED
+
+
+def _deleted_nothing(statement: dict[str, Any], response: dict[str, Any]) -> bool:
+    return statement["Statement"].endswith(_SHOWN) and not response.keys() & {"Error", "Item"}
 
 
 def _result(error: dict[str, Any] | None) -> Result:
     if error is None:
         return Result.APPLIED
-    return Result.UNKNOWN if error.get("Code") == "InternalServerError" else Result.NOT_APPLIED
+    code = error.get("Code")
+    return Result.UNKNOWN if code == FAILED else Result.BUSY if code in _BUSY else Result.NOT_APPLIED
 
 
 def _refuse(write: Write, why: str) -> None:
@@ -112,7 +138,7 @@ def _refuse(write: Write, why: str) -> None:
     _refused.add(_place(write.connection, table))
     logger.warning(
         "writes of %s are sent one by one from now on, since batches of statements are refused, which need the "
-        "permissions dynamodb:PartiQLUpdate and dynamodb:PartiQLDelete: %s",
+        "permissions dynamodb:PartiQLInsert, dynamodb:PartiQLUpdate and dynamodb:PartiQLDelete: %s",
         table,
         why,
     )
@@ -134,25 +160,34 @@ _TOKEN: Final = re.compile(
 
 
 def _statement(write: Write) -> dict[str, Any] | None:
-    kwargs = write.kwargs
-    table, parameters = kwargs["TableName"], list[Any]()
+    parameters = list[Any]()
     try:
-        changes = _said(kwargs.get("UpdateExpression", ""), kwargs, parameters)
-        parameters += kwargs["Key"].values()
-        found = " AND ".join(f"{_quoted(name)} = ?" for name in kwargs["Key"])
-        condition = _said(kwargs["ConditionExpression"], kwargs, parameters)
+        text = (_insert if write.operation == "PutItem" else _change)(write.kwargs, parameters)
     except _CannotSay:
         return None
-    verb = f"UPDATE {_quoted(table)} {changes}" if changes else f"DELETE FROM {_quoted(table)}"  # noqa: S608 - quoted
-    text = f"{verb} WHERE {found} AND ({condition})"
     if len(text) > _LONGEST or item_size({str(i): value for i, value in enumerate(parameters)}) > LARGEST_BYTES:
         return None
     return {"Statement": text, "Parameters": parameters}
 
 
+def _insert(kwargs: dict[str, Any], parameters: list[Any]) -> str:
+    parameters += kwargs["Item"].values()
+    values = ", ".join(f"'{_plain(name)}': ?" for name in kwargs["Item"])
+    return f"INSERT INTO {_quoted(kwargs['TableName'])} VALUE {{{values}}}"
+
+
+def _change(kwargs: dict[str, Any], parameters: list[Any]) -> str:
+    table, changes = _quoted(kwargs["TableName"]), _said(kwargs.get("UpdateExpression", ""), kwargs, parameters)
+    parameters += kwargs["Key"].values()
+    found = " AND ".join(f"{_quoted(name)} = ?" for name in kwargs["Key"])
+    condition = _said(kwargs["ConditionExpression"], kwargs, parameters)
+    verb = f"UPDATE {table} {changes}" if changes else f"DELETE FROM {table}"  # noqa: S608 - quoted
+    return f"{verb} WHERE {found} AND ({condition}){_SHOWN if 'ReturnValues' in kwargs else ''}"
+
+
 def _said(expression: str, kwargs: dict[str, Any], parameters: list[Any]) -> str:
     """Return an expression in PartiQL, and add its values to the parameters, in their order."""
-    names, values = kwargs["ExpressionAttributeNames"], kwargs["ExpressionAttributeValues"]
+    names, values = kwargs["ExpressionAttributeNames"], kwargs.get("ExpressionAttributeValues", {})
     said, position = list[str](), 0
     while position < len(expression.rstrip()):
         token = _TOKEN.match(expression, position)
@@ -176,9 +211,13 @@ def _path(path: str, names: dict[str, str]) -> str:
 
 
 def _quoted(name: str) -> str:
+    return f'"{_plain(name)}"'
+
+
+def _plain(name: str) -> str:
     if _PLAIN.fullmatch(name) is None:  # dynoxide takes a quoted "a.b" for a path
         raise _CannotSay
-    return f'"{name}"'
+    return name
 
 
 def batches(places: Iterable[tuple[Connection, str] | None]) -> list[list[int]]:

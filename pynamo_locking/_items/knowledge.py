@@ -16,13 +16,16 @@ from pynamo_locking._items.versions import VersionPart, known_of, shape_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.models import Model
 
-#: Where an instance keeps its version and the id of the write that stored it; no attribute of the model.
+#: Where an instance keeps its version, the id of the write that stored it, and the names of what a save may have to
+#: remove; no attribute of the model.
 WRITE_ID: Final = "_pynamo_locking_write_id"
+
+_UNKNOWN: Final = (None, None, None)
 
 #: Where it keeps the effect of its write until the write is applied.
 _EXPECTED: Final = "_pynamo_locking_expected"
@@ -35,7 +38,7 @@ _FRESH: Final = Freshness()
 
 def known(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, (None, None))
+    version, (of_version, write_id, _) = _version_of(item), vars(item).get(WRITE_ID, _UNKNOWN)
     # If the caller has assigned another version, the id does not belong to it.
     return Known(version, write_id if version == of_version else None)
 
@@ -46,17 +49,28 @@ def _version_of(item: Model) -> int | None:
     return version
 
 
-def _set_write_id(item: Model, write_id: str | None) -> None:
+def removable(item: Model) -> frozenset[str] | None:
+    """Return those names in the stored item that a save may have to remove; None if they are not known.
+
+    They are those of the item with the write id that the instance knows.
+    """
+    names: frozenset[str] | None = vars(item).get(WRITE_ID, _UNKNOWN)[2]
+    return names
+
+
+def _set_write_id(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
+    """Note a write id, and the names of all attributes that the item has since that write, if they are known."""
     vars(item).pop(WRITE_ID, None)
     if write_id is not None:
-        vars(item)[WRITE_ID] = (_version_of(item), write_id)
+        left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
+        vars(item)[WRITE_ID] = (_version_of(item), write_id, left)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note the write id of the image that an instance was loaded from."""
     name = shape_of(type(item)).write_id_name
     vars(item).pop(_FRESHNESS, None)
-    _set_write_id(item, None if name is None else image.get(name, {}).get(STRING))
+    _set_write_id(item, None if name is None else image.get(name, {}).get(STRING), image)
 
 
 def forget(item: Model) -> None:
@@ -134,9 +148,17 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
 class _Expected:
     write_id: str | None
     outdates: bool
+    names: Iterable[str] | None
 
 
-def expect(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_out: bool = False) -> None:
+def expect(
+    item: Model,
+    part: VersionPart,
+    *,
+    outdates: bool = False,
+    is_handed_out: bool = False,
+    names: Iterable[str] | None = None,
+) -> None:
     """Note what PynamoDB's call of `update_local_version_attribute` will mean for an instance.
 
     Args:
@@ -145,16 +167,20 @@ def expect(item: Model, part: VersionPart, *, outdates: bool = False, is_handed_
         outdates: whether the stored item will have attributes that the instance does not show.
         is_handed_out: whether PynamoDB sends the write. If it has two writes of the instance, the call does not say
             which of them was applied.
+        names: of all attributes that the stored item will have; None if they are not known.
     """
     is_second = is_handed_out and _EXPECTED in vars(item)
-    vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates)
+    vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates, names)
 
 
 def take_expected(item: Model) -> None:
     """Note that the expected write was applied."""
     made: _Expected | None = vars(item).pop(_EXPECTED, None)
-    _set_write_id(item, None if made is None else made.write_id)
-    if made is not None and made.outdates:
+    if made is None:
+        forget(item)
+        return
+    _set_write_id(item, made.write_id, made.names)
+    if made.outdates:
         mark_old(item, is_locked=False)
 
 

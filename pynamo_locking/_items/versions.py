@@ -25,11 +25,15 @@ _SHAPE: Final = "_pynamo_locking_shape"
 
 
 class Shape:
-    """The attributes of a model for its versions and write ids, each None if it has none, and their expressions."""
+    """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
-    def __init__(self, attribute: Attribute[Any] | None, write_id_name: str | None) -> None:
+    `lasting` has the names of all attributes that no save removes.
+    """
+
+    def __init__(self, attribute: Attribute[Any] | None, write_id_name: str | None, lasting: frozenset[Any]) -> None:
         self.attribute = attribute
         self.write_id_name = write_id_name
+        self.lasting = lasting
         # Building these is a large part of the work of a write, and they are the same for all writes.
         self.version: Path | None = None if attribute is None else Place(attribute.attr_name)
         self.write_id: Path | None = None if write_id_name is None else Place(write_id_name)
@@ -46,7 +50,9 @@ def shape_of(model: type[Model]) -> Shape:
     if shape is None:
         name = model._version_attribute_name
         attribute = None if name is None else model.get_attributes()[name]
-        shape = Shape(attribute, _find_name(model, attribute))
+        write_id_name = _find_name(model, attribute)
+        required = {each.attr_name for each in model.get_attributes().values() if not each.null or each is attribute}
+        shape = Shape(attribute, write_id_name, frozenset({*required, write_id_name}))
         setattr(model, _SHAPE, shape)
     return shape
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.exceptions import PutError
@@ -12,17 +13,22 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
 from pynamo_locking._core.outcome import BatchResult
+from pynamo_locking._io import statements
 from pynamo_locking._io.pool import Pool
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._models.transact_write import TransactWrite
 from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._writes import together
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
+
+    from pynamo_locking._writes.together import Planned
 
 M = TypeVar("M", bound=GuardedMixin)
 
@@ -40,6 +46,24 @@ class _Job(Generic[M]):
         write = self.item.save if self.operation == "save" else self.item.delete
         # A model may override `save` with PynamoDB's first argument only.
         write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
+
+    @property
+    def place(self) -> tuple[Connection, str] | None:
+        """Where it is written; None if the model's own method has to write it."""
+        method = getattr(self.item, self.operation)
+        if getattr(method, "__func__", None) is not getattr(GuardedMixin, self.operation):
+            return None
+        connection = self.item._get_connection()
+        return connection.connection, connection.table_name
+
+    def plan(self) -> Planned | None:
+        """Return it as a statement; None if there is none."""
+        self._check_key()
+        writer = self.item._writer()
+        if writer is None:
+            return None
+        plan = writer.plan_save if self.operation == "save" else writer.plan_delete
+        return together.planned(writer, plan(self.condition, checks_version=self.checks_version))
 
     def add_to(self, transaction: TransactWrite) -> None:
         self._check_key()
@@ -78,6 +102,8 @@ class GuardedBatch(Generic[M]):
         self._jobs: list[_Job[M]] = []
         self._seen: set[Any] = set()
         self._errors: dict[int, Exception | None] = {}
+        self._planned: dict[int, Planned] = {}
+        self._begun: set[int] = set()
         self._has_ended = False
         self.results: tuple[BatchResult, ...] = ()
 
@@ -129,18 +155,15 @@ class GuardedBatch(Generic[M]):
             self._commit()
 
     def _commit(self) -> None:
-        jobs, groups = self._jobs, self._groups()
-        pool = Pool(
-            [lambda group=group: self._write(group) for group in groups],  # type: ignore[misc]
-            self._workers,
-            lambda _: self._tell(),
-        )
+        jobs = self._jobs
         try:
-            pool.run()
+            self._run(self._batches(), self._send)
+            self._run(self._groups(), self._write)
         finally:
-            begun = {number for index in pool.begun for number in groups[index]}
+            refused = {number for number, planned in self._planned.items() if not planned.write.is_unanswered}
+            in_doubt = self._begun - refused
             self.results = tuple(
-                BatchResult(job.item, job.operation, self._errors.get(number, _interrupted(number in begun)))
+                BatchResult(job.item, job.operation, self._errors.get(number, _interrupted(number in in_doubt)))
                 for number, job in enumerate(jobs)
             )
         failed = [result for result in self.results if result.error is not None]
@@ -152,10 +175,40 @@ class GuardedBatch(Generic[M]):
                 cause=failed[0].error,
             )
 
+    def _run(self, groups: list[list[int]], act: Callable[[list[int]], None]) -> None:
+        pool = Pool([partial(act, group) for group in groups], self._workers, lambda _: self._tell())
+        try:
+            pool.run()
+        finally:
+            self._begun |= {number for index in pool.begun for number in groups[index]}
+
+    def _batches(self) -> list[list[int]]:
+        """Return which writes are sent in one request, if there are statements for them."""
+        if self._transactions:
+            return []
+        return [batch for batch in statements.batches(job.place for job in self._jobs) if len(batch) > 1]
+
+    def _send(self, batch: list[int]) -> None:
+        """Send writes in one request, and note those that were applied, or can never be."""
+        for number in batch:
+            error = _failure_of(lambda number=number: self._plan(number))  # type: ignore[misc]
+            if error is not None:
+                self._errors[number] = error
+        sent = [number for number in batch if number in self._planned]
+        results = together.send([self._planned[number] for number in sent])
+        for number, is_applied in zip(sent, results, strict=True):
+            if is_applied:
+                self._errors[number] = _failure_of(self._planned[number].done)
+
+    def _plan(self, number: int) -> None:
+        planned = self._jobs[number].plan()
+        if planned is not None:
+            self._planned[number] = planned
+
     def _groups(self) -> list[list[int]]:
-        """Return which writes are sent together."""
+        """Return which of the writes that are left are sent together."""
         if not self._transactions:
-            return [[number] for number in range(len(self._jobs))]
+            return [[number] for number in range(len(self._jobs)) if number not in self._errors]
         groups: list[list[int]] = []
         room = bytes_left = 0
         for number, job in enumerate(self._jobs):
@@ -170,7 +223,11 @@ class GuardedBatch(Generic[M]):
     def _write(self, group: list[int]) -> None:
         """Write one item, or some in one transaction, and note the results."""
         members = [self._jobs[number] for number in group]
-        errors = _transact(members) if self._transactions else [_failure_of(members[0].run)]
+        if self._transactions:
+            errors = _transact(members)
+        else:
+            planned = self._planned.pop(group[0], None)
+            errors = [_failure_of(members[0].run if planned is None else planned.send_alone)]
         self._errors.update(zip(group, errors, strict=True))
 
     def _tell(self) -> None:

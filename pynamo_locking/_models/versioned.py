@@ -226,11 +226,13 @@ class VersionedMixin(GuardedMixin):
 
         Args:
             transactions: write in native transactions of up to 100, each all or none, at two write units
-                for each KB; otherwise one by one, in parallel.
+                for each KB; otherwise by statements, 25 in a request, each for itself.
             workers: how many requests at once.
             on_progress: called after each request with the number of writes done and of all.
 
         Raises:
             BatchError: some writes were not applied; its `results` say which, and why.
+
+        Cost: 1 request for each 25 writes. 1 write more for one that is refused, or that no statement can say.
         """
         return GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
+from pynamodb.expressions.update import SetAction
 
 from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.freshness import Why
@@ -56,6 +57,7 @@ class Write:
         kind: its effect on the held entry.
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
+        is_unanswered: whether its first attempt was in a batch to which no answer came.
         second: the time for its conditions about expiry: the second in which the request is first made.
     """
 
@@ -72,6 +74,7 @@ class Write:
     return_values: str | None = None
     is_shown: bool = False
     is_strict: bool = False
+    is_unanswered: bool = False
     second: int | None = field(default=None, init=False)
 
     def copied(self) -> Write:
@@ -126,6 +129,9 @@ class Write:
 
     def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
         """Send it over the model's connection, with the timeouts and, unless `once`, the retries of its Meta."""
+        if self.is_unanswered:
+            self.is_unanswered = False
+            raise answers.unanswered("BatchExecuteStatement")
         connection = self.item._get_connection().connection
         if once:
             connection = connections.single_attempt(connection)
@@ -146,8 +152,18 @@ class Write:
         """Give the instance the version and the write id that are stored now."""
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             knowledge.set_known(self.item, self.part.before)
-        knowledge.expect(self.item, self.part)
+        is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
+        knowledge.expect(self.item, self.part, names=self.stored() if is_known else None)
         self.item.update_local_version_attribute()
+
+    def stored(self) -> dict[str, Any]:
+        """Return the attributes that a save stores, without keys."""
+        if self.attributes is not None:
+            return self.attributes
+        sets: list[Any] = [action.values for action in self.actions if isinstance(action, SetAction)]
+        stored = {path.path[0]: value.values[0] for path, value in sets}
+        self.part.complete_put(stored)
+        return stored
 
     def note_doubt(self) -> None:
         """Mark the instance as stale after an unknown outcome: it lacks an update that may have been applied."""

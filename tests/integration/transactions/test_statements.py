@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ClientError
 from pynamodb.connection import Connection
 
 from pynamo_locking import Conflict, LockSettings, StaleVersion, Transaction, outcome, transaction
@@ -15,6 +14,19 @@ from pynamo_locking._io import statements
 from pynamo_locking._io.statements import Result, Write
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
+from tests.support.statements import (
+    BATCH,
+    answered,
+    answering,
+    denied,
+    denied_each,
+    failed_in_part,
+    lost_after,
+    lost_before,
+    lost_half,
+    throttled_in_part,
+    unknown,
+)
 from tests.support.transaction_models import (
     Purse,
     Sheet,
@@ -29,12 +41,10 @@ from tests.support.transaction_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
-
-BATCH = "BatchExecuteStatement"
 
 
 @pytest.fixture(autouse=True)
@@ -248,35 +258,6 @@ def test_what_cannot_be_said_is_not_sent(memory: Engine, changed: dict[str, Any]
 # What goes wrong
 
 
-@contextmanager
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[[dict[str, Any]], Any], Any], Any]) -> Any:
-    """Let a function answer batches: it gets what sends a batch, and the batch. Yields how many there were."""
-    batches, original = list[Any](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if operation != BATCH:
-            return original(connection, operation, kwargs, *args)
-        batches.append(kwargs)
-        return answer(lambda kwargs: original(connection, operation, kwargs, *args), kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        yield batches
-
-
-def denied(_: Any, __: Any) -> Any:
-    raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not authorized: PartiQLUpdate"}}, BATCH)
-
-
-def denied_each(_: Any, kwargs: Any) -> Any:
-    error = {"Code": "AccessDenied", "Message": "not authorized: PartiQLUpdate"}
-    return {"Responses": [{"Error": error} for _ in kwargs["Statements"]]}
-
-
-def unknown(_: Any, __: Any) -> Any:
-    raise AssertionError("this emulator does not know it: PartiQLUpdate")
-
-
 @pytest.mark.parametrize("answer", [denied, denied_each, unknown])
 def test_a_table_of_which_statements_are_refused(
     memory: Engine, batched: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: Any
@@ -302,32 +283,6 @@ def test_a_table_of_which_statements_are_refused(
     assert "PartiQLUpdate" in told
 
 
-def lost_before(_: Any, __: Any) -> Any:
-    raise ReadTimeoutError(endpoint_url="test")
-
-
-def lost_after(send: Any, kwargs: Any) -> Any:
-    send(kwargs)
-    raise ReadTimeoutError(endpoint_url="test")
-
-
-def lost_half(send: Any, kwargs: Any) -> Any:
-    send({**kwargs, "Statements": kwargs["Statements"][::2]})
-    raise ReadTimeoutError(endpoint_url="test")
-
-
-def throttled_in_part(send: Any, kwargs: Any) -> Any:
-    first, *others = kwargs["Statements"]
-    error = {"Code": "ThrottlingError", "Message": "too fast"}
-    return {"Responses": [*send({**kwargs, "Statements": [first]})["Responses"], *[{"Error": error} for _ in others]]}
-
-
-def failed_in_part(send: Any, kwargs: Any) -> Any:
-    send(kwargs)
-    error = {"Code": "InternalServerError", "Message": "sorry"}
-    return {"Responses": [{"Error": error}, *[{} for _ in kwargs["Statements"][1:]]]}
-
-
 @pytest.mark.parametrize("answer", [lost_before, lost_after, lost_half, throttled_in_part, failed_in_part])
 def test_what_a_batch_has_not_applied_is_sent_alone(
     memory: Engine, batched: None, monkeypatch: pytest.MonkeyPatch, answer: Any
@@ -339,10 +294,6 @@ def test_what_a_batch_has_not_applied_is_sent_alone(
         raise_all(9).commit()
     assert len(batches) == 4
     assert_raised(9)
-
-
-def answered(send: Any, kwargs: Any) -> Any:
-    return send(kwargs)
 
 
 @pytest.mark.parametrize("answer", [answered, lost_before, lost_after, lost_half])

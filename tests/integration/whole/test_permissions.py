@@ -42,7 +42,7 @@ class Recorder(MemoryDynamoDB):
             ((kind, request),) = action.items()
             self.needed.setdefault(request["TableName"], set()).add(ACTIONS[kind])
         for statement in kwargs.get("Statements", ()):
-            verb, table = re.match('(UPDATE|DELETE) (?:FROM )?"([^"]*)"', statement["Statement"]).groups()  # type: ignore[union-attr]
+            verb, table = re.match('(INSERT|UPDATE|DELETE) (?:INTO |FROM )?"([^"]*)"', statement["Statement"]).groups()  # type: ignore[union-attr]
             self.needed.setdefault(table, set()).add(f"PartiQL{verb.capitalize()}")
         for table in kwargs.get("RequestItems", ()):
             self.needed.setdefault(table, set()).add(operation)
@@ -66,9 +66,16 @@ def use_items(_: pytest.MonkeyPatch) -> None:
     assert Session.lock_state("s-1").holders == ()
     with TransactWrite(connection=Connection()) as native:
         native.save(Session("s-2"))
-    with Session.guarded_batch() as batch:
-        batch.save(Session("s-3"))
     Session.get("s-1").delete()
+
+
+def use_batches(_: pytest.MonkeyPatch) -> None:
+    """New items, known ones and deletes, in one request each."""
+    sessions = [Session("s-3"), Session("s-4")]
+    for operation in ("save", "save", "delete"):
+        with Session.guarded_batch() as batch:
+            for session in sessions:
+                getattr(batch, operation)(session)
 
 
 def check_items(_: pytest.MonkeyPatch) -> None:
@@ -189,6 +196,7 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
     ("uses", "tables", "rows"),
     [
         ((use_items, use_locks), "sessions devices", [ITEMS]),
+        ((use_items, use_batches, use_locks), "sessions devices", [ITEMS, ("items", "`guarded_batch`")]),
         (
             (use_items, check_items, use_locks),
             "sessions devices",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
+from pynamo_locking._core.error_codes import ACTION_FAILED
 from pynamo_locking._io import lock_document
 from pynamo_locking.testing import MemoryDynamoDB
 from pynamo_locking.testing._botocore import response_metadata
-from pynamo_locking.testing._dynamodb.statements import single_write
+from pynamo_locking.testing._dynamodb.statements import refused, single_write
 from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
 from tests.simulation.engine.client import FaultyClient
 from tests.simulation.engine.expiry import Expiry
@@ -161,12 +162,14 @@ class Network(MemoryDynamoDB):
         """Serve each statement as the single write that it is, with faults of its own; silence is about all of them."""
         responses, silence = list[dict[str, Any]](), list[Exception]()
         for statement in kwargs["Statements"]:
+            operation, single = single_write(self._store, statement)
             try:
-                self.attempt(*single_write(self._store, statement), timeout_s)
-                responses.append({})
+                old = self.attempt(operation, single, timeout_s).get("Attributes")
+                responses.append({} if old is None else {"Item": old})
             except ClientError as error:
                 given: Any = error.response
-                responses.append({"Error": {"Code": given["Error"]["Code"].removesuffix("Exception")}})
+                code = given["Error"]["Code"].removesuffix("Exception")
+                responses.append({"Error": {"Code": refused(operation) if code == ACTION_FAILED else code}})
             except ConnectTimeoutError:
                 if not responses:
                     raise  # nothing was sent

@@ -1,19 +1,21 @@
-"""Bugs in batches of statements, by which long transactions mark and finish their items."""
+"""Bugs in batches of statements: of long transactions, which mark and finish their items by them, and of saves."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._io import mark_requests, statements
+from pynamo_locking._io import mark_requests, runtime, statements
 from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.statements import Result
 from pynamo_locking._models.isolation import _intended, _Seen
+from pynamo_locking._writes import together
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
 
 _WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
 _MIXED = Plan("mixed, by statements", parties=3, processes=3, rounds=2)
+_BATCH = Plan("batch, by statements", parties=3, processes=3, rounds=2)
 _GIVEN_UP = Plan("sweepers, by statements", parties=1, processes=1, preemptions=0)
 
 
@@ -111,3 +113,45 @@ def one_header_is_taken_for_all_marks() -> Patches:
         return next(iter(self._decided.values())) if self._decided else read(self, row, mark)
 
     return [(Resolver, "header", first)]
+
+
+@plants(_BATCH, *_WRITE_CHECKS, limit=1000)
+def a_save_in_a_batch_without_its_version() -> Patches:
+    """An UPDATE names its item and checks nothing else of it."""
+    return a_statement_without_its_condition()
+
+
+@plants(_BATCH, *_WRITE_CHECKS, limit=1000)
+def one_save_of_a_batch_stands_for_all() -> Patches:
+    """If one write of a batch was applied, all are told as applied."""
+    send = together.send
+    return [(together, "send", lambda batch: [any(send(batch))] * len(batch))]
+
+
+@plants(_BATCH, *_WRITE_CHECKS, limit=1000)
+def one_refusal_in_a_batch_stands_for_all() -> Patches:
+    """If one write of a batch was refused, all are taken for refused, and begun anew."""
+    send = together.send
+
+    def together_or_not(batch: Any) -> list[bool]:
+        applied = send(batch)
+        if not all(applied):
+            applied = [False] * len(batch)
+            for each in batch:
+                each.write.part.write_ids.clear()
+                each.write.part.renew(runtime.current.token())
+        return applied
+
+    return [(together, "send", together_or_not)]
+
+
+@plants(_BATCH.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=1000)
+def saves_of_a_lost_batch_count_as_applied() -> Patches:
+    """A batch whose answer was lost is taken for applied."""
+    return a_lost_batch_counts_as_applied()
+
+
+@plants(_BATCH.but(faults={Fault.LOST_RESPONSE: 3, Fault.FAILED_AFTER: 3}), *_WRITE_CHECKS, limit=2000)
+def saves_of_a_lost_batch_count_as_refused() -> Patches:
+    """A batch whose answer was lost is taken for lost on its way."""
+    return a_lost_batch_counts_as_not_applied()

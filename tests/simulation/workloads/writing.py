@@ -133,13 +133,14 @@ class Batch(Workload):
     name = "batch"
     items = ((Note, "a"), (Note, "b"), (Note, "c"))
     is_contended = True
+    has_transactions = True
 
     def party(self, index: int, turn: int) -> None:
         """Write three items at once, and delete one of them sometimes."""
         kinds = {"a": "save", "b": "save", "c": "delete" if (index + turn) % 2 else "save"}
         with self.history.several("batch", {place(Note, key): kind for key, kind in kinds.items()}) as parts:
             notes = {key: self.note(key) for key in kinds}
-            batch = Note.guarded_batch(transactions=bool(turn % 2), workers=2)
+            batch = Note.guarded_batch(transactions=self.has_transactions and bool(turn % 2), workers=2)
             try:
                 with batch:
                     for key, kind in kinds.items():
@@ -158,6 +159,14 @@ class Batch(Workload):
             return Note.get(key, consistent_read=True)
         except DoesNotExist:
             return Note(key)
+
+
+class BatchByStatements(Batch):
+    """The same, by statements: new items, known ones and deletes in one request."""
+
+    name = "batch, by statements"
+    has_transactions = False
+    most_statements = 25
 
 
 class MixedFleet(Workload):

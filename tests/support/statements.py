@@ -1,0 +1,74 @@
+"""Answers to batches of statements that are late, wrong or missing."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError, ReadTimeoutError
+from pynamodb.connection import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+BATCH = "BatchExecuteStatement"
+
+
+@contextmanager
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[[dict[str, Any]], Any], Any], Any]) -> Any:
+    """Let a function answer batches: it gets what sends a batch, and the batch. Yields how many there were."""
+    batches, original = list[Any](), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if operation != BATCH:
+            return original(connection, operation, kwargs, *args)
+        batches.append(kwargs)
+        return answer(lambda kwargs: original(connection, operation, kwargs, *args), kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "dispatch", dispatch)
+        yield batches
+
+
+def denied(_: Any, __: Any) -> Any:
+    raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not authorized: PartiQLUpdate"}}, BATCH)
+
+
+def denied_each(_: Any, kwargs: Any) -> Any:
+    error = {"Code": "AccessDenied", "Message": "not authorized: PartiQLUpdate"}
+    return {"Responses": [{"Error": error} for _ in kwargs["Statements"]]}
+
+
+def unknown(_: Any, __: Any) -> Any:
+    raise AssertionError("this emulator does not know it: PartiQLUpdate")
+
+
+def answered(send: Any, kwargs: Any) -> Any:
+    return send(kwargs)
+
+
+def lost_before(_: Any, __: Any) -> Any:
+    raise ReadTimeoutError(endpoint_url="test")
+
+
+def lost_after(send: Any, kwargs: Any) -> Any:
+    send(kwargs)
+    raise ReadTimeoutError(endpoint_url="test")
+
+
+def lost_half(send: Any, kwargs: Any) -> Any:
+    send({**kwargs, "Statements": kwargs["Statements"][::2]})
+    raise ReadTimeoutError(endpoint_url="test")
+
+
+def throttled_in_part(send: Any, kwargs: Any) -> Any:
+    first, *others = kwargs["Statements"]
+    error = {"Code": "ThrottlingError", "Message": "too fast"}
+    return {"Responses": [*send({**kwargs, "Statements": [first]})["Responses"], *[{"Error": error} for _ in others]]}
+
+
+def failed_in_part(send: Any, kwargs: Any) -> Any:
+    error = {"Code": "InternalServerError", "Message": "sorry"}
+    return {"Responses": [{"Error": error}, *send(kwargs)["Responses"][1:]]}
