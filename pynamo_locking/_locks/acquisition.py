@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.claims import front
@@ -82,10 +83,10 @@ class Acquisition:
     def steps(self) -> Steps[HeldEntry]:
         """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
-            if self._caller is None or cohorts.join(self._caller):
-                yield TO_THREADS
-            else:  # up to its first pause a task is in its loop, so tasks are in line in the order in which they came
+            if self._caller is not None and not cohorts.join(self._caller):
                 yield from self._wait_in_line(self._caller)
+            yield TO_THREADS
+            self._come_for_entry()
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
@@ -113,10 +114,13 @@ class Acquisition:
         return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
 
     def _wait_in_line(self, caller: Caller) -> Steps[None]:
-        """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""
+        """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over.
+
+        A task does that in its loop, since it takes no request. So tasks are in line in the order in which they came.
+        """
         while not cohorts.is_leading(caller):
             left = self._deadline - runtime.current.monotonic()
-            if left <= 0 and cohorts.may_leave(caller):
+            if left <= 0 and cohorts.leave_line(caller):
                 self._state, _ = cohorts.seen_ahead(caller)
                 self._time_out("other callers of this process were first")
             if event_stream.listeners:
@@ -124,9 +128,13 @@ class Acquisition:
                 ahead = max(1, len(state.entries)) + callers
                 reports.waiting(self._row, self._options, self._new.id, None, state, ahead)
             longest = self._options.settings.poll_max if cohorts.is_watching(caller) else math.inf
-            yield Pause(min(left, longest) if left > 0 else _CALLED_S, self._mailbox)
-        self._may_be_in = caller.started is not None
-        if (handed_over := cohorts.come(caller)) is not None:
+            pause_s = min(left, longest) if left > 0 else _CALLED_S
+            yield Pause(pause_s, self._mailbox, leave=partial(cohorts.leave_line, caller))
+
+    def _come_for_entry(self) -> None:
+        """Take over the entry that the caller before us has stored for us, if it has."""
+        if self._caller is not None and (handed_over := cohorts.come(self._caller)) is not None:
+            self._may_be_in = True
             self._started, self._handed_over = handed_over
 
     # Entering
