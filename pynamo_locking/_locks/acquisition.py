@@ -12,7 +12,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
-from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
+from pynamo_locking._io import bell, event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.loops import TO_THREADS, Pause, walk
@@ -253,7 +253,7 @@ class Acquisition:
                 self._options.must_fit(self._state.entries[0], self._row.label)
                 image = evict_dead(self._row, dead, self._state) if dead else None
                 if image is None:
-                    image = yield from self._next_image(max(1, len(ahead) - self._options.claim.permits + 1))
+                    image = yield from self._next_image(ahead)
                 attempt = 0
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
@@ -310,17 +310,13 @@ class Acquisition:
                 yield from self._not_answered(error, attempt)
                 attempt += 1
 
-    def _next_image(self, position: int) -> Steps[Image | None]:
+    def _next_image(self, ahead: tuple[QueueEntry, ...]) -> Steps[Image | None]:
         """Sleep until the next look is due, then look; renewing our entry is a look as well."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
-        self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
-        delay = poll_delay(self._pace, now, self._options.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._options.lease)
-        until = min(now + delay, self._deadline, renewal)
-        if self._options.settings.bell:
-            mailboxes.hear_bells(self._mailbox, self._new.id)
+        until = min(now + self._next_delay(ahead, now), self._deadline, renewal)
         told = yield from self._hear_until(until)
         now = runtime.current.monotonic()
         if now >= renewal:
@@ -330,6 +326,17 @@ class Acquisition:
         # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof. After a bell it
         # would be too old.
         return lock_requests.look(self._row, consistent=now < until)
+
+    def _next_delay(self, ahead: tuple[QueueEntry, ...], now: float) -> float:
+        """Return the longest time until our next look, after a look that showed these entries ahead of us."""
+        position = max(1, len(ahead) - self._options.claim.permits + 1)
+        self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now)
+        settings, is_rung_for = self._options.settings, False
+        if settings.bell:
+            mailboxes.hear_bells(self._mailbox, self._new.id)
+            # A lock in another row may be released by a transaction, which does not show who is next.
+            is_rung_for = not self._row.may_create and bell.are_listening([self._new.id, *(each.id for each in ahead)])
+        return poll_delay(self._pace, now, settings, runtime.current.jitter(), is_rung_for=is_rung_for)
 
     def _hear_until(self, until: float) -> Steps[Image | None]:
         """Sleep until a release in this process wakes us; return the image it left."""
