@@ -142,17 +142,26 @@ class Acquisition:
     def _enter(self) -> Steps[Image]:
         self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
         self._pace = None
-        attempt = 0
+        attempt, is_full = 0, False
         while True:
             try:
-                image = yield from self._enter_once()
+                is_full = is_full and self._is_full()
+                image = None if is_full else (yield from self._enter_once())
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
             else:
                 if image is not None:
                     return image
+                is_full = True
                 yield self._back_off(attempt)
             attempt += 1
+
+    def _is_full(self) -> bool:
+        """Look whether the queue is still full: to be refused again would cost as much as a write of the whole item."""
+        state = self._state_in(lock_requests.look(self._row, consistent=False))
+        if len(state.entries) < self._options.capacity or state.find(self._new.id) is not None:
+            return False
+        return not self._make_room(state)
 
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
