@@ -231,32 +231,29 @@ class Pace:
 
     Attributes:
         position: number of entries that block us; 1 for the first waiter.
-        began: when we first saw our position.
-        changed: when we last saw it change; `began` at first.
-        passed: by how many positions we have advanced since `began`.
+        changed: when we first saw this position.
+        each: how long each turn before that took; 0 before we saw any.
     """
 
     position: int
-    began: float
     changed: float
-    passed: int = 0
+    each: float = 0.0
 
     def seen(self, position: int, now: float) -> Pace:
         """Return the pace after a look that ended at `now`."""
         if position >= self.position:
             return self  # an older image
-        return Pace(position, self.began, now, self.passed + self.position - position)
+        return Pace(position, now, (now - self.changed) / (self.position - position))
 
     def time_to_turn(self, now: float) -> float:
         """Return how long we have to wait at the pace that we saw; 0 before we saw any.
 
         The holder has had the lock for at least as long as we have seen no change; its turn may be half over.
         """
-        each = (self.changed - self.began) / self.passed if self.passed else 0.0
-        return (self.position - 0.5) * max(each, now - self.changed)
+        return (self.position - 0.5) * max(self.each, now - self.changed)
 
 
-def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float) -> float:
+def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float, *, is_rung_for: bool = False) -> float:
     """Return the time until the next look: when our turn seems to come.
 
     So the first waiter is late only by a part of its wait, waiters do not slow down a queue that moves fast, and
@@ -267,7 +264,8 @@ def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float) ->
         now: on our monotonic clock.
         settings: gives `poll_min`, `poll` and `poll_max`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
+        is_rung_for: whether all that are ahead ring as they leave: then the longest interval, since a bell can be lost.
     """
     longest = min(settings.poll * pace.position, settings.poll_max)
-    interval = min(max(pace.time_to_turn(now), settings.poll_min), longest)
+    interval = longest if is_rung_for else min(max(pace.time_to_turn(now), settings.poll_min), longest)
     return interval * (0.5 + jitter / 2)

@@ -125,11 +125,20 @@ class Ear:
 
 def neighbours() -> frozenset[str]:
     """Return the names of other processes of this machine and user that listen."""
+    return _listening() - {ear.name}
+
+
+def are_listening(entry_ids: Iterable[str]) -> bool:
+    """Tell whether the processes of all these entries listen: then they ring for each other as they release."""
+    return {process_of(entry_id) for entry_id in entry_ids} <= _listening()
+
+
+def _listening() -> frozenset[str]:
     if not runtime.current.has_bells:
         return frozenset()
     try:
         _check_folder()
-        return frozenset(_names()) - {ear.name}
+        return frozenset(_names())
     except OSError:
         return frozenset()
 

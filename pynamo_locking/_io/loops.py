@@ -52,10 +52,18 @@ class Waker(Protocol):
 
 @dataclass(frozen=True)
 class Pause:
-    """A time in which there is nothing to do: `seconds` at most, or until `mailbox` ends it early."""
+    """A time in which there is nothing to do.
+
+    Attributes:
+        seconds: how long at most.
+        mailbox: ends it early.
+        leave: for a pause in a line of callers, after which no request is made: leaves that line for good, without a
+            request either, and tells whether it could.
+    """
 
     seconds: float
     mailbox: Waker | None = None
+    leave: Callable[[], bool] | None = None
 
     def sleep(self) -> Image | None:
         """Let the pause pass in this thread; return what was left in the mailbox."""
@@ -66,7 +74,7 @@ class Pause:
         return None
 
 
-#: The first pause, if there is nothing to wait for. A task makes the steps before it in its loop, the rest in threads.
+#: The pause before the first request. A task makes the steps before it in its loop, and the rest in threads.
 TO_THREADS: Final = Pause(0.0)
 
 

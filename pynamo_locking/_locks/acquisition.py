@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pynamo_locking._core.claims import front
@@ -11,7 +12,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
-from pynamo_locking._io import event_stream, lock_document, lock_requests, runtime
+from pynamo_locking._io import bell, event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.loops import TO_THREADS, Pause, walk
@@ -82,10 +83,10 @@ class Acquisition:
     def steps(self) -> Steps[HeldEntry]:
         """As `run`, but yield the pauses. Steps that are closed early leave nothing behind either."""
         try:
-            if self._caller is None or cohorts.join(self._caller):
-                yield TO_THREADS
-            else:  # up to its first pause a task is in its loop, so tasks are in line in the order in which they came
+            if self._caller is not None and not cohorts.join(self._caller):
                 yield from self._wait_in_line(self._caller)
+            yield TO_THREADS
+            self._come_for_entry()
             mailboxes.open_mailbox(self._row, self._mailbox)
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
@@ -113,10 +114,13 @@ class Acquisition:
         return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
 
     def _wait_in_line(self, caller: Caller) -> Steps[None]:
-        """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over."""
+        """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over.
+
+        A task does that in its loop, since it takes no request. So tasks are in line in the order in which they came.
+        """
         while not cohorts.is_leading(caller):
             left = self._deadline - runtime.current.monotonic()
-            if left <= 0 and cohorts.may_leave(caller):
+            if left <= 0 and cohorts.leave_line(caller):
                 self._state, _ = cohorts.seen_ahead(caller)
                 self._time_out("other callers of this process were first")
             if event_stream.listeners:
@@ -124,9 +128,13 @@ class Acquisition:
                 ahead = max(1, len(state.entries)) + callers
                 reports.waiting(self._row, self._options, self._new.id, None, state, ahead)
             longest = self._options.settings.poll_max if cohorts.is_watching(caller) else math.inf
-            yield Pause(min(left, longest) if left > 0 else _CALLED_S, self._mailbox)
-        self._may_be_in = caller.started is not None
-        if (handed_over := cohorts.come(caller)) is not None:
+            pause_s = min(left, longest) if left > 0 else _CALLED_S
+            yield Pause(pause_s, self._mailbox, leave=partial(cohorts.leave_line, caller))
+
+    def _come_for_entry(self) -> None:
+        """Take over the entry that the caller before us has stored for us, if it has."""
+        if self._caller is not None and (handed_over := cohorts.come(self._caller)) is not None:
+            self._may_be_in = True
             self._started, self._handed_over = handed_over
 
     # Entering
@@ -134,17 +142,26 @@ class Acquisition:
     def _enter(self) -> Steps[Image]:
         self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
         self._pace = None
-        attempt = 0
+        attempt, is_full = 0, False
         while True:
             try:
-                image = yield from self._enter_once()
+                is_full = is_full and self._is_full()
+                image = None if is_full else (yield from self._enter_once())
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
             else:
                 if image is not None:
                     return image
+                is_full = True
                 yield self._back_off(attempt)
             attempt += 1
+
+    def _is_full(self) -> bool:
+        """Look whether the queue is still full: to be refused again would cost as much as a write of the whole item."""
+        state = self._state_in(lock_requests.look(self._row, consistent=False))
+        if len(state.entries) < self._options.capacity or state.find(self._new.id) is not None:
+            return False
+        return not self._make_room(state)
 
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
@@ -245,7 +262,7 @@ class Acquisition:
                 self._options.must_fit(self._state.entries[0], self._row.label)
                 image = evict_dead(self._row, dead, self._state) if dead else None
                 if image is None:
-                    image = yield from self._next_image(max(1, len(ahead) - self._options.claim.permits + 1))
+                    image = yield from self._next_image(ahead)
                 attempt = 0
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
@@ -302,17 +319,13 @@ class Acquisition:
                 yield from self._not_answered(error, attempt)
                 attempt += 1
 
-    def _next_image(self, position: int) -> Steps[Image | None]:
+    def _next_image(self, ahead: tuple[QueueEntry, ...]) -> Steps[Image | None]:
         """Sleep until the next look is due, then look; renewing our entry is a look as well."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
-        self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now, now)
-        delay = poll_delay(self._pace, now, self._options.settings, runtime.current.jitter())
         renewal = next_renewal(self._started, self._options.lease)
-        until = min(now + delay, self._deadline, renewal)
-        if self._options.settings.bell:
-            mailboxes.hear_bells(self._mailbox, self._new.id)
+        until = min(now + self._next_delay(ahead, now), self._deadline, renewal)
         told = yield from self._hear_until(until)
         now = runtime.current.monotonic()
         if now >= renewal:
@@ -322,6 +335,17 @@ class Acquisition:
         # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof. After a bell it
         # would be too old.
         return lock_requests.look(self._row, consistent=now < until)
+
+    def _next_delay(self, ahead: tuple[QueueEntry, ...], now: float) -> float:
+        """Return the longest time until our next look, after a look that showed these entries ahead of us."""
+        position = max(1, len(ahead) - self._options.claim.permits + 1)
+        self._pace = self._pace.seen(position, now) if self._pace else Pace(position, now)
+        settings, is_rung_for = self._options.settings, False
+        if settings.bell:
+            mailboxes.hear_bells(self._mailbox, self._new.id)
+            # A lock in another row may be released by a transaction, which does not show who is next.
+            is_rung_for = not self._row.may_create and bell.are_listening([self._new.id, *(each.id for each in ahead)])
+        return poll_delay(self._pace, now, settings, runtime.current.jitter(), is_rung_for=is_rung_for)
 
     def _hear_until(self, until: float) -> Steps[Image | None]:
         """Sleep until a release in this process wakes us; return the image it left."""

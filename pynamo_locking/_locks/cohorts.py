@@ -226,9 +226,14 @@ def was_handed_over(caller: Caller | None) -> bool:
     return caller is not None and caller.stage is Stage.LEADING and come(caller) is not None
 
 
-def may_leave(caller: Caller) -> bool:
-    """Tell whether no write stores the caller's entry: then it can leave at once."""
-    return caller.stage is not Stage.CALLED
+def leave_line(caller: Caller) -> bool:
+    """Give up for a caller in line without a request; False if its entry is stored, or a write may be storing it."""
+    with _mutex:
+        is_leading = caller.stage is Stage.LEADING
+        if caller.stage is Stage.CALLED or (is_leading and (caller.has_come or caller.started is not None)):
+            return False
+    give_up(caller)
+    return True
 
 
 def drawing(caller: Caller | None) -> int:

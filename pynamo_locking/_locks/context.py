@@ -39,6 +39,8 @@ def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry 
     Raises:
         ConfigurationError: an entry of this thread or task conflicts, behind which it would wait for ever.
     """
+    if held_entry.holds_nothing():
+        return None
     party = runtime.current.party()
     mine = [held for held in held_entry.all_held_in_context(row) if held.party == party]
     covering = [held for held in mine if held.entry.claim.covers(claim)]

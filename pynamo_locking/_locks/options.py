@@ -84,7 +84,7 @@ class LockOptions:
 
 
 def check_on_lost(on_lost: object) -> None:
-    if inspect.iscoroutinefunction(on_lost) or not (on_lost is None or callable(on_lost)):
+    if on_lost is not None and (inspect.iscoroutinefunction(on_lost) or not callable(on_lost)):
         raise ConfigurationError(
             f"on_lost is called in a thread, with the reason, so it must be a plain function, not {on_lost!r}; a "
             f"coroutine function would never run. It may hand over to an event loop, as "

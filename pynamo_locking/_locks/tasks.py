@@ -105,14 +105,27 @@ def can_wait(held: HeldEntry) -> bool:
     return task is not None and (held.party == runtime.current.party() or type(task.get_coro()).__name__ == _CLOSING)
 
 
+async def _step(taking: Taking, pause: Pause) -> Pause | None:
+    """Let a pause pass, and go on to the next: in a thread, but for a caller in line, which makes no request."""
+    if pause.leave is None:
+        told = None if pause is TO_THREADS else await spend(pause)
+        return await call(partial(taking.advance, told), is_urgent=False)
+    try:
+        told = await spend(pause)
+    except cancelled():
+        if pause.leave():
+            taking.abandon()
+        raise
+    return taking.advance(told)
+
+
 async def take(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
     """Acquire a lock, or leave nothing behind, also if the task is cancelled or its loop is closed."""
     taking = Taking(steps, hold)
     try:
         pause = taking.advance(None)  # makes no request
         while pause is not None:
-            told = None if pause is TO_THREADS else await spend(pause)
-            pause = await call(partial(taking.advance, told), is_urgent=False)
+            pause = await _step(taking, pause)
     except BaseException as error:
         try:
             if isinstance(error, GeneratorExit):

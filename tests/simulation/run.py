@@ -267,6 +267,7 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
     ]
     if plan.has_bells:
         replaced += [(bell, "ring", bells.ring), (bell, "neighbours", bells.neighbours)]
+        replaced += [(bell, "are_listening", lambda _: True)]
     replaced += [(limits, "MOST_STATEMENTS", workload.most_statements), (statements, "_refused", set())]
     if workload.most_actions is not None:
         replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]

@@ -11,6 +11,7 @@ import pytest
 
 from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
+from pynamo_locking._locks.acquisition import Acquisition
 from tests.support.bells import names, own_bells, throw
 from tests.support.faults import count_requests
 from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued
@@ -114,6 +115,26 @@ def test_a_forged_bell_costs_a_read(dynoxide: Engine, folder: Path, is_task: boo
             assert Plain.lock_state("a").holders[0].ticket == lock.ticket
             assert not ticket.done()
         assert ticket.result() == lock.ticket + 1
+
+
+@pytest.mark.parametrize("model", [Plain, Beside])
+def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide: Engine, folder: Path, model: Any) -> None:
+    """While its process and those of all that are ahead listen; else, or for a lock in another row, by the pace."""
+    dynoxide.bind(Locks, Plain, Beside)
+    model("a").save()
+    waiting = model.lock("a", settings=LockSettings(lease=100, wait=100, poll_min=0.001, poll=1, request_timeout=10))
+    with crew(dynoxide, 1, Locks, model) as [holder]:
+        holder.call("enter", model, "a", settings=LAZY)
+        steps = Acquisition(waiting._target.row, waiting._options).steps()
+        next(steps)
+        pauses = [next(steps).seconds]
+        of_holder = folder / runtime.process_of(model.lock_state("a").entries[0].id)
+        for change in (of_holder.touch, lambda: folder.chmod(0o755), lambda: folder.chmod(0o700), of_holder.unlink):
+            change()
+            pauses.append(next(steps).seconds)
+        steps.close()
+        holder.call("leave", "a")
+    assert [pause >= 0.5 for pause in pauses] == [False, model is Plain, False, model is Plain, False], pauses
 
 
 def test_without_bells_the_waiter_polls(dynoxide: Engine, folder: Path) -> None:

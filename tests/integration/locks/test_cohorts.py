@@ -13,7 +13,7 @@ import pytest
 from pynamo_locking import ItemNotFound, LockLost, LockSettings, LockTimeout
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import QueueEntry
-from pynamo_locking._io import lock_requests
+from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._locks import cohorts
 from pynamo_locking._locks.mailboxes import Mailbox
 from tests.support.faults import count_requests, lost_requests, lost_responses
@@ -325,6 +325,64 @@ def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
     asyncio.run(play())
     assert Plain.get("a", consistent_read=True).value == 2
     assert Plain.lock_state("a").entries == ()
+    assert not cohorts._cohorts
+
+
+@pytest.mark.parametrize("how", ["cancelled", "over"])
+def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Cancelled or timed out, they make no request and start no thread, however many there are."""
+    memory.bind(Plain)
+    Plain("a").save()
+    lock, started, start = Plain.lock("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
+
+    def spawn(world: runtime.Runtime, target: Callable[[], None], name: str) -> None:
+        started.append(name)
+        start(world, target, name)
+
+    async def work(wait: float) -> None:
+        async with Plain.edit("a", settings=LAZY, wait=wait):
+            raise AssertionError
+
+    async def play() -> None:
+        leader = asyncio.create_task(work(100))
+        await asyncio.to_thread(until_queued, Plain, "a", 2)
+        tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
+        await asyncio.sleep(0)
+        assert len(in_line(Plain, "a")) == 100
+        monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
+        with count_requests() as counted:
+            for task in tasks if how == "cancelled" else ():
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        monkeypatch.undo()
+        assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
+        assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
+        leader.cancel()
+        await asyncio.wait([leader])
+
+    asyncio.run(play())
+    lock.release()
+    assert Plain.lock_state("a").entries == ()
+    assert not cohorts._cohorts
+
+
+def test_who_can_leave_the_line(memory: Engine) -> None:
+    """A caller without an entry, whether or not it leads; not the caller whose entry is stored or may be."""
+    memory.bind(Plain)
+    row = Plain.lock("a")._target.row
+    new, held = lock_requests.NewEntry("of all", "all", 60), QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
+    first, second, third = (cohorts.Caller(row, new, Mailbox(), 32, lambda *_: None) for _ in range(3))
+    for caller in (first, second, third):
+        cohorts.join(caller)
+
+    assert not cohorts.leave_line(first), "it acts for the others"
+    assert cohorts.succession(first, held) is not None
+    assert not cohorts.leave_line(second), "a write that stores its entry may be under way"
+    cohorts.pass_on(first)
+    assert not cohorts.leave_line(second), "it has an entry, and does not know of it"
+    cohorts.come(second)
+    cohorts.pass_on(second)
+    assert cohorts.leave_line(third), "it leads, and has not begun to"
     assert not cohorts._cohorts
 
 

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from pynamo_locking import ConfigurationError, LockTimeout
+from pynamo_locking import ConfigurationError, LockSettings, LockTimeout
 from pynamo_locking._core.limits import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_requests, retries, runtime
+from pynamo_locking._locks.acquisition import Acquisition
 from tests.support import faults
-from tests.support.faults import lost_responses
+from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 
@@ -67,6 +68,27 @@ def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, he
         with pytest.raises(LockTimeout):
             account.lock("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [others[0].ticket]
+
+
+@pytest.mark.parametrize("after", ["a place is free", "a late copy has entered"])
+def test_a_newcomer_looks_before_it_tries_again_to_enter(account, after):
+    """A refused write costs as much as a write of the whole item, so while the queue is full it only looks."""
+    late = account.lock("a", settings=LockSettings(max_waiters=1, block=1), wait=60)
+    with held_elsewhere(account.lock("a")) as holder, count_requests() as counted:
+        row, attempt = holder._target.row, Acquisition(late._target.row, late._options)
+        lock_requests.enter(row, lock_requests.NewEntry("waiter", "waiter", 60.0), 2)
+        before, steps = counted.by_operation["UpdateItem"], attempt.steps()
+        for looks in (0, 0, 1, 2):  # at first it has not begun
+            next(steps)
+            assert counted.by_operation["GetItem"] == looks
+        assert counted.by_operation["UpdateItem"] == before + 1
+
+        lock_requests.release(row, "waiter", want_image=False)
+        if after == "a late copy has entered":
+            lock_requests.enter(row, attempt._new, 2)
+        assert next(steps).mailbox is not None, "it does not know that it is in the queue"
+        assert [entry.id for entry in account.lock_state("a").waiters] == [attempt._new.id]
+        steps.close()
 
 
 def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):

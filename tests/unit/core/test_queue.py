@@ -247,7 +247,7 @@ def test_a_lease_beyond_belief_counts_as_the_longest():
 def test_poll_delay(position, poll_min, poll, waited, jitter):
     """Between half and the whole of the interval, which grows with the wait, up to a longest for each position."""
     settings = LockSettings(poll_min=poll_min, poll=poll, poll_max=2)
-    pace = Pace(position, 10.0, 10.0)
+    pace = Pace(position, 10.0)
     delay = poll_delay(pace, 10 + waited, settings, jitter)
     longest = min(poll * position, 2)
 
@@ -255,12 +255,13 @@ def test_poll_delay(position, poll_min, poll, waited, jitter):
     assert poll_delay(pace, 11 + waited, settings, jitter) >= delay
     assert poll_delay(pace, 10, settings, 0) == min(poll_min, longest) / 2
     assert poll_delay(pace, 1e9, settings, 0) == longest / 2
+    assert poll_delay(pace, 10 + waited, settings, jitter, is_rung_for=True) == longest * (0.5 + jitter / 2)
 
 
 def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
     """However long the holder takes, the waiter is late by a part of that; up to `poll`."""
     settings = LockSettings(poll_min=0.01, poll=0.1)
-    pace = Pace(1, 5.0, 5.0)
+    pace = Pace(1, 5.0)
 
     delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.02, 0.05, 0.1, 0.2, 10)]
 
@@ -268,12 +269,12 @@ def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
 
 
 def test_those_behind_look_by_the_pace_of_the_queue():
-    """Three have gone in 0.3 s, so four and a half more take 0.45 s; once nobody goes any more, longer."""
+    """The last one has gone in 0.1 s, so four and a half more take 0.45 s; once none goes any more, longer."""
     settings = LockSettings(poll_min=0.01, poll=0.1, poll_max=2)
-    pace = Pace(8, 5.0, 5.0).seen(6, 5.2).seen(5, 5.3)
+    pace = Pace(8, 4.0).seen(6, 5.2).seen(5, 5.3)
 
     assert pace.seen(7, 5.4) is pace, "an older image tells nothing"
     assert poll_delay(pace, 5.3, settings, 0) * 2 == pytest.approx(4.5 * 0.1)
     assert poll_delay(pace, 5.41, settings, 0) * 2 == pytest.approx(4.5 * 0.11)
     assert poll_delay(pace, 50.0, settings, 0) * 2 == pytest.approx(5 * 0.1)
-    assert poll_delay(pace.seen(1, 5.4), 5.4, settings, 0) * 2 == pytest.approx(0.5 * 0.4 / 7)
+    assert poll_delay(pace.seen(1, 5.5), 5.5, settings, 0) * 2 == pytest.approx(0.5 * 0.2 / 4)

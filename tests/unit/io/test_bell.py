@@ -116,6 +116,16 @@ def test_rings_for_other_processes_that_listen(folder: Path, listener: Listener,
     assert listener.heard == []
 
 
+def test_who_listens(folder: Path, listener: Listener, monkeypatch: Any) -> None:
+    """The processes of all these entries have to, this process among them."""
+    monkeypatch.setattr(bell, "process_of", lambda entry_id: entry_id.partition("-")[0])
+    assert not bell.are_listening(["me-1"])
+    listener.listen()
+    with another(folder, "you"):
+        assert bell.are_listening(["me-1", "you-1", "you-2"])
+        assert not bell.are_listening(["me-1", "you-1", "she-1"])
+
+
 def test_no_entry_is_read_if_no_process_listens(folder: Path) -> None:
     bell.ring(pytest.fail("read") for _ in range(1))  # type: ignore[arg-type]
     assert not folder.exists()
