@@ -117,7 +117,7 @@ def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) ->
     for i, (name, value) in enumerate(changes.set.items()):
         names[f"#s{i}"], values[f":s{i}"] = name, value
         set_.append(f"#s{i} = :s{i}")
-    for i, name in enumerate(changes.remove):
+    for i, name in enumerate(() if changes.is_ghost else changes.remove):  # a placeholder has nothing to remove
         names[f"#r{i}"] = name
         remove.append(f"#r{i}")
     return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"
