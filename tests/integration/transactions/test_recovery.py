@@ -30,6 +30,7 @@ from tests.support.deeds import deeds, dying_at, from_deed
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
+    STATEMENTS,
     Plain,
     Purse,
     Transactions,
@@ -56,10 +57,10 @@ AFTER_DECISION = [*[f"finish {key}" for key in MARKED], "end"]
 DEEDS = [*BEFORE_DECISION, "decision", *AFTER_DECISION]
 
 
-@pytest.fixture
-def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, a database, and long transactions of few items."""
-    make_long_from(monkeypatch)
+@pytest.fixture(params=sorted({1, STATEMENTS}), ids=lambda statements: f"batches of {statements}")
+def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
+    """Time that nobody waits for, a database, and long transactions of few items, by statements and without."""
+    make_long_from(monkeypatch, statements=request.param)
     memory.bind(Purse, Plain, Transactions)
     with VirtualClock() as clock:
         yield clock
