@@ -80,7 +80,7 @@ def _of_statement(statement: Mapping[str, Any]) -> str:
 def _of_mark(key: str, *, is_mark: bool, names: str, is_removed: bool) -> str:
     if is_mark:
         return f"mark {key}"
-    if is_removed and "'tx'" in names:
+    if is_removed and "'tx'" in names and "'id'" in names:
         return f"{'drop' if 'ghost' in names else 'finish'} {key}"
     return f"write {key}"
 
