@@ -92,10 +92,11 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## all broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
+	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
-	THOROUGH=1 KILLS_S=60 $(BIN)/python -m pytest --no-cov -q $(LONGER)
+	THOROUGH=1 KILLS_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)

@@ -4,9 +4,12 @@
     python -m benchmarks.transactions kills --seconds 60     # 8 processes, killed again and again, on both engines
     python -m benchmarks.transactions contention             # 16 workers over 10 hot accounts
     python -m benchmarks.transactions unblock                # waiting for a transaction whose process is dead
+    python -m benchmarks.transactions times                  # 100 and 1,000 items beside unprotected loops, at 5 ms
+    python -m benchmarks.transactions growth                 # what grows with what, up to 10,000 items
     python -m benchmarks.transactions all
 
-Each prints its tables as Markdown. With ``--json FILE`` the figures are written there as well.
+Each prints its tables as Markdown. With ``--json FILE`` the figures are written there as well; with ``--publish`` the
+tables of `times` and `growth` replace those in docs/benchmarks/transactions.md.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.progress import track
 
-from benchmarks import transaction_contention, transaction_counts, transaction_unblock
+from benchmarks import (
+    transaction_contention,
+    transaction_counts,
+    transaction_growth,
+    transaction_times,
+    transaction_unblock,
+)
+from benchmarks.latency import slowed
+from benchmarks.locks.tables import fill
 from benchmarks.parts import Parts, run, show
 from tests.engines.engine import running
 from tests.support.bank_audit import run_bank
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
     from tests.engines.servers import Servers
 
 BOTH: Final = ("dynoxide", "dynamodb-local")
+PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks" / "transactions.md"
 
 
 def counts(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -90,11 +102,42 @@ def unblock(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any
     return [sample.as_dict() for sample in samples]
 
 
+def times(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Change many items, beside loops that protect nothing, at a distance."""
+    names, sizes = options.only or list(transaction_times.CONTENDERS), options.sizes
+    total = options.rounds * len(names) * len(sizes)
+    with slowed(servers["dynoxide"].url, options.trip) as url, running("dynoxide", servers) as engine:
+        engine.host = url
+        turns = transaction_times.compare(engine, sizes, names, options.rounds)
+        done = list(track(turns, "times", total=total, transient=True))
+    _publish("times", f"Many items, at {options.trip:g} ms", transaction_times.as_markdown(done), options)
+    return [each.as_dict() for each in done]
+
+
+def growth(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Count requests and units as more and more items take part, or stand by."""
+    kinds = list(transaction_growth.KINDS)
+    sizes = [size for size in transaction_growth.SIZES if size <= 2 * options.largest]
+    with running("memory", servers) as engine:
+        counted = transaction_growth.grow(engine, kinds, sizes)
+        done = list(track(counted, "growth", total=len(kinds) * len(sizes), transient=True))
+    _publish("growth", "What grows with what", transaction_growth.as_markdown(done), options)
+    return [each.as_dict() for each in done]
+
+
+def _publish(name: str, title: str, table: str, options: argparse.Namespace) -> None:
+    show(title, table)
+    if options.publish:
+        fill(PAGE, name, table)
+
+
 PARTS: Final[Parts] = {
     "counts": counts,
     "kills": kills,
     "contention": contention,
     "unblock": unblock,
+    "times": times,
+    "growth": growth,
 }
 
 
@@ -103,12 +146,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("part", choices=[*PARTS, "all"])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     parser.add_argument("--seed", default="1", help="of kills and their moments")
-    parser.add_argument("--largest", type=int, default=5_000, help="counts: items of the largest transaction")
+    parser.add_argument("--largest", type=int, default=5_000, help="counts, growth: items of the largest transaction")
     parser.add_argument("--seconds", type=float, default=60.0, help="kills: on each engine")
     parser.add_argument("--workers", type=int, default=16, help="contention: threads")
     parser.add_argument("--transfers", type=int, default=10, help="contention: of each worker, each round")
-    parser.add_argument("--rounds", type=int, default=3, help="contention: how often the contenders take turns")
+    parser.add_argument("--rounds", type=int, default=3, help="contention, times: how often the contenders take turns")
     parser.add_argument("--samples", type=int, default=10, help="unblock: of each case")
+    parser.add_argument("--only", action="append", choices=list(transaction_times.CONTENDERS), help="times: who")
+    parser.add_argument("--sizes", type=int, nargs="+", default=transaction_times.SIZES, help="times: how many items")
+    parser.add_argument("--trip", type=float, default=5.0, help="times: the round trip in ms")
+    parser.add_argument("--publish", action="store_true", help="times, growth: into docs/benchmarks/transactions.md")
     return parser.parse_args()
 
 

@@ -264,3 +264,61 @@ def test_rows_of_other_tables_and_without_a_time_stay() -> None:
     _look_twice(bench)
     bench.play()
     assert (bench.count("a"), bench.count("b")) == (1, 1)
+
+
+# Batches of statements
+
+
+def _batch(*keys: str) -> list[dict[str, Any]]:
+    """Return statements that set counters from 0 to 1."""
+    text = 'UPDATE "table" SET "n" = ? WHERE "key" = ? AND ("n" = ?)'
+    return [{"Statement": text, "Parameters": [{"N": "1"}, {"S": key}, {"N": "0"}]} for key in keys]
+
+
+def _struck(fault: Fault | None, operation: str) -> tuple[Any, list[int]]:
+    """Send a batch for two items, and let a fault strike; return what is heard, and what is stored in the end."""
+    bench = Bench(fault=fault, steps=False)
+    bench.faults.operation = operation
+    for key in "ab":
+        bench.network.handle("PutItem", {"TableName": "table", "Item": {"key": {"S": key}, "n": {"N": "0"}}})
+    bench.spawn("client", lambda: bench.send("BatchExecuteStatement", Statements=_batch("a", "b"))["Responses"])
+    [heard] = bench.play().heard["client"]
+    return heard, [bench.count(key) for key in "ab"]
+
+
+#: By fault of a whole batch: what the client hears, and whether it is applied in the end.
+OF_BATCHES = {
+    None: ([{}, {}], 1),
+    Fault.THROTTLED: ("ThrottlingException", 0),
+    Fault.FAILED_BEFORE: ("InternalServerError", 0),
+    Fault.FAILED_AFTER: ("InternalServerError", 1),
+    Fault.LOST_REQUEST: ("ReadTimeoutError", 0),
+    Fault.LOST_RESPONSE: ("ReadTimeoutError", 1),
+    Fault.LATE: ("ReadTimeoutError", 1),
+}
+
+
+@pytest.mark.parametrize("fault", OF_BATCHES, ids=lambda fault: fault and fault.value)
+def test_a_fault_strikes_a_whole_batch(fault: Fault | None) -> None:
+    """All of it is applied, now or late, or nothing; the client hears one answer about all."""
+    heard, is_applied = OF_BATCHES[fault]
+    assert _struck(fault, "BatchExecuteStatement") == (heard, [is_applied] * 2)
+
+
+#: By fault of one statement: what the client hears, and whether that one is applied in the end.
+OF_STATEMENTS = {
+    Fault.THROTTLED: ([{"Error": {"Code": "ThrottlingError"}}, {}], 0),
+    Fault.HOT: ([{"Error": {"Code": "ProvisionedThroughputExceeded"}}, {}], 0),
+    Fault.CONFLICT: ([{"Error": {"Code": "TransactionConflict"}}, {}], 0),
+    Fault.FAILED_AFTER: ([{"Error": {"Code": "InternalServerError"}}, {}], 1),
+    Fault.LOST_REQUEST: ("ReadTimeoutError", 0),
+    Fault.LOST_RESPONSE: ("ReadTimeoutError", 1),
+    Fault.LATE: ("ReadTimeoutError", 1),
+}
+
+
+@pytest.mark.parametrize("fault", OF_STATEMENTS, ids=lambda fault: fault.value)
+def test_a_fault_strikes_one_statement_of_a_batch(fault: Fault) -> None:
+    """The other one is applied: a part is refused for now, or the answer about both is lost."""
+    heard, is_applied = OF_STATEMENTS[fault]
+    assert _struck(fault, "UpdateItem") == (heard, [is_applied, 1])

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 BANK: Final = "b"
-ACCOUNTS: Final = 300
+ACCOUNTS: Final = int(os.environ.get("BANK_ACCOUNTS", "300"))
+#: How many accounts a transfer moves money of at most; all of many.
+LARGEST: Final = 250 if ACCOUNTS == 300 else ACCOUNTS
 FIRST_BALANCE: Final = 1_000
 #: What a transaction that cannot succeed writes.
 POISON: Final = -777_777
@@ -46,8 +48,8 @@ POISON: Final = -777_777
 THINK_S: Final = 0.3
 #: While there is a file of this name in the folder of the logs, clerks begin no other transfer.
 BREAK: Final = "break"
-#: Larger transfers read their accounts with one query, smaller ones one by one.
-_QUERIED_FROM: Final = 10
+#: Larger transfers read their accounts together, by a query or by `get_all`; smaller ones one by one.
+_TOGETHER_FROM: Final = 10
 #: How many receipts are filed together: some of them are more than the deciding transaction holds.
 RECEIPTS: Final = 110
 #: Short, so that those who wait for a killed process go on soon. In seconds.
@@ -176,11 +178,11 @@ class Clerk:
         self.kinds: list[tuple[int, Callable[[], None]]] = [
             (20, lambda: self._move(2, 10)),
             (2, lambda: self._move(11, 100)),
-            (2, lambda: self._move(101, 250)),
+            (2, lambda: self._move(101, LARGEST)),
             (1, self._file),
             (1, self._tear_up),
             (1, lambda: self._fail(2, 10)),
-            (1, lambda: self._fail(101, 250)),
+            (1, lambda: self._fail(101, LARGEST - 1)),
         ]
 
     def work(self) -> NoReturn:
@@ -216,9 +218,10 @@ class Clerk:
         count = self._chooser.randint(least, most)
         amounts = self._amounts(count)
         label = f"{self._number}.{self._count}m{count}"
-        if count > _QUERIED_FROM:
+        if count > _TOGETHER_FROM:
             first = self._chooser.randint(0, ACCOUNTS - count)
-            self._commit(label, lambda tx: _book(_query(tx, first, count), tx, label, amounts))
+            read = _query if self._count % 2 else _get_all
+            self._commit(label, lambda tx: _book(read(tx, first, count), tx, label, amounts))
         else:
             chosen = self._chooser.sample(range(ACCOUNTS), count)
             self._commit(label, lambda tx: _book(_get(tx, chosen), tx, label, amounts))
@@ -253,8 +256,9 @@ class Clerk:
 
         def act(tx: Transaction) -> None:
             move(tx)
-            for number in range(RECEIPTS):
-                tx.delete(tx.get(Receipt, filed, number))
+            for receipt in tx.get_all(Receipt, [(filed, number) for number in range(RECEIPTS)]):
+                assert receipt is not None, f"a receipt of {filed} is lost"
+                tx.delete(receipt)
 
         self._commit(label, act)
 
@@ -277,6 +281,11 @@ class Clerk:
 
 def _get(tx: Transaction, numbers: list[int]) -> list[Account]:
     return [tx.get(Account, BANK, number) for number in numbers]
+
+
+def _get_all(tx: Transaction, first: int, count: int) -> list[Account]:
+    found = tx.get_all(Account, [(BANK, number) for number in range(first, first + count)])
+    return [account for account in found if account is not None]
 
 
 def _query(tx: Transaction, first: int, count: int) -> list[Account]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import SweepReport, sweep, transactional
+from tests.support import workers
 from tests.support.bank import (
     ACCOUNTS,
     BANK,
@@ -30,7 +32,7 @@ from tests.support.bank import (
     open_bank,
 )
 from tests.support.bank_crew import Crew, Ledger
-from tests.support.workers import PATIENCE, until
+from tests.support.workers import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from pynamo_locking import Transaction
     from tests.engines.engine import Engine
 
-CLERKS: Final = 8
+#: Of a watch that waits for the clerks to end what they have begun: the larger it is, the longer.
+PATIENCE: Final = workers.PATIENCE * max(1, ACCOUNTS // 300)
+CLERKS: Final = int(os.environ.get("BANK_CLERKS", "8"))
 #: How much the clerks write into their logs between two kills, in bytes: 1 to 20 transfers. What is killed keeps
 #: others waiting for a lease, so on a slow machine it has to be rarer.
 KILL_AFTER: Final = (30, 600)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -40,6 +41,9 @@ M = TypeVar("M", bound=Model)
 
 #: What `make_long_from` lowers the number of actions of a native transaction to.
 FEW: Final = 4
+
+#: What it lowers the number of statements in a batch to. 1: none are sent, as where they are refused.
+STATEMENTS: Final = int(os.environ.get("STATEMENTS", "3"))
 
 
 class Transactions(TransactionTable):
@@ -183,7 +187,7 @@ class Entry(LockableModel):
 # Long transactions of few items
 
 
-def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW, *, statements: int = 1) -> None:
+def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW, *, statements: int = STATEMENTS) -> None:
     """Make every transaction of more than so many actions a long one, with so many statements in a batch; 1: none."""
     monkeypatch.setattr(limits, "MOST_ACTIONS", actions)
     monkeypatch.setattr(limits, "MOST_STATEMENTS", statements)
@@ -252,14 +256,23 @@ def dying_after(
         requests: how many get through; None for all.
         is_answer_lost: whether the request at which it dies still reaches DynamoDB.
     """
+    with dying_where(monkeypatch, lambda sent, *_: sent == requests, is_answer_lost=is_answer_lost) as process:
+        yield process
+
+
+@contextmanager
+def dying_where(
+    monkeypatch: pytest.MonkeyPatch, is_last: Callable[[int, str, dict[str, Any]], bool], *, is_answer_lost: bool
+) -> Iterator[Process]:
+    """The same, where it dies at the first request of which that is true; it is told how many came before."""
     process, original = Process(), Connection.dispatch
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
         if process.is_dead:
             raise Dead
+        process.is_dead = is_last(len(process.sent), operation, kwargs)
         process.sent.append((operation, kwargs))
-        if requests is not None and len(process.sent) > requests:
-            process.is_dead = True
+        if process.is_dead:
             if is_answer_lost:
                 original(connection, operation, kwargs, *args)
             raise Dead

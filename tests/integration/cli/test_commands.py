@@ -14,9 +14,10 @@ from pynamo_locking import LockableModel, LockAttribute, LockLost, NamedLock, Tr
 from pynamo_locking._locks import cohorts
 from pynamo_locking.cli import watching
 from pynamo_locking.testing import VirtualClock
+from tests.support.deeds import dying_at
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.shell import MODELS, Shell, Waiter, changed, denied, described, name_of, prepared
-from tests.support.transaction_models import Purse, Transactions, dying_after, make_long_from, survive
+from tests.support.transaction_models import Purse, Transactions, make_long_from, survive
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -634,11 +635,11 @@ def half_done(memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPat
     make_long_from(monkeypatch)
     memory.bind(Purse, Transactions)
     ids = []
-    for requests in (6, 9):  # before, and right after the decision
+    for requests, is_committed in ((6, False), (9, True)):
         tx = Transaction(workers=1, owner=f"dies after {requests}", lease=30)
         for number in range(9):
             tx.save(Purse(f"{requests}-{number}", balance=1))
-        with dying_after(monkeypatch, requests):
+        with dying_at(monkeypatch, "decision", is_answer_lost=is_committed):
             assert not survive(tx.commit)
         ids.append(tx.id)
         clock.jump(1)

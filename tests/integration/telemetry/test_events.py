@@ -51,6 +51,7 @@ from pynamo_locking.events import (
     subscribe,
 )
 from pynamo_locking.testing import VirtualClock
+from tests.support.deeds import dying_at
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
@@ -58,7 +59,6 @@ from tests.support.transaction_models import (
     Purse,
     Session,
     Transactions,
-    dying_after,
     make_long_from,
     marked_rows,
     survive,
@@ -667,27 +667,25 @@ def test_a_commit_of_unknown_outcome(heard: Heard) -> None:
     assert heard.only(TransactionRolledBack).error == "OutcomeUnknown"
 
 
-def left_open(clock: VirtualClock, monkeypatch: Any, requests: int) -> Transaction:
-    """A long commit whose process has died after so many requests."""
+def left_open(clock: VirtualClock, monkeypatch: Any, *, is_decided: bool) -> Transaction:
+    """A long commit whose process has died at its decision."""
     make_long_from(monkeypatch)
     tx = Transaction(Transactions, owner="dead", workers=1)
     for i in range(8):
         tx.save(Purse(f"p{i}"))
-    with dying_after(monkeypatch, requests):
+    with dying_at(monkeypatch, "decision", is_answer_lost=is_decided):
         assert not survive(tx.commit)
     clock.sleep(60)
     return tx
 
 
-#: Header, participants, five marks; then the decision.
-UNDECIDED, DECIDED = 5, 8
-
-
-@pytest.mark.parametrize(("requests", "outcome"), [(UNDECIDED, "aborted"), (DECIDED, "finished")])
+@pytest.mark.parametrize(("is_decided", "outcome"), [(False, "aborted"), (True, "finished")])
 @pytest.mark.parametrize("by", ["recover", "sweep"])
-def test_a_recovery(clock: VirtualClock, heard: Heard, monkeypatch: Any, requests: int, outcome: str, by: str) -> None:
+def test_a_recovery(
+    clock: VirtualClock, heard: Heard, monkeypatch: Any, outcome: str, by: str, *, is_decided: bool
+) -> None:
     """By a person or by a job: once for the whole transaction, whose owner is dead."""
-    tx = left_open(clock, monkeypatch, requests)
+    tx = left_open(clock, monkeypatch, is_decided=is_decided)
     heard.events.clear()
     if by == "recover":
         recover(Transactions, tx.id)
@@ -704,14 +702,14 @@ def test_a_recovery(clock: VirtualClock, heard: Heard, monkeypatch: Any, request
 
 
 @pytest.mark.parametrize(
-    ("requests", "expected"),
-    [(UNDECIDED, [("aborted", "expired"), ("aborted", "")]), (DECIDED, [("finished", "")])],
+    ("is_decided", "expected"),
+    [(False, [("aborted", "expired"), ("aborted", "")]), (True, [("finished", "")])],
 )
 def test_a_mark_in_the_way(
-    clock: VirtualClock, heard: Heard, monkeypatch: Any, requests: int, expected: list[tuple[str, str]]
+    clock: VirtualClock, heard: Heard, monkeypatch: Any, expected: list[tuple[str, str]], *, is_decided: bool
 ) -> None:
     """Whoever needs the item aborts the transaction if it may, and takes the mark off."""
-    tx = left_open(clock, monkeypatch, requests)
+    tx = left_open(clock, monkeypatch, is_decided=is_decided)
     heard.events.clear()
     with suppress(Conflict):
         Purse(marked_rows(Purse)[0]["purse_id"]["S"]).save()
@@ -726,7 +724,7 @@ def test_a_transaction_that_others_keep_busy(heard: Heard, clock: VirtualClock, 
     tx = Transaction(Transactions, owner="busy", workers=1, lease=600)
     for i in range(8):
         tx.save(Purse(f"p{i}"))
-    with dying_after(monkeypatch, UNDECIDED):
+    with dying_at(monkeypatch, "decision"):
         assert not survive(tx.commit)
     heard.events.clear()
     with pytest.raises(TransactionConflict):

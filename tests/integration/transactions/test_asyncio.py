@@ -22,6 +22,7 @@ from pynamo_locking import (
 from pynamo_locking._io import loops
 from pynamo_locking._locks import held_entry
 from tests.support.cancelling import Cancelled, ended
+from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.transaction_models import (
     Purse,
@@ -29,7 +30,6 @@ from tests.support.transaction_models import (
     RowLocks,
     Sheet,
     Transactions,
-    dying_after,
     make_long_from,
     rows_of,
     survive,
@@ -72,7 +72,7 @@ def leave_mark(monkeypatch: pytest.MonkeyPatch) -> str:
             for key in "abcde":
                 tx.touch(tx.get(Purse, key))
 
-    with dying_after(monkeypatch, 8):
+    with dying_at(monkeypatch, "decision"):
         assert not survive(marks)
     return next(row["purse_id"]["S"] for row in rows_of(Purse) if "tx" in row.get("lock", {}).get("M", {}))
 

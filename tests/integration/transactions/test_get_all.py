@@ -12,6 +12,7 @@ from pynamodb.exceptions import GetError
 
 from pynamo_locking import ConfigurationError, Transaction, outcome, transaction, transactional
 from pynamo_locking._core import limits
+from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import units
@@ -24,7 +25,6 @@ from tests.support.transaction_models import (
     Session,
     Sheet,
     Transactions,
-    dying_after,
     marked_rows,
     purses,
     survive,
@@ -230,19 +230,19 @@ def test_more_than_sixteen_megabytes(memory: Engine) -> None:
 
 def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a dead process has decided is finished by who reads; what it has not is dropped, after its lease."""
-    for requests, is_committed in ((9, False), (11, True)):
-        items = purses(6, prefix=f"{requests}-")
+    for prefix, is_committed in (("old", False), ("done", True)):
+        items = purses(6, prefix=prefix)
         tx = Transaction(workers=1)
         for item in items:
             item.balance = 1
             tx.save(item)
         for i in range(2):
-            tx.save(Purse(f"{requests}-new{i}", balance=1))
-        with dying_after(monkeypatch, requests - 2):
+            tx.save(Purse(f"{prefix}new{i}", balance=1))
+        with dying_at(monkeypatch, f"finish {prefix}5" if is_committed else "decision"):
             in_thread(lambda tx=tx: survive(tx.commit))  # type: ignore[misc]
         assert marked_rows(Purse)
         assert (outcome(Transactions, tx.id) == "committed") is is_committed
-        keys = [f"{requests}-{i}" for i in range(6)] + [f"{requests}-new{i}" for i in range(2)]
+        keys = [f"{prefix}{i}" for i in range(6)] + [f"{prefix}new{i}" for i in range(2)]
         with transaction(isolation="read_committed") as reader:
             found = reader.get_all(Purse, keys)
         assert [item and item.balance for item in found] == ([1] * 8 if is_committed else [100] * 6 + [None] * 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.limits import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
+from tests.support.deeds import deeds, dying_at
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -46,12 +48,9 @@ pytestmark = pytest.mark.usefixtures("few")
 
 
 #: All are written by the transaction that dies. The decision itself writes three, new ones first; the last two of
-#: the new ones get placeholders.
+#: the new ones get placeholders. So eight items are marked.
 OLD, NEW, GONE = ([f"{kind}{i}" for i in range(count)] for kind, count in (("old", 3), ("new", 5), ("gone", 3)))
 KEYS = [*OLD, *NEW, *GONE]
-#: Header, participants, 6 marks, 2 placeholders at once; then the decision, 8 finishes, the header again.
-PREPARED = 9
-ALL = 19
 
 
 def write_all(**options: Any) -> Transaction:
@@ -92,11 +91,12 @@ def start_over() -> None:
         Purse(key, balance=100).save()
 
 
-def leave(monkeypatch: pytest.MonkeyPatch, requests: int | None, **options: Any) -> Left:
-    """Commit, and die after so many requests."""
+def leave(monkeypatch: pytest.MonkeyPatch, at: int | str | None, **options: Any) -> Left:
+    """Commit, and die after so many requests, or at the first one that does this; see `deeds`."""
     start_over()
     tx = write_all()
-    with dying_after(monkeypatch, requests, **options) as process:
+    dying = dying_at(monkeypatch, at, **options) if isinstance(at, str) else dying_after(monkeypatch, at, **options)
+    with dying as process:
         in_thread_surviving(tx.commit)
     return Left(tx, outcome(Transactions, tx.id), len(process.sent))
 
@@ -106,8 +106,9 @@ def in_thread_surviving(call: Callable[[], object]) -> None:
 
 
 def steps() -> range:
-    """After how many requests the process may die."""
-    return range(ALL)
+    """After how many requests the process may die, of all that a commit sends."""
+    with pytest.MonkeyPatch.context() as patch:
+        return range(leave(patch, None).sent)
 
 
 def balances(*, is_committed: bool) -> dict[str, int]:
@@ -135,28 +136,23 @@ def assert_clean(left: Left) -> None:
 
 
 def is_ghost(row: dict[str, Any]) -> bool:
-    return "ghost" in row.get("lock", {}).get("M", {}).get("tx", {}).get("M", {}).get("intent", {}).get("M", {})
+    return "ghost" in row["lock"]["M"]["tx"]["M"]["intent"]["M"]
 
 
 def test_all_states_are_reached(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps cover everything: no header, pending with and without marks and placeholders, committed, finished."""
+    """No header; pending and committed, each with no mark, some, and all, placeholders among them; the end."""
     seen = set()
     for k in steps():
         left = leave(monkeypatch, k)
-        ghosts = sum(is_ghost(row) for row in rows_of(Purse))
-        seen.add((outcome(Transactions, left.tx.id), len(marked_rows(Purse)) > 0, ghosts))
-    assert leave(monkeypatch, None).sent == ALL
-    for state in (
-        (None, False, 0),
-        ("pending", False, 0),
-        ("pending", True, 0),
-        ("pending", True, 2),
-        ("committed", True, 2),
-        ("committed", True, 1),
-        ("committed", True, 0),
-        ("committed", False, 0),
-    ):
-        assert state in seen
+        marked = marked_rows(Purse)
+        some = {0: "none", 8: "all"}.get(len(marked), "some")
+        seen.add((left.state, some, any(map(is_ghost, marked))))
+    assert leave(monkeypatch, None).state == "finished"
+    states = {(state, some) for state, some, _ in seen}
+    assert states == {(None, "none"), *itertools.product(("pending", "committed"), ("none", "some", "all"))}
+    for state in ("pending", "committed"):
+        assert {are_ghosts for each, some, are_ghosts in seen if (each, some) == (state, "some")} == {False, True}
+        assert (state, "all", True) in seen
 
 
 # Everybody who only reads
@@ -406,7 +402,7 @@ def test_the_holder_does_not_write_past_a_mark(
         item = Purse.locked(f"p{i}", lease=600, heartbeat=False).acquire().item
         item.balance = 200
         tx.save(item)
-    with dying_after(monkeypatch, 1 + 1 + 5 + is_committed):  # header, participants, five marks, the decision
+    with dying_at(monkeypatch, "decision", is_answer_lost=is_committed):
         assert not survive(tx.commit)
     marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
     assert len(marked) == 5
@@ -444,7 +440,7 @@ def test_a_mark_that_leaves_no_room_for_an_entry_is_resolved(
     with Purse.locked(OLD[0]):  # makes the document
         pass
     tx = write_all()
-    with dying_after(monkeypatch, PREPARED):
+    with dying_at(monkeypatch, "decision"):
         in_thread_surviving(tx.commit)
     row = stored(Purse, OLD[0]) or {}
     room = LARGEST_ITEM - item_size(row) - len("note")
@@ -511,7 +507,7 @@ def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: i
 
 def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction whose beats move is counted as pending, and not touched."""
-    left = leave(monkeypatch, 6)
+    left = leave(monkeypatch, "decision")
     connection = Transactions._get_connection()
     stop = False
 
@@ -545,17 +541,21 @@ def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.
 
 def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks of an aborted transaction, whose process died while it took them off, are gone after recover()."""
-    for k in range(1, ALL + 2):
+    for k in itertools.count(1):
         start_over()
         tx = write_all()
         Purse.get(GONE[2]).touch()  # makes it fail
-        with dying_after(monkeypatch, k):
+        with dying_after(monkeypatch, k) as process:
             in_thread(lambda tx=tx: survive_conflict(tx))
         result = recover(Transactions, tx.id)
         assert result in (None, "aborted")
         assert marked_rows(Purse) == []
         assert read_one_by_one() == balances(is_committed=False)
         assert {row["purse_id"]["S"] for row in rows_of(Purse)} == {*OLD, *GONE}
+        if not process.is_dead:
+            break
+    done = {deed.partition(" ")[0] for each in process.sent for deed in deeds(*each)}
+    assert done >= {"header", "row", "mark", "abort", "drop", "clean"}
 
 
 def survive_conflict(tx: Transaction) -> None:
@@ -570,7 +570,7 @@ def survive_conflict(tx: Transaction) -> None:
 def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
     """A transaction with all its marks, not decided. Whoever began before is older, whoever begins now is younger."""
     clock.jump(0.01)
-    left = leave(monkeypatch, PREPARED)
+    left = leave(monkeypatch, "decision")
     clock.jump(0.01)
     assert left.state == "pending"
     assert marked_rows(Purse)
@@ -660,8 +660,8 @@ def test_the_wounded_one_hears_of_it(clock: VirtualClock, monkeypatch: pytest.Mo
 def test_real_engines_hide_placeholders(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every engine a pending transaction is invisible, and recover() completes it."""
     engine.bind(Purse, Transactions)
-    for k in (5, PREPARED, 13):
-        left = leave(monkeypatch, k)
+    for at in (f"mark {GONE[0]}", f"mark {NEW[-1]}", "decision", f"finish {GONE[-1]}"):
+        left = leave(monkeypatch, at)
         before = balances(is_committed=False)
         if not left.is_committed:
             assert {item.purse_id: item.balance for item in Purse.scan(consistent_read=True)} == before

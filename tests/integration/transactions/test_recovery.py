@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+import itertools
+import json
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +26,11 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import dispatch as io_dispatch
 from pynamo_locking.testing import VirtualClock
+from tests.support.deeds import deeds, dying_at, from_deed
 from tests.support.faults import Answer, Forward, _tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
+    STATEMENTS,
     Plain,
     Purse,
     Transactions,
@@ -44,17 +48,19 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-#: Two updates, two deletes, five inserts: header, participants, 4 marks, 2 placeholders, the decision, 6 finishes, the
-#: header.
+#: Two updates, two deletes, five inserts, of which three are written by the decision, and the last two are marked.
 OLD, GONE, NEW = ["old0", "old1"], ["gone0", "gone1"], [f"new{i}" for i in range(5)]
-REQUESTS = 15
-DECISION = 7
+MARKED = [*OLD, *GONE, *NEW[3:]]
+#: All that the commit does, in its order, some of it in one request.
+BEFORE_DECISION = ["header", "row", *[f"mark {key}" for key in MARKED]]
+AFTER_DECISION = [*[f"finish {key}" for key in MARKED], "end"]
+DEEDS = [*BEFORE_DECISION, "decision", *AFTER_DECISION]
 
 
-@pytest.fixture
-def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, a database, and long transactions of few items."""
-    make_long_from(monkeypatch)
+@pytest.fixture(params=sorted({1, STATEMENTS}), ids=lambda statements: f"batches of {statements}")
+def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
+    """Time that nobody waits for, a database, and long transactions of few items, by statements and without."""
+    make_long_from(monkeypatch, statements=request.param)
     memory.bind(Purse, Plain, Transactions)
     with VirtualClock() as clock:
         yield clock
@@ -94,15 +100,19 @@ AFTER = {**dict.fromkeys(OLD, (200, 2)), **dict.fromkeys(NEW, (200, 1))}
 # One request is hit
 
 
+def is_decision(_: int, operation: str, kwargs: Any) -> bool:
+    return "decision" in deeds(operation, kwargs)
+
+
 @contextmanager
-def hit_in_http(index: int, *, is_delivered: bool) -> Iterator[list[str]]:
-    """Lose one attempt; botocore sends it again if it does so at all."""
-    seen: list[str] = []
+def hit_in_http(deed: str, *, is_delivered: bool) -> Iterator[list[str]]:
+    """Lose one attempt of the request that does this; botocore sends it again if it does so at all."""
+    seen, is_hit = list[str](), from_deed(deed, 1)
 
     def tap(endpoint: object, request: Any, operation: str, forward: Forward) -> Answer:
-        seen.append(operation)
-        if len(seen) - 1 != index:
+        if not is_hit(0, operation, json.loads(request.body)):
             return forward()
+        seen.append(operation)
         if is_delivered:
             forward()
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
@@ -114,15 +124,15 @@ def hit_in_http(index: int, *, is_delivered: bool) -> Iterator[list[str]]:
 @contextmanager
 def hit(
     monkeypatch: pytest.MonkeyPatch, which: Callable[[int, str, Any], bool], *, is_delivered: bool
-) -> Iterator[list[str]]:
-    """Lose requests, or their answers, with all attempts of botocore."""
-    seen: list[str] = []
+) -> Iterator[list[tuple[str, Any]]]:
+    """Lose requests, or their answers, with all attempts of botocore; yield those that are hit."""
+    count, lost = itertools.count(), list[tuple[str, Any]]()
     original = Connection.dispatch
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        seen.append(operation)
-        if not which(len(seen) - 1, operation, kwargs):
+        if not which(next(count), operation, kwargs):
             return original(connection, operation, kwargs, *args)
+        lost.append((operation, kwargs))
         if is_delivered:
             with suppress(ClientError):  # a refusal is an answer as well
                 original(connection, operation, kwargs, *args)
@@ -130,25 +140,26 @@ def hit(
 
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "dispatch", dispatch)
-        yield seen
+        yield lost
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("index", range(REQUESTS))
+@pytest.mark.parametrize("deed", DEEDS)
 def test_one_request_is_lost(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, index: int, times: int, *, is_delivered: bool
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, times: int, *, is_delivered: bool
 ) -> None:
     """Whichever request is lost, or its answer, the commit succeeds, is applied once, and nothing is left."""
     tx = begin()
-    with hit(monkeypatch, lambda i, *_: index <= i < index + times, is_delivered=is_delivered):
+    with hit(monkeypatch, from_deed(deed, times), is_delivered=is_delivered) as lost:
         try:
             tx.commit()
         except Conflict:
-            assert index + times > DECISION  # only the decision may be given up
+            assert "decision" in [deed for each in lost for deed in deeds(*each)]  # only the decision may be given up
             assert found() == BEFORE
             assert outcome(Transactions, tx.id) == "aborted"
             return
+    assert len(lost) == times or deed == "end"
     recover(Transactions, tx.id)
     assert outcome(Transactions, tx.id) == "finished"
     assert found() == AFTER
@@ -156,12 +167,13 @@ def test_one_request_is_lost(
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
-@pytest.mark.parametrize("index", range(REQUESTS))
-def test_one_attempt_is_lost(clock: VirtualClock, index: int, *, is_delivered: bool) -> None:
+@pytest.mark.parametrize("deed", DEEDS)
+def test_one_attempt_is_lost(clock: VirtualClock, deed: str, *, is_delivered: bool) -> None:
     """The same where botocore repeats the request by itself: a second copy changes nothing."""
     tx = begin()
-    with hit_in_http(index, is_delivered=is_delivered):
+    with hit_in_http(deed, is_delivered=is_delivered) as lost:
         tx.commit()
+    assert len(lost) == 1
     assert outcome(Transactions, tx.id) == "finished"
     assert found() == AFTER
     assert marked_rows(Purse) == []
@@ -171,9 +183,9 @@ def test_one_request_is_lost_on_real_engines(real_engine: Engine, monkeypatch: p
     """The same on the engines that know tokens: the placeholder, the decision and a finish lose their answer."""
     real_engine.bind(Purse, Plain, Transactions)
     make_long_from(monkeypatch)
-    for index in (0, DECISION - 1, DECISION, DECISION + 1, REQUESTS - 1):
+    for deed in ("header", "mark old1", "mark new4", "decision", "finish gone0", "end"):
         tx = begin()
-        with hit(monkeypatch, lambda i, *_, index=index: i == index, is_delivered=True):
+        with hit(monkeypatch, from_deed(deed, 1), is_delivered=True):
             tx.commit()
         assert found() == AFTER
         assert outcome(Transactions, tx.id) == "finished"
@@ -183,12 +195,12 @@ def test_one_request_is_lost_on_real_engines(real_engine: Engine, monkeypatch: p
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
-@pytest.mark.parametrize("index", range(REQUESTS))
-def test_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, index: int, *, is_delivered: bool) -> None:
+@pytest.mark.parametrize("deed", DEEDS)
+def test_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, *, is_delivered: bool) -> None:
     """No answer at all from some request on: what the commit says is true, whatever it says."""
     tx = begin()
     said = "committed"
-    with hit(monkeypatch, lambda i, *_: i >= index, is_delivered=is_delivered):
+    with hit(monkeypatch, from_deed(deed), is_delivered=is_delivered):
         try:
             tx.commit()
         except OutcomeUnknown:
@@ -201,7 +213,7 @@ def test_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, index: in
     assert state in (BEFORE, AFTER)
     if said != "unknown":
         assert state == (AFTER if said == "committed" else BEFORE)
-    assert said == ("unknown" if index == DECISION else "committed" if index > DECISION else "failed")
+    assert said == ("failed" if deed in BEFORE_DECISION else "committed" if deed in AFTER_DECISION else "unknown")
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
@@ -214,7 +226,7 @@ def test_the_header_cannot_be_reached(
     tx.after_commit(lambda: calls.append("commit"))
     tx.after_rollback(lambda: calls.append("rollback"))
     with (
-        hit(monkeypatch, lambda i, *_: i >= DECISION, is_delivered=is_delivered),
+        hit(monkeypatch, from_deed("decision"), is_delivered=is_delivered),
         pytest.raises(OutcomeUnknown) as caught,
     ):
         tx.commit()
@@ -228,7 +240,6 @@ def test_the_header_cannot_be_reached(
 def test_the_decision_is_refused_after_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decision is never answered and the header can be reached: it is aborted, and said to be safe to repeat."""
     tx = begin()
-    is_decision = lambda _, operation, kwargs: operation == "TransactWriteItems" and "committed" in str(kwargs)  # noqa: E731
     with hit(monkeypatch, is_decision, is_delivered=False), pytest.raises(Conflict):
         tx.commit()
     assert outcome(Transactions, tx.id) == "aborted"
@@ -239,7 +250,6 @@ def test_the_decision_is_refused_after_silence(clock: VirtualClock, monkeypatch:
 def test_the_decision_got_through_in_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decision is applied and never answered, and the header can be reached: the commit succeeds."""
     tx = begin()
-    is_decision = lambda _, operation, kwargs: operation == "TransactWriteItems" and "committed" in str(kwargs)  # noqa: E731
     with hit(monkeypatch, is_decision, is_delivered=True):
         tx.commit()
     assert outcome(Transactions, tx.id) == "finished"
@@ -300,7 +310,7 @@ def test_many_spilled_rows_renew_the_lease(clock: VirtualClock, monkeypatch: pyt
 def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that waits for a dead transaction renews its own lease while it waits."""
     tx = begin()
-    with dying_after(monkeypatch, DECISION):
+    with dying_at(monkeypatch, "decision"):
         in_thread(lambda: survive(tx.commit))
     marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
     other = Transaction(lease=3, workers=1)
@@ -315,9 +325,9 @@ def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: p
 
 def test_a_pause_longer_than_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was asleep before its decision finds itself aborted by those who came meanwhile."""
-    for at in range(1, DECISION + 1):
+    for deed in (*BEFORE_DECISION[1:], "decision"):
         tx = begin()
-        original, count = Connection.dispatch, [0]
+        original, is_hit = Connection.dispatch, from_deed(deed, 1)
 
         def dispatch(
             connection: Connection,
@@ -325,11 +335,9 @@ def test_a_pause_longer_than_the_lease(clock: VirtualClock, monkeypatch: pytest.
             kwargs: dict[str, Any],
             *args: Any,
             original: Any = original,
-            count: list[int] = count,
-            at: int = at,
+            is_hit: Any = is_hit,
         ) -> Any:
-            count[0] += 1
-            if count[0] == at + 1:
+            if is_hit(0, operation, kwargs):
                 clock.jump(60)
                 in_thread(lambda: sweep(Transactions))
             return original(connection, operation, kwargs, *args)
@@ -349,9 +357,12 @@ def test_a_pause_longer_than_the_lease(clock: VirtualClock, monkeypatch: pytest.
 def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header gets its time to live with its final state, and not before; rows of participants always have one."""
     seen = set()
-    for k in range(REQUESTS + 1):
+    process: Any = None
+    for k in itertools.count():
+        if process is not None and not process.is_dead:
+            break
         tx = begin()
-        with dying_after(monkeypatch, k):
+        with dying_after(monkeypatch, k) as process:
             in_thread(lambda tx=tx: survive(tx.commit))
         for row in rows_of(Transactions):
             if row["id"]["S"] == tx.id:
@@ -378,9 +389,16 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
         tx.save(Purse("a"))
         tx.save(Purse("b"))
     assert outcome(Transactions, tx.id) is None
-    for k, state in ((0, None), (1, "pending"), (DECISION, "pending"), (DECISION + 1, "committed"), (99, "finished")):
+    for deed, state in (
+        ("header", None),
+        ("row", "pending"),
+        ("decision", "pending"),
+        ("finish old0", "committed"),
+        ("end", "committed"),
+        ("", "finished"),
+    ):
         tx = begin()
-        with dying_after(monkeypatch, k):
+        with dying_at(monkeypatch, deed) if deed else nullcontext():
             in_thread(lambda tx=tx: survive(tx.commit))
         assert outcome(Transactions, tx.id) == state
     with hit(monkeypatch, lambda *_: True, is_delivered=False):
@@ -406,7 +424,7 @@ def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.M
     """Without force a pending transaction is given its whole lease; by force none of it."""
     for force in (False, True):
         tx = begin(lease=20)
-        with dying_after(monkeypatch, DECISION):
+        with dying_at(monkeypatch, "decision"):
             in_thread(lambda tx=tx: survive(tx.commit))
         before = clock.elapsed
         assert recover(Transactions, tx.id, force=force) == "aborted"
@@ -421,12 +439,17 @@ def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.M
 def leave_several(monkeypatch: pytest.MonkeyPatch) -> dict[str, Transaction]:
     """Transactions of different items that died pending, committed, and not at all."""
     left = {}
-    for name, k in (("pending", 7), ("committed", 10), ("finished", 99), ("unborn", 0)):
+    for name, deed in (
+        ("pending", "decision"),
+        ("committed", "finish committed7"),
+        ("finished", ""),
+        ("unborn", "header"),
+    ):
         purses(8, prefix=name)
         tx = left[name] = Transaction(workers=1)
         for i in range(8):
             tx.update(tx.get(Purse, f"{name}{i}"), [Purse.balance.add(1)])
-        with dying_after(monkeypatch, k):
+        with dying_at(monkeypatch, deed) if deed else nullcontext():
             in_thread(lambda tx=tx: survive(tx.commit))
     return left
 
@@ -454,7 +477,7 @@ def test_a_sweep_that_cannot_complete_one(clock: VirtualClock, monkeypatch: pyte
     left = leave_several(monkeypatch)
 
     def is_finish(_: int, operation: str, kwargs: Any) -> bool:
-        return operation == "UpdateItem" and str(kwargs.get("Key", {})).find("'committed") >= 0
+        return any(deed.startswith("finish committed") for deed in deeds(operation, kwargs))
 
     with hit(monkeypatch, is_finish, is_delivered=False):
         report = sweep(Transactions)
@@ -497,7 +520,7 @@ def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock, monkeyp
 def test_stale_marks_without_a_header_are_dropped(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark whose header is gone, as of a late copy after the TTL, is dropped by whoever meets it."""
     tx = begin()
-    with dying_after(monkeypatch, DECISION):
+    with dying_at(monkeypatch, "decision"):
         in_thread(lambda: survive(tx.commit))
     connection = Transactions._get_connection()
     connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {"id": {"S": tx.id}}})

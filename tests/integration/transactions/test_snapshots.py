@@ -15,11 +15,11 @@ from pynamo_locking._io import header_requests, runtime
 from pynamo_locking._io.header_requests import HeaderTable
 from pynamo_locking._transactions.long_commit import LongCommit
 from pynamo_locking.testing import VirtualClock
+from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
     Transactions,
-    dying_after,
     make_long_from,
     marked_rows,
     purses,
@@ -36,8 +36,6 @@ pytestmark = pytest.mark.usefixtures("few")
 
 #: All are marked, but for those that the decision writes: three, of which the new ones come first.
 OLD, NEW = ([f"{kind}{i}" for i in range(5)] for kind in ("p", "new"))
-#: Header, participants, five marks, two placeholders at once.
-PREPARED = 8
 READS = {"GetItem", "TransactGetItems"}
 
 
@@ -300,7 +298,7 @@ class Left:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         purses(5)
         tx = write_all()
-        with dying_after(monkeypatch, PREPARED):
+        with dying_at(monkeypatch, "decision"):
             in_thread(lambda: survive(tx.commit))
         self.id = tx.id
         self.header_table = HeaderTable(Transactions._get_connection().connection, Transactions.Meta.table_name)

@@ -12,9 +12,10 @@ from pynamodb.connection import Connection
 from pynamo_locking import Transaction, TransactWrite, outcome, recover, sweep, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.testing import MemoryDynamoDB
+from tests.support.deeds import dying_at
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Device, Locks
-from tests.support.transaction_models import Entry, Purse, Session, Transactions, dying_after, survive
+from tests.support.transaction_models import Entry, Purse, Session, Transactions, survive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,24 +142,24 @@ def read_together(_: pytest.MonkeyPatch) -> None:
         assert tx.get_all(Purse, ["none", "none either"]) == [None, None]
 
 
-def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
-    """One whose process died after so many requests, with a change that is too large to stand beside its item."""
-    Purse(f"big-{requests}", note="x" * 300_000).save()
-    big = Purse.get(f"big-{requests}")
+def recover_one(monkeypatch: pytest.MonkeyPatch, deed: str) -> str | None:
+    """One whose process died when it did this, with a change that is too large to stand beside its item."""
+    Purse("big", note="x" * 300_000).save(add_version_condition=False)
+    big = Purse.get("big")
     big.note = "y" * 300_000
     tx = Transaction(Transactions, workers=1)
     tx.save(big)
     for number in range(1, 105):
-        tx.save(Purse(f"small-{requests}-{number}"))
-    with dying_after(monkeypatch, requests):
+        tx.save(Purse(f"small-{deed}-{number}"))
+    with dying_at(monkeypatch, deed):
         assert not survive(tx.commit)
     return recover(Transactions, tx.id, force=True)
 
 
 def die_in_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the decision, and after it."""
-    assert recover_one(monkeypatch, 4) == "aborted"
-    assert recover_one(monkeypatch, 14) == "finished"
+    assert recover_one(monkeypatch, "decision") == "aborted"
+    assert recover_one(monkeypatch, "finish big") == "finished"
 
 
 def sweep_all(_: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,17 @@ class Fault(Enum):
 
 READS: Final = frozenset({"GetItem", "TransactGetItems", "Query", "Scan", "BatchGetItem"})
 _ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT, Fault.HOT})
+#: What strikes a batch of statements as a whole; each of its statements may have a fault of its own as well.
+_OF_BATCHES: Final = frozenset(
+    {
+        Fault.THROTTLED,
+        Fault.FAILED_BEFORE,
+        Fault.FAILED_AFTER,
+        Fault.LOST_REQUEST,
+        Fault.LOST_RESPONSE,
+        Fault.LATE,
+    }
+)
 TIMEOUTS: Final = frozenset({Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE})
 
 
@@ -84,4 +95,6 @@ class Faults:
 def _fits(fault: Fault, operation: str, is_consistent: bool) -> bool:
     if fault is Fault.STALE:
         return operation == "GetItem" and not is_consistent
+    if operation == "BatchExecuteStatement":
+        return fault in _OF_BATCHES
     return operation not in READS or fault not in _ONLY_WRITES

@@ -48,6 +48,9 @@ _HOT_S: Final = 0.3
 #: How long botocore waits before it repeats a transaction that is in progress, or a request that was throttled.
 _BACK_OFF_S: Final = 0.05
 
+#: What a statement is refused with, where the single request has another code.
+_STATEMENT_CODES: Final = {"ThrottlingException": "ThrottlingError"}
+
 _BEFORE: Final = frozenset({Fault.CRASH_BEFORE, Fault.PAUSE_BEFORE})
 _AFTER: Final = frozenset({Fault.CRASH_AFTER, Fault.PAUSE_AFTER})
 _UNHEARD: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE})
@@ -159,17 +162,25 @@ class Network(MemoryDynamoDB):
         return answer
 
     def _batch(self, kwargs: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Serve each statement as the single write that it is, with faults of its own; silence is about all of them."""
+        """Serve each statement as the single write that it is, with faults of its own; silence is about all of them.
+
+        Or all have the same fault: all get lost, are late, or are throttled. Those that are late arrive one by one.
+        """
+        writes = [single_write(self._store, statement) for statement in kwargs["Statements"]]
+        fault = self._faults.at(
+            "BatchExecuteStatement", is_consistent=False, may_conflict=False, now=self._scheduler.now
+        )
+        if fault is not None:
+            raise self._struck(writes, fault, timeout_s)
         responses, silence = list[dict[str, Any]](), list[Exception]()
-        for statement in kwargs["Statements"]:
-            operation, single = single_write(self._store, statement)
+        for write in writes:
             try:
-                old = self.attempt(operation, single, timeout_s).get("Attributes")
+                old = self.attempt(*write, timeout_s).get("Attributes")
                 responses.append({} if old is None else {"Item": old})
             except ClientError as error:
                 given: Any = error.response
-                code = given["Error"]["Code"].removesuffix("Exception")
-                responses.append({"Error": {"Code": refused(operation) if code == ACTION_FAILED else code}})
+                code = _STATEMENT_CODES.get(given["Error"]["Code"], given["Error"]["Code"].removesuffix("Exception"))
+                responses.append({"Error": {"Code": refused(write[0]) if code == ACTION_FAILED else code}})
             except ConnectTimeoutError:
                 if not responses:
                     raise  # nothing was sent
@@ -179,6 +190,21 @@ class Network(MemoryDynamoDB):
         if silence:
             raise silence[0]
         return {"Responses": responses, "ResponseMetadata": response_metadata(200)}
+
+    def _struck(self, writes: list[tuple[str, dict[str, Any]]], fault: Fault, timeout_s: float) -> Exception:
+        """Let a fault strike a whole batch; return what the client hears of it."""
+        actor, error = self._scheduler.current, Exception()
+        for operation, kwargs in writes:
+            request = Request(operation, kwargs, actor, self.purpose_of(actor), places_of(self._store, kwargs), "")
+            self._scheduler.hand_over(request)
+            try:
+                self._result(request, fault)
+            except Exception as raised:  # noqa: BLE001 - what the client hears
+                error = raised
+            self._heard(request, fault, error)
+        if fault in TIMEOUTS:
+            self._scheduler.block(timeout_s, "a batch is not answered")
+        return error
 
     def _strike_after(self, fault: Fault | None, actor: Actor) -> None:
         if fault in {Fault.CRASH_AFTER, Fault.PAUSE_AFTER}:

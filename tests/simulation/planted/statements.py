@@ -16,6 +16,7 @@ from tests.simulation.planted.machinery import Patches, plants
 _WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
 _MIXED = Plan("mixed, by statements", parties=3, processes=3, rounds=2)
 _BATCH = Plan("batch, by statements", parties=3, processes=3, rounds=2)
+_LONG = Plan("long, by statements", rounds=2)
 _GIVEN_UP = Plan("sweepers, by statements", parties=1, processes=1, preemptions=0)
 
 
@@ -64,6 +65,86 @@ def a_lost_batch_counts_as_applied() -> Patches:
         return [Result.APPLIED if each is Result.UNKNOWN else each for each in sent(*arguments)]
 
     return [(statements, "_sent", trusting)]
+
+
+@plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
+def a_batch_is_repeated_without_looking() -> Patches:
+    """A batch whose answer was lost is sent again; what is refused then is taken for applied by the first copy."""
+    sent = statements._sent
+
+    def repeated(*arguments: Any) -> list[Result]:
+        results = sent(*arguments)
+        return [Result.APPLIED for _ in sent(*arguments)] if Result.UNKNOWN in results else results
+
+    return [(statements, "_sent", repeated)]
+
+
+def _trusting(*codes: str) -> Patches:
+    """Take statements that were refused with these codes for applied."""
+    result = statements._result
+
+    def trusting(error: dict[str, Any] | None) -> Result:
+        return Result.APPLIED if error is not None and error.get("Code") in codes else result(error)
+
+    return [(statements, "_result", trusting)]
+
+
+@plants(_MIXED.but(faults={Fault.THROTTLED: 3, Fault.HOT: 2}), *_WRITE_CHECKS, limit=2000)
+def a_throttled_statement_counts_as_applied() -> Patches:
+    """A statement that DynamoDB was too busy for is not sent again."""
+    return _trusting("ThrottlingError", "ProvisionedThroughputExceeded")
+
+
+@plants(_MIXED.but(faults={Fault.CONFLICT: 3}), *_WRITE_CHECKS, limit=2000)
+def a_conflict_of_a_statement_counts_as_applied() -> Patches:
+    """A statement that was refused for another transaction's sake is not sent again."""
+    return _trusting("TransactionConflict")
+
+
+@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
+def answers_are_matched_to_the_wrong_statements() -> Patches:
+    """The answers of a batch are read from its end."""
+    sent = statements._sent
+    return [(statements, "_sent", lambda *arguments: sent(*arguments)[::-1])]
+
+
+@plants(_MIXED.but(faults={Fault.THROTTLED: 3}), *_WRITE_CHECKS, limit=1000)
+def only_the_first_refusal_of_a_batch_is_seen() -> Patches:
+    """After a refused statement the others of its batch are taken for applied."""
+    sent = statements._sent
+
+    def hasty(*arguments: Any) -> list[Result]:
+        results = sent(*arguments)
+        seen = results.index(Result.NOT_APPLIED) + 1 if Result.NOT_APPLIED in results else len(results)
+        return [*results[:seen], *[Result.APPLIED] * (len(results) - seen)]
+
+    return [(statements, "_sent", hasty)]
+
+
+@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
+def half_of_a_batch_is_dropped() -> Patches:
+    """The second half of a batch is never sent, and is taken for applied."""
+    sent = statements._sent
+
+    def half(first: Any, batch: list[Any]) -> list[Result]:
+        kept = (len(batch) + 1) // 2
+        return [*sent(first, batch[:kept]), *[Result.APPLIED] * (len(batch) - kept)]
+
+    return [(statements, "_sent", half)]
+
+
+@plants(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=20_000)
+def a_finish_in_a_batch_does_not_name_its_transaction() -> Patches:
+    """A finish is applied to whatever mark the item has."""
+    finishing = mark_requests._finishing
+
+    def nameless(*arguments: Any) -> Any:
+        write = finishing(*arguments)
+        if write is None:
+            return None
+        return write._replace(kwargs={**write.kwargs, "ConditionExpression": "attribute_exists(#l.#tx.#id)"})
+
+    return [(mark_requests, "_finishing", nameless)]
 
 
 @plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)

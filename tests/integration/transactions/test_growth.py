@@ -1,0 +1,35 @@
+"""What transactions take grows with what they write or return, and with nothing else.
+
+``python -m benchmarks.transactions growth`` prints the same up to 10,000 items.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from benchmarks import transaction_growth
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+#: By what is done: requests, write units and read units for each item, at most; and as many of each besides.
+BOUNDS: Final = {
+    "commit of n updates": (0.1, 2.1, 0.0, 8),
+    "abort, refused by the last item": (1.2, 2.1, 0.1, 12),
+    "sweep of n decided items": (2.1, 1.1, 1.1, 12),
+    "get_all of n decided items": (5.1, 1.1, 5.1, 12),
+    "tx.query(limit=1) of n rows": (0.0, 0.0, 0.0, 6),
+    "overlapping(): 10 of n rows": (0.0, 0.0, 0.0, 2),
+}
+
+
+@pytest.mark.parametrize("kind", transaction_growth.KINDS)
+def test_growth(memory: Engine, kind: str) -> None:
+    """A few items, and some more than a native transaction holds."""
+    requests, written, read, constant = BOUNDS[kind]
+    for growth in transaction_growth.grow(memory, [kind], (10, 120)):
+        assert growth.requests <= requests * growth.n + constant, growth
+        assert growth.write_units <= written * growth.n + constant, growth
+        assert growth.read_units <= read * growth.n + constant, growth

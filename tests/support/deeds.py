@@ -1,0 +1,111 @@
+"""What a request of a transaction does to which item, however many of them it does at once.
+
+    deeds(operation, kwargs)                     # ["mark p3", "mark p4"]: also of a batch, and of a body of HTTP
+    with dying_at(monkeypatch, "decision"):      # the process dies at the first request that does this
+    hit(monkeypatch, from_deed("mark p3", 2))    # this request and the next one
+
+So a test says its moment in words, which are true whether writes are sent one by one or in batches. The words:
+
+``header``, ``row``        the header of a transaction is created; rows beside it are stored
+``renew``                  its lease is renewed
+``mark KEY``               an item gets its mark; a new item a placeholder
+``decision``               the native transaction that commits
+``abort``, ``end``, ``clean``
+                           the header becomes aborted or finished; it is noted that nothing is left to do
+``finish KEY``, ``drop KEY``
+                           a mark is applied to its item, or removed from it
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._io import header_requests
+from tests.support.transaction_models import dying_where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pytest
+
+    from tests.support.transaction_models import Process
+
+#: What a change of a header is called, by the attribute or the state that it sets.
+_OF_HEADERS: Final = {"'clean'": "clean", "'aborted'": "abort", "'finished'": "end", "'beat'": "renew"}
+_KEY: Final = re.compile(r'WHERE "\w+" = \?')
+
+
+def deeds(operation: str, kwargs: Mapping[str, Any]) -> list[str]:
+    """Return what a request does, in its order; nothing for a read."""
+    if operation == "BatchExecuteStatement":
+        return [_of_statement(each) for each in kwargs["Statements"]]
+    if operation == "TransactWriteItems":
+        actions = [next(iter(each.values())) for each in kwargs["TransactItems"]]
+        if any("from" in str(each.get("ConditionExpression")) for each in actions):
+            return ["decision"]
+        return [_of_write("UpdateItem", each) for each in actions]
+    return [_of_write(operation, kwargs)] if operation in ("PutItem", "UpdateItem", "DeleteItem") else []
+
+
+def _of_write(operation: str, kwargs: Mapping[str, Any]) -> str:
+    item, values = kwargs.get("Item", {}), str(kwargs.get("ExpressionAttributeValues", {}))
+    key = _text(kwargs.get("Key", item))
+    if header_requests.STATE in item:
+        return "header"
+    if header_requests.CONTENT in item:
+        return "row"
+    if "#state = :from" in kwargs.get("ConditionExpression", ""):
+        return next(deed for sets, deed in _OF_HEADERS.items() if sets in str(kwargs))
+    return _of_mark(
+        key,
+        is_mark="'intent'" in values,
+        names=str(kwargs.get("ExpressionAttributeNames", {})),
+        is_removed="REMOVE" in kwargs.get("UpdateExpression", "") or operation == "DeleteItem",
+    )
+
+
+def _of_statement(statement: Mapping[str, Any]) -> str:
+    text, parameters = statement["Statement"], statement["Parameters"]
+    before = text[: _KEY.search(text).start()].count("?")  # type: ignore[union-attr]
+    return _of_mark(
+        _text({"": parameters[before]}),
+        is_mark="'intent'" in str(parameters[:before]),
+        names=text.replace('"', "'"),
+        is_removed="REMOVE" in text or text.startswith("DELETE"),
+    )
+
+
+def _of_mark(key: str, *, is_mark: bool, names: str, is_removed: bool) -> str:
+    if is_mark:
+        return f"mark {key}"
+    if is_removed and "'tx'" in names and "'id'" in names:
+        return f"{'drop' if 'ghost' in names else 'finish'} {key}"
+    return f"write {key}"
+
+
+def _text(key: Mapping[str, Any]) -> str:
+    return str(next(iter(next(iter(key.values())).values())))
+
+
+@contextmanager
+def dying_at(monkeypatch: pytest.MonkeyPatch, deed: str, *, is_answer_lost: bool = False) -> Iterator[Process]:
+    """Let all requests through until one does this; at that one the process dies. See `dying_after`."""
+    with dying_where(
+        monkeypatch, lambda _, operation, kwargs: deed in deeds(operation, kwargs), is_answer_lost=is_answer_lost
+    ) as process:
+        yield process
+        assert process.is_dead, (deed, [deeds(*each) for each in process.sent])
+
+
+def from_deed(deed: str, times: float = float("inf")) -> Callable[[int, str, Mapping[str, Any]], bool]:
+    """Return what tells, of a request after the other, whether it does this for the first time, or follows that one."""
+    seen = list[str]()
+
+    def is_hit(_: int, operation: str, kwargs: Mapping[str, Any]) -> bool:
+        if seen or deed in deeds(operation, kwargs):
+            seen.append(operation)
+        return 0 < len(seen) <= times
+
+    return is_hit
