@@ -43,9 +43,10 @@ def deeds(operation: str, kwargs: Mapping[str, Any]) -> list[str]:
         return [_of_statement(each) for each in kwargs["Statements"]]
     if operation == "TransactWriteItems":
         actions = [next(iter(each.values())) for each in kwargs["TransactItems"]]
-        if any("from" in str(each.get("ConditionExpression")) for each in actions):
+        headers = [each for each in actions if "from" in str(each.get("ConditionExpression"))]
+        if any("'committed'" in str(each) for each in headers):
             return ["decision"]
-        return [_of_write("UpdateItem", each) for each in actions]
+        return [_of_write("UpdateItem", each) for each in actions if each not in headers]
     return [_of_write(operation, kwargs)] if operation in ("PutItem", "UpdateItem", "DeleteItem") else []
 
 
