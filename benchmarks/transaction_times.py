@@ -88,12 +88,12 @@ def compare(engine: Engine, sizes: Sequence[int], names: Sequence[str], rounds: 
     """Let the contenders take turns, each with the same items in every round."""
     engine.bind(Transactions, Record, Unprotected)
     keys = [f"i{number:04}" for number in range(max(sizes))]
-    for model in (Record, Unprotected):
-        with model.batch_write(**({"unguarded": True} if model is Record else {})) as writes:
-            for key in keys:
-                writes.save(model(key, **({"version": 1} if model is Record else {})))
+    with Record.batch_write(unguarded=True) as records, Unprotected.batch_write() as unprotected:
+        for key in keys:
+            records.save(Record(key, version=1))
+            unprotected.save(Unprotected(key))
     for n in sizes:
-        for name in names * rounds:
+        for name in [*names] * rounds:
             with metered() as meter:
                 begun = time.perf_counter()
                 CONTENDERS[name](keys[:n])

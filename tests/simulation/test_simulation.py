@@ -115,7 +115,7 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=_name)
-@pytest.mark.parametrize("workload", ["long transactions", "mixed transactions", "creations"])
+@pytest.mark.parametrize("workload", ["long transactions", "long, by statements", "mixed transactions", "creations"])
 def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> None:
     """Before and after each request of a transaction, and in the middle of each native one: all or nothing of it."""
     plan = Plan(workload, 1, 1, faults={fault: 1})

@@ -129,7 +129,7 @@ class Network(MemoryDynamoDB):
         if actor is None:
             return super().handle(operation, kwargs)
         if operation == "BatchExecuteStatement":
-            return self._batch(kwargs, timeout_s)
+            return self._batch(actor, kwargs, timeout_s)
         self._let_expire()
         places = places_of(self._store, kwargs)
         request = Request(operation, kwargs, actor, self.purpose_of(actor), places, step_of_lock())
@@ -161,7 +161,7 @@ class Network(MemoryDynamoDB):
         self._strike_after(fault, actor)
         return answer
 
-    def _batch(self, kwargs: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _batch(self, actor: Actor, kwargs: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Serve each statement as the single write that it is, with faults of its own; silence is about all of them.
 
         Or all have the same fault: all get lost, are late, or are throttled. Those that are late arrive one by one.
@@ -171,7 +171,7 @@ class Network(MemoryDynamoDB):
             "BatchExecuteStatement", is_consistent=False, may_conflict=False, now=self._scheduler.now
         )
         if fault is not None:
-            raise self._struck(writes, fault, timeout_s)
+            raise self._struck(actor, writes, fault, timeout_s)
         responses, silence = list[dict[str, Any]](), list[Exception]()
         for write in writes:
             try:
@@ -191,9 +191,11 @@ class Network(MemoryDynamoDB):
             raise silence[0]
         return {"Responses": responses, "ResponseMetadata": response_metadata(200)}
 
-    def _struck(self, writes: list[tuple[str, dict[str, Any]]], fault: Fault, timeout_s: float) -> Exception:
+    def _struck(
+        self, actor: Actor, writes: list[tuple[str, dict[str, Any]]], fault: Fault, timeout_s: float
+    ) -> Exception:
         """Let a fault strike a whole batch; return what the client hears of it."""
-        actor, error = self._scheduler.current, Exception()
+        error = Exception()
         for operation, kwargs in writes:
             request = Request(operation, kwargs, actor, self.purpose_of(actor), places_of(self._store, kwargs), "")
             self._scheduler.hand_over(request)
