@@ -44,7 +44,7 @@ def settle(header_table: HeaderTable, what: Fate, marked: Sequence[tuple[LockRow
 
     Returns the marks that stay, since the rows of their changes are gone; see `whole`.
     """
-    groups = statements.batches(None if mark.spill else (row.connection, row.table) for row, mark in marked)
+    groups = statements.batches((row.connection, row.table) if _is_whole(mark) else None for row, mark in marked)
     gone: list[tuple[LockRow, Mark]] = []
     act = finish_all if what is Fate.FINISH else drop_all
 
@@ -60,7 +60,7 @@ def finish_all(header_table: HeaderTable, marked: Sequence[tuple[LockRow, Mark]]
 
     Returns those of which nothing was sent, since the rows of their changes are gone; see `whole`.
     """
-    left = _sent_together(marked, [None if mark.spill else _finishing(row, mark) for row, mark in marked])
+    left = _sent_together(marked, [finishing(row, mark) for row, mark in marked])
     return [(row, mark) for row, mark in left if not finish(header_table, row, mark)]
 
 
@@ -87,9 +87,10 @@ def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
     False: the row of its changes is gone, and nothing was sent; see `whole`.
     """
     changes = whole(header_table, mark) if mark.op == "save" else mark
-    if changes is not None:
-        _send(row, _finishing(row, changes), mark)
-    return changes is not None
+    if changes is None:
+        return False
+    _send(row, mark, _finishing(row, changes))
+    return True
 
 
 def drop(row: LockRow, mark: Mark) -> None:
@@ -97,7 +98,12 @@ def drop(row: LockRow, mark: Mark) -> None:
 
     Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
     """
-    _send(row, _dropping(row, mark), mark)
+    _send(row, mark, _dropping(row, mark))
+
+
+def finishing(row: LockRow, mark: Mark) -> Write | None:
+    """Return the request that applies a mark; None if the row of its changes has to be read."""
+    return _finishing(row, mark) if mark.op != "save" or _is_whole(mark) else None
 
 
 def _finishing(row: LockRow, mark: Mark) -> Write:
@@ -134,10 +140,15 @@ def whole(header_table: HeaderTable, mark: Mark) -> Mark | None:
     Raises:
         LockingError: the mark names a row that does not belong to its transaction.
     """
-    if not mark.spill:
+    if _is_whole(mark):
         return mark
     trust.check_row_of_changes(mark.id, mark.spill)
     return header_requests.get_row(header_table, mark.spill, lambda row: lock_document.with_changes(mark, row))
+
+
+def _is_whole(mark: Mark) -> bool:
+    """Tell whether a mark has its changes: they are in it, or its own transaction has worked it out."""
+    return not mark.spill or bool(mark.set or mark.remove)
 
 
 def _request(row: LockRow, mark: Mark, changes: Mark | None, *, ghost: str = "") -> Write:
@@ -155,7 +166,7 @@ def _request(row: LockRow, mark: Mark, changes: Mark | None, *, ghost: str = "")
     return Write(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
 
 
-def _send(row: LockRow, request: Write, mark: Mark) -> None:
+def _send(row: LockRow, mark: Mark, request: Write) -> None:
     try:
         persistently(lambda: retries.ask(*request))
     except Refused:
@@ -173,7 +184,7 @@ def _expression(changes: Mark, names: dict[str, str], values: dict[str, Any]) ->
     for i, (name, value) in enumerate(changes.set.items()):
         names[f"#s{i}"], values[f":s{i}"] = name, value
         set_.append(f"#s{i} = :s{i}")
-    for i, name in enumerate(changes.remove):
+    for i, name in enumerate(() if changes.is_ghost else changes.remove):  # a placeholder has nothing to remove
         names[f"#r{i}"] = name
         remove.append(f"#r{i}")
     return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"

@@ -152,7 +152,9 @@ class _Seen:
     def marked(self, i: int) -> tuple[LockRow, Mark] | None:
         """Return the row and the mark of an item, None if it has no mark."""
         row = self.model._row_of_key(self.keys[i])
-        mark = None if row is None else row.state(self.images[i]).mark
+        if row is None:
+            return None
+        mark = row.state(self.images[i]).mark
         return None if mark is None else (row, mark)
 
     def header(self, row: LockRow, mark: Mark) -> Header | None:

@@ -230,7 +230,7 @@ def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
     def drop(row: Any, mark: Any) -> None:
-        mark_requests._send(row, mark_requests._request(row, mark, replace(mark, set={}, remove=())), mark)
+        mark_requests._send(row, mark, mark_requests._request(row, mark, replace(mark, set={}, remove=())))
 
     return [(mark_requests, "drop", drop)]
 
