@@ -166,6 +166,17 @@ def test_without_statements_one_request_for_each_mark(
     assert_settled(30, State.COMMITTED)
 
 
+def test_a_commit_that_meets_many_marks(sheets: VirtualClock) -> None:
+    """It is refused by all of them at once, removes them together, and is sent again."""
+    leave(50, State.COMMITTED)
+    with count_requests() as counted, transaction() as tx:
+        for i in range(50):
+            tx.update(Sheet("a", i), [Sheet.body.set("newer")], add_version_condition=False)
+    assert dict(counted.by_operation) == {"TransactWriteItems": 2, "GetItem": 1, BATCH: 2}
+    assert {row["b"]["S"] for row in rows_of(Sheet)} == {"newer"}
+    assert {row["v"]["N"] for row in rows_of(Sheet)} == {"3"}
+
+
 # A transaction that is not decided
 
 

@@ -74,7 +74,13 @@ def a_lost_batch_counts_as_not_applied() -> Patches:
     return [(statements, "_sent", sure)]
 
 
-@plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, "NothingLeft", limit=2000)
+@plants(
+    _MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}),
+    *_WRITE_CHECKS,
+    "NothingLeft",
+    limit=2000,
+    first_seed=85,
+)
 def a_refused_finish_counts_as_applied() -> Patches:
     """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
     together = mark_requests._sent_together
@@ -86,7 +92,7 @@ def a_refused_finish_counts_as_applied() -> Patches:
     return [(mark_requests, "_sent_together", believed)]
 
 
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
+@plants(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10)
 def one_header_is_taken_for_all_marks() -> Patches:
     """A header that was read for one mark decides about those of other transactions as well."""
     read = Resolver.header
