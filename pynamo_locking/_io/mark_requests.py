@@ -44,7 +44,7 @@ def settle(header_table: HeaderTable, what: Fate, marked: Sequence[tuple[LockRow
 
     Returns the marks that stay, since the rows of their changes are gone; see `whole`.
     """
-    groups = statements.batches(None if mark.spill else (row.connection, row.table) for row, mark in marked)
+    groups = statements.batches((row.connection, row.table) if _is_whole(mark) else None for row, mark in marked)
     gone: list[tuple[LockRow, Mark]] = []
     act = finish_all if what is Fate.FINISH else drop_all
 
@@ -87,14 +87,10 @@ def finish(header_table: HeaderTable, row: LockRow, mark: Mark) -> bool:
     False: the row of its changes is gone, and nothing was sent; see `whole`.
     """
     changes = whole(header_table, mark) if mark.op == "save" else mark
-    if changes is not None:
-        _send(row, _finishing(row, changes), mark)
-    return changes is not None
-
-
-def finishing(row: LockRow, mark: Mark) -> Write | None:
-    """Return the request that applies a mark; None if the row of its changes has to be read."""
-    return _finishing(row, mark) if mark.op != "save" or _is_whole(mark) else None
+    if changes is None:
+        return False
+    _send(row, mark, _finishing(row, changes))
+    return True
 
 
 def drop(row: LockRow, mark: Mark) -> None:
@@ -102,7 +98,12 @@ def drop(row: LockRow, mark: Mark) -> None:
 
     Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
     """
-    _send(row, _dropping(row, mark), mark)
+    _send(row, mark, _dropping(row, mark))
+
+
+def finishing(row: LockRow, mark: Mark) -> Write | None:
+    """Return the request that applies a mark; None if the row of its changes has to be read."""
+    return _finishing(row, mark) if mark.op != "save" or _is_whole(mark) else None
 
 
 def _finishing(row: LockRow, mark: Mark) -> Write:
@@ -165,7 +166,7 @@ def _request(row: LockRow, mark: Mark, changes: Mark | None, *, ghost: str = "")
     return Write(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
 
 
-def _send(row: LockRow, request: Write, mark: Mark) -> None:
+def _send(row: LockRow, mark: Mark, request: Write) -> None:
     try:
         persistently(lambda: retries.ask(*request))
     except Refused:

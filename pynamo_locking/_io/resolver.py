@@ -158,21 +158,22 @@ class Resolver:
 
     def _try_again(self, marked: Sequence[tuple[LockRow, Mark]], what: Fate) -> float | None:
         """Let the caller look again: at once after the first time, later each time if a mark stays."""
-        times = 0
-        for row, mark in marked:
-            done = (row.identity, mark.id, what)
-            self._tried[done] = self._tried.get(done, 0) + 1
-            times = max(times, self._tried[done])
+        tried = [self._count((row.identity, mark.id, what)) for row, mark in marked]
+        times = max(tried)
+        row, mark = marked[tried.index(times)]
         if times == 1:
             return None
         self._decided.pop((mark.table, mark.id), None)
         left = math.inf if self._deadline is None else self._deadline.at - runtime.current.monotonic()
         is_late = left <= 0 and what is not Fate.WAIT  # a live transaction may have been renewed just then
         if is_late or times >= _MOST_TRIES:
-            row, mark = next(one for one in marked if self._tried[one[0].identity, one[1].id, what] == times)
             raise stuck(row, mark, what)
         self._pulse()
         return max(0.0, min(left, backoff(times, runtime.current.jitter())))
+
+    def _count(self, done: tuple[Any, ...]) -> int:
+        self._tried[done] = self._tried.get(done, 0) + 1
+        return self._tried[done]
 
     def _wait_or_abort(self, header_table: HeaderTable, header: Header) -> float | None:
         now = runtime.current.monotonic()

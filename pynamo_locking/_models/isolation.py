@@ -100,7 +100,16 @@ class Reader:
         header = seen.header(*marked)
         same = [first] if fate(header) is Fate.WAIT else seen.of_the_same(first, marked[1])
         seen.resolver.act(header, [one for i in same if (one := seen.marked(i)) is not None])
-        seen.replace(same, self._stored(seen.model, [seen.keys[i] for i in same]))
+        seen.replace(same, self._read_again(seen.model, [seen.keys[i] for i in same]))
+
+    def _read_again(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
+        """Read items that a query has found; one by one where batches are refused, which a query does not need."""
+        try:
+            return self._stored(model, keys)
+        except GetError:
+            if len(keys) == 1:
+                raise
+            return [self._stored(model, [key])[0] for key in keys]
 
     def _is_in_the_future(self, header: Header | None, mark: Mark) -> bool:
         """Tell whether the mark belongs to an undecided transaction, which comes after everything read here."""
@@ -143,7 +152,9 @@ class _Seen:
     def marked(self, i: int) -> tuple[LockRow, Mark] | None:
         """Return the row and the mark of an item, None if it has no mark."""
         row = self.model._row_of_key(self.keys[i])
-        mark = None if row is None else row.state(self.images[i]).mark
+        if row is None:
+            return None
+        mark = row.state(self.images[i]).mark
         return None if mark is None else (row, mark)
 
     def header(self, row: LockRow, mark: Mark) -> Header | None:

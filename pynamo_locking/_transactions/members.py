@@ -111,17 +111,19 @@ class Members:
         ]
         resolver = self.reader.resolver()
         for page in pages:
-            found = [({name: image[name] for name in names}, image) for image in page]
-            new = [each for each in found if self._known(model, each[0]) is None]
+            keys = [{name: image[name] for name in names} for image in page]
+            known = [self._known(model, key) for key in keys]
+            new = [(key, image) for key, image, member in zip(keys, page, known, strict=True) if member is None]
             committed = self.reader.committed(model, new, resolver)
-            for key, image in found:
-                member = self._known(model, key)
-                if member is None:
-                    current = unexpired(model, next(committed))
-                    member = self._add(model.from_raw_data(copy_of(current or image)), key, current)
+            for key, image, old in zip(keys, page, known, strict=True):
+                member = old or self._add_found(model, key, image, next(committed))
                 if self._relies_on_reads:
                     member.rely()
                 yield member
+
+    def _add_found(self, model: type[Any], key: Image, image: Image, committed: Image | None) -> Member:
+        current = unexpired(model, committed)
+        return self._add(model.from_raw_data(copy_of(current or image)), key, current)
 
     def query(
         self,

@@ -241,9 +241,10 @@ class Transaction:
             ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
                 its queries.
 
-        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read for each item that
-        another transaction has marked. With guarded queries 1 more, and 1 transactional read for each hundred items
-        that the last transactions, nine at most, have created and deleted.
+        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write
+        for each item that another transaction has marked, a hundred and 25 in a request. With guarded queries 1
+        more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
+        and deleted.
         """
         self._check_open()
         check_model(model)

@@ -14,6 +14,7 @@ from pynamo_locking import LockingError, TransactionConflict, recover, sweep, tr
 from pynamo_locking._core.queue import Mark
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import header_requests, lock_document, statements
+from tests.integration.transactions.test_statements import consumed
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
-#: How many marks; `FINISHES=10000` measures so many, for minutes.
-COUNTS: Final = (10, 100, 1000, *([int(os.environ["FINISHES"])] if "FINISHES" in os.environ else []))
+#: How many marks at most; `FINISHES=10000` takes minutes.
+MOST: Final = int(os.environ.get("FINISHES", "1000"))
 BATCH: Final = "BatchExecuteStatement"
 STATES: Final = [State.COMMITTED, State.ABORTED]
 
@@ -107,33 +108,47 @@ DEEDS: Final[dict[str, tuple[Callable[[int], Any], int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("deed", DEEDS)
-def test_requests_by_the_hundred(memory: Engine, deed: str, state: State, count: int) -> None:
-    """The header is read once, items by the hundred, and 25 marks are removed by each statement, for a unit each."""
-    check_requests(memory, deed, state, count)
+def test_requests_by_the_hundred(memory: Engine, deed: str, state: State) -> None:
+    """The header is read once, items by the hundred, and 25 marks are removed by each request, for a unit each."""
+    for count in (10, 100):
+        check_requests(memory, deed, state, count)
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("deed", DEEDS)
-def test_requests_by_the_hundred_elsewhere(dynoxide: Engine, deed: str, state: State) -> None:
-    """On an engine that is not ours."""
-    check_requests(dynoxide, deed, state, 100)
+@pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
+def test_requests_of_a_thousand(memory: Engine, deed: str, state: State) -> None:
+    """They grow with what is removed, and with nothing else."""
+    check_requests(memory, deed, state, MOST)
 
 
-def check_requests(engine: Engine, deed: str, state: State, count: int) -> None:
+@pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
+def test_requests_and_units_elsewhere(
+    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, deed: str, state: State
+) -> None:
+    """On an engine that is not ours: a write unit for each mark, and two for the header."""
+    units = check_requests(dynoxide, deed, state, 100, lambda: consumed(monkeypatch))
+    assert 100 <= sum(units) <= 106  # with those by which the query reads
+
+
+def check_requests(
+    engine: Engine, deed: str, state: State, count: int, watch: Callable[[], list[float]] = list
+) -> list[float]:
     engine.bind(Sheet, Transactions)
     placeholders = count // 10
     leave(count, state, placeholders=placeholders)
     act, few, reads = DEEDS[deed]
+    units = watch()
     with count_requests() as counted:
         act(count)
+    units = [*units]
     if deed in ("recover", "sweep"):
         few += -(-count // 1000)  # rows of participants
-    assert counted.by_operation[BATCH] == -(-count // 25)
-    assert counted.total == few + reads * -(-count // 100) + -(-count // 25)
+    pages = max(1, counted.by_operation["Query"])  # of 1 MB: each is completed for itself
+    assert -(-count // 25) <= counted.by_operation[BATCH] < -(-count // 25) + pages
+    assert counted.total - counted.by_operation[BATCH] <= few + reads * (-(-count // 100) + pages - 1) + pages - 1
     assert_settled(count, state, placeholders=placeholders)
+    return units
 
 
 @pytest.mark.parametrize("deed", DEEDS)
@@ -142,13 +157,24 @@ def test_without_statements_one_request_for_each_mark(
 ) -> None:
     """As for an engine that refuses them."""
     memory.bind(Sheet, Transactions)
-    make_long_from(monkeypatch, 100)
+    make_long_from(monkeypatch, 100, statements=1)
     leave(30, State.COMMITTED)
     act, few, reads = DEEDS[deed]
     with count_requests() as counted:
         act(30)
     assert counted.total == few + (deed in ("recover", "sweep")) + reads + 30
     assert_settled(30, State.COMMITTED)
+
+
+def test_a_commit_that_meets_many_marks(sheets: VirtualClock) -> None:
+    """It is refused by all of them at once, removes them together, and is sent again."""
+    leave(50, State.COMMITTED)
+    with count_requests() as counted, transaction() as tx:
+        for i in range(50):
+            tx.update(Sheet("a", i), [Sheet.body.set("newer")], add_version_condition=False)
+    assert dict(counted.by_operation) == {"TransactWriteItems": 2, "GetItem": 1, BATCH: 2}
+    assert {row["b"]["S"] for row in rows_of(Sheet)} == {"newer"}
+    assert {row["v"]["N"] for row in rows_of(Sheet)} == {"3"}
 
 
 # A transaction that is not decided
@@ -239,8 +265,7 @@ def refused_each(_: Any, kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("answer", [denied, lost_half, throttled_in_part, refused_each])
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
 def test_what_a_batch_has_not_removed_is_sent_alone(sheets: VirtualClock, deed: str, state: State, answer: Any) -> None:
     """A refused or unknown statement goes the way of a refused single request; without permission all do."""
     leave(40, state, placeholders=5)
@@ -254,10 +279,10 @@ def test_what_a_batch_has_not_removed_is_sent_alone(sheets: VirtualClock, deed: 
 def test_a_process_that_dies_in_the_middle(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, state: State) -> None:
     """Before and after each request of a recovery: a header is final only when no mark is left; the next goes on."""
     monkeypatch.setattr("pynamo_locking._io.mark_requests.WORKERS", 1)
-    for requests in range(8):
+    for requests in range(1, 7):
         for lost in (False, True):
             name = f"t{requests}{lost}"
-            leave(40, state, name=name)
+            leave(26, state, name=name)
             with dying_after(monkeypatch, requests, is_answer_lost=lost):
                 in_thread(lambda name=name: survive(lambda: recover(Transactions, name)))  # type: ignore[misc]
             header = stored(Transactions, name)
@@ -265,7 +290,7 @@ def test_a_process_that_dies_in_the_middle(sheets: VirtualClock, monkeypatch: py
             if header["state"]["S"] == "finished" or "clean" in header:
                 assert marked_rows(Sheet, "lck") == []
             recover(Transactions, name)
-            assert_settled(40, state)
+            assert_settled(26, state)
 
 
 @pytest.mark.parametrize("deed", ["get_all", "query"])
@@ -279,8 +304,8 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
         for item in Sheet.query("a", consistent_read=True):
             item.update([Sheet.body.set("newer")])
 
-    for before in range(6):
-        leave(40, State.COMMITTED)
+    for before in range(5):
+        leave(26, State.COMMITTED)
         original, seen = Connection.dispatch, list[str]()
 
         def dispatch(
@@ -299,7 +324,7 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "dispatch", dispatch)
-            DEEDS[deed][0](40)
+            DEEDS[deed][0](26)
         if len(seen) <= before:
             complete()
         assert {row["b"]["S"] for row in rows_of(Sheet)} == {"newer"}
@@ -321,23 +346,26 @@ def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
     assert header["state"]["S"] == "committed"
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_items_that_cannot_be_read_together_are_read_alone(sheets: VirtualClock, state: State) -> None:
-    """Without permission for batches, or since a row names an item twice."""
-    leave(30, state)
-    with answering(denied, "BatchGetItem") as batches:
-        recover(Transactions, "t")
-    assert len(batches) == 1
-    assert_settled(30, state)
-    leave(30, state)
-    name = header_requests.row_of_participants("t", 0)
+def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
+    """Nothing that is sent together may have it twice."""
+    leave(30, State.COMMITTED)
+    row = stored(Transactions, header_requests.row_of_participants("t", 0))
     table = Transactions._get_connection()
-    row = stored(Transactions, name)
     assert row is not None
     row["content"]["M"]["items"]["L"] *= 2
     table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
     recover(Transactions, "t")
-    assert_settled(30, state)
+    assert_settled(30, State.COMMITTED)
+
+
+@pytest.mark.parametrize("deed", ["query", "recover"])
+def test_batches_of_reads_are_not_needed(sheets: VirtualClock, deed: str) -> None:
+    """Who may not send them reads item by item, after a query as well."""
+    leave(10, State.COMMITTED)
+    with answering(denied, "BatchGetItem") as batches:
+        DEEDS[deed][0](10)
+    assert len(batches) == 1
+    assert_settled(10, State.COMMITTED)
 
 
 def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock) -> None:

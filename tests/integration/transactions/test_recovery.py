@@ -286,7 +286,7 @@ def test_a_slow_commit_renews_its_lease(clock: VirtualClock, monkeypatch: pytest
     tx = begin(lease=3)
     with slow(monkeypatch, clock, 0.7) as left:
         tx.commit()
-    assert len(left) > 9
+    assert 0.7 * len(left) > 2 * 3
     assert min(left) > 0
     assert found() == AFTER
     [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]

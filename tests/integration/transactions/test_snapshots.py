@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -334,7 +333,7 @@ def test_what_is_committed_in_between_is_seen(left: Left, monkeypatch: pytest.Mo
     assert seen(tx, left.marked) == before(left.marked)
     with watched(monkeypatch, before=decide) as sent, pytest.raises(StaleVersion):
         tx.commit()
-    assert Counter(operation for operation, _ in sent)["UpdateItem"] > 0
+    assert {"UpdateItem", "BatchExecuteStatement"} & {operation for operation, _ in sent}
     with transaction(isolation="snapshot") as tx:
         assert seen(tx, left.marked) == dict.fromkeys(left.marked, 200)
 

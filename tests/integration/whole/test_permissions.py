@@ -188,6 +188,7 @@ ROWS: Final = {
 
 ITEMS: Final = ("items", "locks, versions, expiry")
 TRANSACTIONS: Final = (("items", "transactions"), ("items", "transactions of more than 100 actions"))
+LEFT: Final = "many marks that another process has left: for its readers, `recover()`, `sweep()`"
 CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
 HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `repair()`")
@@ -209,6 +210,11 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
             (use_transactions, read_together, use_locks),
             "purses devices",
             [ITEMS, *TRANSACTIONS, ("items", "`tx.get_all`")],
+        ),
+        (
+            (use_transactions, die_in_transactions, use_locks),
+            "purses devices",
+            [ITEMS, *TRANSACTIONS, ("items", LEFT)],
         ),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),

@@ -7,7 +7,6 @@ from typing import Any
 from pynamo_locking._io import mark_requests, runtime, statements
 from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.statements import Result
-from pynamo_locking._models.isolation import _intended, _Seen
 from pynamo_locking._writes import together
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -158,7 +157,13 @@ def a_lost_batch_counts_as_not_applied() -> Patches:
     return [(statements, "_sent", sure)]
 
 
-@plants(_MIXED, *_WRITE_CHECKS, "NothingLeft", limit=1000)
+@plants(
+    _MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}),
+    *_WRITE_CHECKS,
+    "NothingLeft",
+    limit=2000,
+    first_seed=85,
+)
 def a_refused_finish_counts_as_applied() -> Patches:
     """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
     together = mark_requests._sent_together
@@ -170,22 +175,7 @@ def a_refused_finish_counts_as_applied() -> Patches:
     return [(mark_requests, "_sent_together", believed)]
 
 
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-def a_reader_does_not_look_again() -> Patches:
-    """Once marks of a decided transaction are removed, a reader believes what they intended, also if it was aborted."""
-    look_again = _Seen.replace
-
-    def intended(self: Any, some: Any, images: Any) -> None:
-        old = [(self.images[i], self.marked(i)) for i in some]
-        look_again(self, some, images)
-        for i, (image, marked) in zip(some, old, strict=True):
-            if self.marked(i) is None and marked is not None:
-                self.images[i] = _intended(marked[0], image, marked[1])
-
-    return [(_Seen, "replace", intended)]
-
-
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
+@plants(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10)
 def one_header_is_taken_for_all_marks() -> Patches:
     """A header that was read for one mark decides about those of other transactions as well."""
     read = Resolver.header
