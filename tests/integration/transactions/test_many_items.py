@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,10 +21,21 @@ from pynamo_locking import (
 )
 from pynamo_locking._core import commit_paths
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import statements
+from pynamo_locking._io import header_requests, statements
+from pynamo_locking._io.header_requests import header_table_of
 from tests.support.faults import count_requests
+from tests.support.parties import in_thread
 from tests.support.transaction_helpers import units
-from tests.support.transaction_models import Purse, Transactions, marked_rows, rows_of
+from tests.support.transaction_models import (
+    Purse,
+    Session,
+    Transactions,
+    dying_after,
+    make_long_from,
+    marked_rows,
+    rows_of,
+    survive,
+)
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -79,6 +91,29 @@ def test_inserts(concurrent_engine: Engine, count: int) -> None:
     assert len(rows_of(Purse)) == count
     assert marked_rows(Purse) == []
     assert outcome(Transactions, tx.id) == "finished"
+
+
+def test_what_is_in_the_way_of_one_placeholder(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired item is deleted, placeholders of a dead transaction are dropped, and all are created in the end."""
+    memory.bind(Session, Transactions)
+    make_long_from(monkeypatch, 6)
+    keys = [f"s{i:02}" for i in range(12)]
+    dead = _saving(keys[:8])
+    with dying_after(monkeypatch, 3):  # header, names, placeholders
+        in_thread(lambda: survive(dead.commit))
+    header_requests.abort(header_table_of(Transactions), dead.id, "asked")
+    assert len(marked_rows(Session)) == 3
+    Session(keys[9], user="old", expires_at=datetime.now(timezone.utc) - timedelta(minutes=1)).save()
+    _saving(keys).commit()
+    assert {row["session_id"]["S"]: row["user"]["S"] for row in rows_of(Session)} == dict.fromkeys(keys, "new")
+    assert marked_rows(Session) == []
+
+
+def _saving(keys: list[str]) -> Transaction:
+    tx = Transaction(lease=3600, wait=3600, workers=1)
+    for key in keys:
+        tx.save(Session(key, user="new"))
+    return tx
 
 
 def mixed(tx: Transaction, there: list[str]) -> None:

@@ -130,7 +130,15 @@ def r7_absence_is_checked_last() -> Patches:
     return [(validation, "in_order", lambda members: ordered(members)[::-1])]
 
 
-@plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", limit=1000)
+def _one_more(reasons_of: Any) -> Any:
+    def reasons(error: Any) -> Any:
+        image = (getattr(error, "response", None) or {}).get("Item")
+        return reasons_of(error) or [{}, {"Code": ACTION_FAILED, "Item": image}]
+
+    return reasons
+
+
+@plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", "NothingLeft", limit=1000)
 def r8_placeholders_after_the_decision() -> Patches:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
 
@@ -140,14 +148,6 @@ def r8_placeholders_after_the_decision() -> Patches:
         retries.ask(one.row.connection, "UpdateItem", one.request())
 
     return [(Marker, "_create", plain), (answers, "reasons_of", _one_more(answers.reasons_of))]
-
-
-def _one_more(reasons_of: Any) -> Any:
-    def reasons(error: Any) -> Any:
-        image = getattr(error, "response", {}).get("Item")
-        return reasons_of(error) or [{}, {"Code": ACTION_FAILED, "Item": image}]
-
-    return reasons
 
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400)

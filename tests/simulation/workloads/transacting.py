@@ -312,15 +312,16 @@ class Resurrection(Transacting):
 
     name = "resurrection"
     most_actions = 2
+    created, deleted = "xyz", "xy"
 
     def party(self, index: int, turn: int) -> None:
         """Create, or wait until it is there, and delete."""
         if index % 2 == 0:
             with self.history.operation("creation"), self.begin() as tx:
-                for key in "xyz":
+                for key in self.created:
                     tx.save(Coin(key))
             return
-        for key in "xy":
+        for key in self.deleted:
             self.remove(key)
 
     def remove(self, key: str) -> None:
@@ -334,3 +335,19 @@ class Resurrection(Transacting):
                     coin.delete()
                 return
             runtime.current.sleep(LEASE_S)
+
+
+class ResurrectionOfSeveral(Resurrection):
+    """The same of six coins: of the four placeholders two are created at once, and one item may be there already."""
+
+    name = "resurrection of several"
+    most_actions = 3
+    created, deleted = "uvwxyz", "wx"
+
+    def party(self, index: int, turn: int) -> None:
+        """As above; or be in the way with a coin that is not deleted."""
+        if index == 2:
+            with self.history.operation("in the way"):
+                Coin("z").save()
+            return
+        super().party(index, turn)
