@@ -90,7 +90,8 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## all broken rows, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## batches of random writes, all broken rows, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+	STORIES=30 $(BIN)/python -m pytest --no-cov -q tests/integration/models/test_batches_by_statements.py
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
 	THOROUGH=1 KILLS_S=60 $(BIN)/python -m pytest --no-cov -q $(LONGER)
