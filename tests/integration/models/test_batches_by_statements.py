@@ -190,10 +190,8 @@ def test_what_no_statement_says_is_sent_alone(memory: Engine, model: Any) -> Non
         batch.save(items[5])
     assert counted.by_operation[BATCH] == 1
     assert counted.total == 5
-    assert {key: row.get("text") for (_, key), row in rows_of(model).items()} == {
-        "0": None,
-        **dict.fromkeys("1245", {"S": "x"}),
-    }
+    texts = {key: row.get("text", {}).get("S") for (_, key), row in rows_of(model).items()}
+    assert texts == {"0": None, **dict.fromkeys("1245", "x")}
 
 
 def test_a_model_with_a_save_of_its_own_keeps_it(memory: Engine) -> None:
@@ -314,10 +312,10 @@ class Story:
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STORIES", "1"))))
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_and_results_are_those_of_single_requests(
-    concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, seed: int
+    cheap: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, seed: int
 ) -> None:
     """Whatever is stored, and whatever the instances know of it; and they can be written again."""
-    concurrent_engine.bind(model)
+    cheap.bind(model)
     together = Story(model, "together", seed)
     alone = Story(model, "alone", seed)
     with count_requests() as counted:
@@ -357,7 +355,7 @@ def written(kind: str, items: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", [lost_before, lost_after, lost_half, throttled_in_part, failed_in_part])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [Plain, Inside])
 def test_what_a_batch_has_not_applied_is_written_nevertheless(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, answer: Any, kind: str, virtual_pauses: None
 ) -> None:
