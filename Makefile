@@ -92,7 +92,8 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## all broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+	STORIES=30 $(BIN)/python -m pytest --no-cov -q tests/integration/models/test_batches_by_statements.py
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)

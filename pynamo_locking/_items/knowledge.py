@@ -38,7 +38,7 @@ _FRESH: Final = Freshness()
 
 def known(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    version, (of_version, write_id, _) = _version_of(item), vars(item).get(WRITE_ID, _UNKNOWN)
+    version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, _UNKNOWN)[:2]
     # If the caller has assigned another version, the id does not belong to it.
     return Known(version, write_id if version == of_version else None)
 

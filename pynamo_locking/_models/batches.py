@@ -104,6 +104,7 @@ class GuardedBatch(Generic[M]):
         self._errors: dict[int, Exception | None] = {}
         self._planned: dict[int, Planned] = {}
         self._begun: set[int] = set()
+        self._at_rest: set[int] = set()
         self._has_ended = False
         self.results: tuple[BatchResult, ...] = ()
 
@@ -160,8 +161,7 @@ class GuardedBatch(Generic[M]):
             self._run(self._batches(), self._send)
             self._run(self._groups(), self._write)
         finally:
-            refused = {number for number, planned in self._planned.items() if not planned.write.is_unanswered}
-            in_doubt = self._begun - refused
+            in_doubt = self._begun - self._at_rest
             self.results = tuple(
                 BatchResult(job.item, job.operation, self._errors.get(number, _interrupted(number in in_doubt)))
                 for number, job in enumerate(jobs)
@@ -199,6 +199,10 @@ class GuardedBatch(Generic[M]):
         for number, is_applied in zip(sent, results, strict=True):
             if is_applied:
                 self._errors[number] = _failure_of(self._planned[number].done)
+        self._at_rest |= {number for number in batch if not self._is_unanswered(number)}
+
+    def _is_unanswered(self, number: int) -> bool:
+        return number in self._planned and self._planned[number].write.is_unanswered
 
     def _plan(self, number: int) -> None:
         planned = self._jobs[number].plan()
@@ -222,6 +226,7 @@ class GuardedBatch(Generic[M]):
 
     def _write(self, group: list[int]) -> None:
         """Write one item, or some in one transaction, and note the results."""
+        self._at_rest.difference_update(group)
         members = [self._jobs[number] for number in group]
         if self._transactions:
             errors = _transact(members)

@@ -28,6 +28,7 @@ from tests.simulation.workloads.transacting import (
     ReadTogether,
     SweepersByStatements,
 )
+from tests.simulation.workloads.writing import BatchByStatements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,7 @@ HALVED: Final = {
             LongByStatements,
             MixedByStatements,
             SweepersByStatements,
+            BatchByStatements,
             Tasks,
         ),
     )

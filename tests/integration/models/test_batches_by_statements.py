@@ -180,7 +180,7 @@ def test_what_no_statement_says_is_sent_alone(memory: Engine, model: Any) -> Non
     items = [model("p", number, text="x", note="y") for number in range(6)]
     batch_of(items)
     items[0].text = items[0].note = None
-    items[1] = model("p", 1, n=7, version=1)
+    items[1] = model("p", 1, n=7, text="x", note="y", version=1)
     with count_requests() as counted, model.guarded_batch() as batch:
         batch.save(items[0])
         batch.save(items[1])
@@ -190,9 +190,8 @@ def test_what_no_statement_says_is_sent_alone(memory: Engine, model: Any) -> Non
         batch.save(items[5])
     assert counted.by_operation[BATCH] == 1
     assert counted.total == 5
-    assert [len(row) for row in rows_of(model).values()] == [len(rows_of(model)["p", "1"])] * 2 + [
-        len(rows_of(model)["p", "4"])
-    ] * 3
+    texts = {key: row.get("text", {}).get("S") for (_, key), row in rows_of(model).items()}
+    assert texts == {"0": None, **dict.fromkeys("1245", "x")}
 
 
 def test_a_model_with_a_save_of_its_own_keeps_it(memory: Engine) -> None:
@@ -220,7 +219,7 @@ class Story:
 
     def __init__(self, model: Any, name: str, seed: int) -> None:
         self.model, self.name, self.random = model, name, random.Random(seed)
-        self.writes = [self.write_of(number) for number in range(40)]
+        self.writes = [self.write_of(number) for number in range(24)]
 
     def maybe(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -313,21 +312,21 @@ class Story:
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STORIES", "1"))))
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_and_results_are_those_of_single_requests(
-    concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, seed: int
+    cheap: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, seed: int
 ) -> None:
     """Whatever is stored, and whatever the instances know of it; and they can be written again."""
-    concurrent_engine.bind(model)
+    cheap.bind(model)
     together = Story(model, "together", seed)
     alone = Story(model, "alone", seed)
     with count_requests() as counted:
         told = together.happen()
-    assert counted.by_operation[BATCH] == 4
+    assert counted.by_operation[BATCH] == 2
     monkeypatch.setattr(limits, "MOST_STATEMENTS", 1)
     assert told == alone.happen()
     rows = rows_of(model)
     found = [{number: row for (name, number), row in rows.items() if name == each} for each in ("together", "alone")]
     assert found[0] == found[1]
-    assert len(rows) > 30
+    assert len(rows) > 20
 
 
 # What goes wrong
@@ -356,7 +355,7 @@ def written(kind: str, items: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", [lost_before, lost_after, lost_half, throttled_in_part, failed_in_part])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [Plain, Inside])
 def test_what_a_batch_has_not_applied_is_written_nevertheless(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, answer: Any, kind: str, virtual_pauses: None
 ) -> None:
