@@ -32,7 +32,7 @@ class Stored(Value):
 
 
 class Place(Path):
-    """A path of plain names, which PynamoDB need not parse: that is a large part of the work of a write."""
+    """A path, written without the parsing by PynamoDB, which is a large part of the work of a write."""
 
     def __init__(self, *names: str) -> None:
         self.attribute = None  # type: ignore[assignment]
@@ -41,4 +41,14 @@ class Place(Path):
 
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
-        return ".".join([placeholder_names.setdefault(name, f"#{len(placeholder_names)}") for name in self.path])
+        segments = []
+        for segment in self.path:
+            name, bracket, index = segment.partition("[")
+            segments.append(placeholder_names.setdefault(name, f"#{len(placeholder_names)}") + bracket + index)
+        return ".".join(segments)
+
+    @override
+    def __getitem__(self, item: int | str) -> Place:
+        if isinstance(item, str):
+            return Place(*self.path, item)
+        return Place(*self.path[:-1], f"{self.path[-1]}[{item}]")

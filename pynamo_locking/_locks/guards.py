@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.operand import Path
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._io.lock_document import LockRow
@@ -105,5 +104,5 @@ def _entry(held: HeldEntry) -> Place:
     return Place(held.row.attribute, lock_document.QUEUE, held.entry.id)
 
 
-def _writes(held: HeldEntry) -> Path:
+def _writes(held: HeldEntry) -> Place:
     return _entry(held)[lock_document.FACTS][lock_document.WRITES]

@@ -143,6 +143,10 @@ class VersionAttribute(PynamoVersionAttribute):
             value = _whole(value)
         Attribute.__set__(self, instance, value)
 
+    @override
+    def serialize(self, value: Any) -> str:
+        return str(int(value))
+
 
 def _whole(value: Any) -> int:
     try:

@@ -105,7 +105,7 @@ def writes_not_counted() -> Patches:
 def put_instead_of_update() -> Patches:
     """A guarded save is a PutItem, which writes an old lock document over those who came meanwhile."""
 
-    def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError) -> Any:
+    def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError, **_: Any) -> Any:
         return plans.plan_save(self.item, condition, checks_version=checks_version, error=error)
 
     return [(InsideWriter, "plan_save", plan_save)]

@@ -55,7 +55,8 @@ def r1_numbers_instead_of_stamps() -> Patches:
 @plants(Plan("crowd", parties=3, processes=3), *_WRITE_CHECKS, limit=400)
 def r2_writers_do_not_look_for_marks() -> Patches:
     """A write does not ask whether a transaction has the item, so what that has decided is written over."""
-    return [(guards, "unmarked", _always)]
+    uncached = guards._unlocked.__wrapped__  # or it would keep what was built before, and with the bug
+    return [(guards, "unmarked", _always), (guards, "_unlocked", uncached)]
 
 
 @plants(Plan("long transactions"), *_WRITE_CHECKS, limit=400)
