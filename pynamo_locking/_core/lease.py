@@ -96,7 +96,7 @@ class LockSettings:
             do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
             the entry for a full lease. Safe for guarded data either way. 10 s.
         max_waiters: entries allowed behind the holder: processes, where callers share entries (`block`). An entry takes
-            50 bytes of the item, and its owner label. When the queue is full, newcomers try again outside of it
+            50 bytes of the item, and its owner label. When the queue is full, newcomers look for room from time to time
             until their deadline. 100; at most 400, which with the longest labels take half of an item. The holders of a
             semaphore count among these.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its
@@ -109,7 +109,8 @@ class LockSettings:
             are served in the order in which they came. A caller that comes later draws its ticket up to one such block
             later than callers of other processes do. 1 gives each caller an entry of its own. 32.
         bell: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by a socket
-            in the directory for temporary files. Not on Windows. The waiter polls all the same.
+            in the directory for temporary files. Not on Windows. The waiter polls as well; while all that are ahead of
+            it listen, and for a lock in the item, not more often than each `poll`.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
             times as long, so that two renewals can fail before it ends. 1 s.
 

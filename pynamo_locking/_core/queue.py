@@ -264,8 +264,10 @@ def poll_delay(pace: Pace, now: float, settings: LockSettings, jitter: float, *,
         now: on our monotonic clock.
         settings: gives `poll_min`, `poll` and `poll_max`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
-        is_rung_for: whether all that are ahead ring as they leave: then the longest interval, since a bell can be lost.
+        is_rung_for: whether all that are ahead ring as they leave. Then `poll` is the shortest interval: a look is only
+            needed if a bell is lost.
     """
     longest = min(settings.poll * pace.position, settings.poll_max)
-    interval = longest if is_rung_for else min(max(pace.time_to_turn(now), settings.poll_min), longest)
+    shortest = max(settings.poll_min, settings.poll) if is_rung_for else settings.poll_min
+    interval = min(max(pace.time_to_turn(now), shortest), longest)
     return interval * (0.5 + jitter / 2)
