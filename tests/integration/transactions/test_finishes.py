@@ -266,8 +266,11 @@ def refused_each(_: Any, kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("answer", [denied, lost_half, throttled_in_part, refused_each])
 @pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
-def test_what_a_batch_has_not_removed_is_sent_alone(sheets: VirtualClock, deed: str, state: State, answer: Any) -> None:
+def test_what_a_batch_has_not_removed_is_sent_alone(
+    sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, state: State, answer: Any
+) -> None:
     """A refused or unknown statement goes the way of a refused single request; without permission all do."""
+    monkeypatch.setattr("pynamo_locking._io.mark_requests.WORKERS", 1)  # else both batches may be under way when denied
     leave(40, state, placeholders=5)
     with answering(answer) as batches:
         DEEDS[deed][0](40)
