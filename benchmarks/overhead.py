@@ -4,8 +4,8 @@
 
 The engine is dynoxide over the loopback: a process of its own, so its time does not count. What counts is all
 processor time of this process, botocore's and the network's included. The contenders take turns, and a ratio is the
-median of those of single turns; the spread has 80 % of them. `--publish` writes the table into
-docs/benchmarks/overhead.md.
+median of those of single turns; the spread has 80 % of them. `--publish` writes the table into the last section of
+docs/benchmarks/transactions.md.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ if TYPE_CHECKING:
 #: How many items one turn writes at least.
 WRITES_A_TURN: Final = 40
 HEAD: Final = ("writes", "by", "model", "median, µs", "ratio", "80 % of single ratios")
-PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks" / "overhead.md"
+PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks" / "transactions.md"
 
-PAGE_TEXT: Final = """# The client's processor time
+SECTION: Final = "## Processor time of the client\n"
+# ruff: noqa: E501 - a line of Markdown is a paragraph
+TEXT: Final = """
+```
+python -m benchmarks.overhead --publish
+```
 
-What a write takes of the program that makes it, in µs of processor time, beside PynamoDB's own calls for the same
-writes. That decides on a fast network. An item has some 200 bytes and five attributes; `Versioned` has a version,
-`Embedded` also a lock in the item. The engine, dynoxide, runs in a process of its own and does not count; botocore and
-the network's calls do. {turns} turns, everybody in turns; `python -m benchmarks.overhead --publish` makes this page.
+What a write takes of the program that makes it, in µs of processor time, beside PynamoDB's own calls for the same writes. That decides on a fast network. An item has some 200 bytes and five attributes; `Versioned` has a version, `Embedded` also a lock in the item. The engine, dynoxide, runs in a process of its own and does not count; botocore and the network's calls do. {turns} turns, all contenders in turns; a ratio is the median of single ratios.
 
 {table}
 """
@@ -246,7 +248,8 @@ def publish(found: Sequence[tuple[str, ...]], turns: int) -> None:
     """Write the table into the documentation."""
     lines = [" | ".join(row) for row in (HEAD, ("---",) * 3 + ("--:",) * 3, *found)]
     table = "\n".join(f"| {line} |" for line in lines)
-    PAGE.write_text(PAGE_TEXT.format(table=table, turns=turns))
+    before, _, _ = PAGE.read_text().partition(SECTION)
+    PAGE.write_text(before + SECTION + TEXT.format(table=table, turns=turns))
 
 
 def main() -> None:
