@@ -634,10 +634,10 @@ def half_done(memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPat
     make_long_from(monkeypatch)
     memory.bind(Purse, Transactions)
     ids = []
-    for requests in (6, 9):  # before, and right after the decision
-        tx = Transaction(workers=1, owner=f"dies after {requests}", lease=30)
+    for name, requests in ((6, 4), (9, 5)):  # before, and right after the decision
+        tx = Transaction(workers=1, owner=f"dies after {name}", lease=30)
         for number in range(9):
-            tx.save(Purse(f"{requests}-{number}", balance=1))
+            tx.save(Purse(f"{name}-{number}", balance=1))
         with dying_after(monkeypatch, requests):
             assert not survive(tx.commit)
         ids.append(tx.id)

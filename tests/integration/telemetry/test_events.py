@@ -679,8 +679,8 @@ def left_open(clock: VirtualClock, monkeypatch: Any, requests: int) -> Transacti
     return tx
 
 
-#: Header, participants, five marks; then the decision.
-UNDECIDED, DECIDED = 5, 8
+#: Header, participants, three marks and two; then the decision.
+UNDECIDED, DECIDED = 3, 5
 
 
 @pytest.mark.parametrize(("requests", "outcome"), [(UNDECIDED, "aborted"), (DECIDED, "finished")])
