@@ -229,10 +229,10 @@ def snapshots_look_past_early_checks() -> Patches:
 def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
-    def drop(row: Any, mark: Any) -> None:
-        mark_requests._send(row, mark, mark_requests._request(row, mark, replace(mark, set={}, remove=())))
+    def drop(row: Any, mark: Any) -> Any:
+        return mark_requests._request(row, mark, replace(mark, set={}, remove=()))
 
-    return [(mark_requests, "drop", drop)]
+    return [(mark_requests, "_dropping", drop)]
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
