@@ -151,7 +151,7 @@ def recover_one(monkeypatch: pytest.MonkeyPatch, requests: int) -> str | None:
 def die_in_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the decision, and after it."""
     assert recover_one(monkeypatch, 4) == "aborted"
-    assert recover_one(monkeypatch, 14) == "finished"
+    assert recover_one(monkeypatch, 11) == "finished"
 
 
 def sweep_all(_: pytest.MonkeyPatch) -> None:
