@@ -71,7 +71,7 @@ def r3_marks_before_the_header() -> Patches:
     return [(header_requests, "begin", lambda header_table, header: None), (LongCommit, "_decide", later)]
 
 
-@plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600)
+@plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600, first_seed=130)
 def r4_marks_dropped_while_pending() -> Patches:
     """A mark that is in the way for too long is removed, and the transaction is not aborted."""
 
