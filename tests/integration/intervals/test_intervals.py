@@ -425,7 +425,7 @@ def test_an_update_of_the_end_is_guarded(tables: None, sent: list[str]) -> None:
     [
         (lambda: Slot.end.add(5), "only DynamoDB knows"),
         (lambda: Slot.end.set(Slot.end + 5), "only DynamoDB knows"),
-        (Slot.end.remove, "only DynamoDB knows"),
+        (Slot.end.remove, "must have one"),
         (lambda: Slot.end.set(Slot.begin), "only DynamoDB knows"),
         (lambda: Slot.begin.set(5), r"range key.*move\(\)"),
         (lambda: Slot.end.set(9), "begin before it ends"),

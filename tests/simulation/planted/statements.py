@@ -114,7 +114,8 @@ def only_the_first_refusal_of_a_batch_is_seen() -> Patches:
 
     def hasty(*arguments: Any) -> list[Result]:
         results = sent(*arguments)
-        seen = results.index(Result.NOT_APPLIED) + 1 if Result.NOT_APPLIED in results else len(results)
+        refused = [i for i, result in enumerate(results) if result in (Result.NOT_APPLIED, Result.BUSY)]
+        seen = refused[0] + 1 if refused else len(results)
         return [*results[:seen], *[Result.APPLIED] * (len(results) - seen)]
 
     return [(statements, "_sent", hasty)]
@@ -132,10 +133,10 @@ def half_of_a_batch_is_dropped() -> Patches:
     return [(statements, "_sent", half)]
 
 
-@plants(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=20_000)
+@plants(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=3000)
 def a_finish_in_a_batch_does_not_name_its_transaction() -> Patches:
     """A finish is applied to whatever mark the item has."""
-    finishing = mark_requests._finishing
+    finishing = mark_requests.finishing
 
     def nameless(*arguments: Any) -> Any:
         write = finishing(*arguments)
@@ -143,7 +144,7 @@ def a_finish_in_a_batch_does_not_name_its_transaction() -> Patches:
             return None
         return write._replace(kwargs={**write.kwargs, "ConditionExpression": "attribute_exists(#l.#tx.#id)"})
 
-    return [(mark_requests, "_finishing", nameless)]
+    return [(mark_requests, "finishing", nameless)]
 
 
 @plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)
