@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: By what is done: requests, write units and read units for each item, at most; and as many of each besides.
 BOUNDS: Final = {
     "commit of n updates": (0.1, 2.1, 0.0, 8),
-    "abort, refused by the last item": (1.2, 2.1, 0.1, 12),
-    "sweep of n decided items": (2.1, 1.1, 1.1, 12),
-    "get_all of n decided items": (5.1, 1.1, 5.1, 12),
+    "abort, refused by the last item": (0.1, 2.1, 0.1, 12),
+    "sweep of n decided items": (0.1, 1.1, 1.1, 12),
+    "get_all of n decided items": (0.1, 1.1, 2.1, 12),
     "tx.query(limit=1) of n rows": (0.0, 0.0, 0.0, 6),
     "overlapping(): 10 of n rows": (0.0, 0.0, 0.0, 2),
 }
