@@ -11,7 +11,7 @@ from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
 from benchmarks.locks.tables import markdown, milliseconds
 from benchmarks.meter import metered
-from benchmarks.transaction_counts import Record, Transactions, update
+from benchmarks.transaction_counts import Record, Transactions
 from pynamo_locking import transaction
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _unprotected(keys: list[str]) -> None:
 
 def _native(keys: list[str]) -> None:
     connection = Record._get_connection().connection
-    records = [Record.get(key, consistent_read=True) for key in keys]
+    records = [*Record.batch_get(keys, consistent_read=True)]
     with PynamoTransactWrite(connection=connection) as tx:
         for record in records:
             tx.update(record, [Record.total.add(1)])
@@ -65,13 +65,15 @@ def _native(keys: list[str]) -> None:
 
 def _ours(keys: list[str]) -> None:
     with transaction(Transactions) as tx:
-        for key in keys:
-            update(tx, key)
+        for record in tx.get_all(Record, keys):
+            assert record is not None
+            record.total += 1
+            tx.save(record)
 
 
 WAYS: Final[dict[str, Callable[[list[str]], None]]] = {
     "no protection, one after the other": _unprotected,
-    "PynamoDB's TransactWrite": _native,
+    "PynamoDB's batch_get and TransactWrite": _native,
     "transaction()": _ours,
 }
 
