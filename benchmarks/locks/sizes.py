@@ -66,9 +66,9 @@ def _native(keys: list[str]) -> None:
 def _ours(keys: list[str]) -> None:
     with transaction(Transactions) as tx:
         for record in tx.get_all(Record, keys):
-            assert record is not None
-            record.total += 1
-            tx.save(record)
+            if record is not None:
+                record.total += 1
+                tx.save(record)
 
 
 WAYS: Final[dict[str, Callable[[list[str]], None]]] = {
