@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core.claims import order
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import Edge, Span
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import key_text, keys
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ class Axis:
 
     def is_stored(self) -> Condition:
         """Return the condition that there is such a row."""
-        stored: Condition = Path([self.key_name]).exists()
+        stored: Condition = Place(self.key_name).exists()
         return stored
 
     def has_end(self, value: Any) -> Condition:
@@ -98,15 +96,18 @@ class Axis:
         return is_open if value is None else same
 
     def goes_beyond(self, value: Any) -> Condition:
-        """Return the condition that the stored row has a later end; an earlier begin, if the end is the range key."""
+        """Return the condition that a row has a later end; an earlier begin, if the end is the range key.
+
+        It holds without a row as well: the version of the row refuses that.
+        """
         edge = Stored(self.value(value, self.other))
         beyond: Condition = self._other > edge if self.is_by_begin else self._other < edge
-        stored: Condition = self.is_stored() & (self._is_open() | beyond)
-        return stored
+        either: Condition = self._is_open() | beyond
+        return either
 
     @property
-    def _other(self) -> Path:
-        return Path([self.stored[1 if self.is_by_begin else 0]])
+    def _other(self) -> Place:
+        return Place(self.stored[1 if self.is_by_begin else 0])
 
     def _is_open(self) -> Condition:
         is_open: Condition = self._other.does_not_exist() | self._other.is_type("NULL")

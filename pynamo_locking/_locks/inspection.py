@@ -13,7 +13,7 @@ from pynamodb.expressions.operand import Path
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._io import dispatch, event_stream, lock_document, lock_requests, reports, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import key_text
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.key_text import is_base_64, key_attributes
@@ -91,10 +91,10 @@ def listed(
     is_inside = model._lock_attribute() is not None
     carrier = model if is_inside else model._lock_table()
     lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in key_text.key_attributes(carrier)]
-    condition, queue = Path([lock, lock_document.NEXT]).exists(), Path([lock, lock_document.QUEUE])
+    condition, queue = Place(lock, lock_document.NEXT).exists(), Place(lock, lock_document.QUEUE)
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
         condition = (condition | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
-    condition |= Path([lock, lock_document.TX]).exists()
+    condition |= Place(lock, lock_document.TX).exists()
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:
         condition &= Path(names[:1]).startswith(begin)

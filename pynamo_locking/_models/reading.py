@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamodb.exceptions import DoesNotExist
-from pynamodb.expressions.operand import Path
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers, lock_document
+from pynamo_locking._io.stored import Place
 from pynamo_locking._items import clauses, expiry, keys, knowledge
 from pynamo_locking._items.pages import growing
 from pynamo_locking._models.isolation import Reader
@@ -231,7 +231,7 @@ class ReadingMixin(PlacedMixin):
         condition, name = clauses.both(condition, unexpired), cls._marked_attribute()
         if name is None:
             return condition
-        path = Path([name, lock_document.TX, lock_document.INTENT, lock_document.GHOST])
+        path = Place(name, lock_document.TX, lock_document.INTENT, lock_document.GHOST)
         return clauses.both(condition, path.does_not_exist())
 
     @override

@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import plain
 from pynamo_locking._io import flaws
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items.images import size_of
 
 if TYPE_CHECKING:
@@ -87,13 +85,13 @@ def naming(transaction_id: str, names: Sequence[Image]) -> Action:
     """Return the action by which a transaction names its items; `ConfigurationError` if there are too many."""
     if not has_room(names):
         raise too_many()
-    action: Action = Path([_NAMED + transaction_id]).set(Stored(_stored(names)))
+    action: Action = Place(_NAMED + transaction_id).set(Stored(_stored(names)))
     return action
 
 
 def forgetting(guard: Image) -> list[Action]:
     """Return the actions that remove what earlier transactions have named, once it is settled."""
-    return [Path([name]).remove() for name in _attributes(guard)]
+    return [Place(name).remove() for name in _attributes(guard)]
 
 
 def too_many() -> ConfigurationError:

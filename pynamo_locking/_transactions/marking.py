@@ -29,7 +29,7 @@ from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import Refused, Unavailable, is_sent_again
 from pynamo_locking._io.statements import Result
 from pynamo_locking._io.statements import Write as Request
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import clauses, expiry, images, versions
 from pynamo_locking._locks import evictions, guards
 from pynamo_locking._transactions.member_writes import Unread
@@ -120,10 +120,10 @@ class Marked:
         condition: Condition | None = write.condition
         guard: Condition | None = None
         if self.mark.is_ghost:
-            condition = clauses.both(self.member.condition, Path([self.row.hash_name]).does_not_exist())
+            condition = clauses.both(self.member.condition, Place(self.row.hash_name).does_not_exist())
         else:
-            has_document = Path([name]).exists() if self.has_document else Path([name]).does_not_exist()
-            guard = Path([self.row.hash_name]).exists() & guards.unlocked(self.row) & has_document
+            has_document = Place(name).exists() if self.has_document else Place(name).does_not_exist()
+            guard = Place(self.row.hash_name).exists() & guards.unlocked(self.row) & has_document
         if held is not None:
             self.number = self.number or held.next_write()
             guard = guards.standing(held, self.number)
@@ -135,7 +135,7 @@ class Marked:
         """Return how the decision writes the item, on condition that it carries this transaction's mark."""
         write, name = self.member.final(), self.row.attribute
         mine = replace(write, condition=guards.marked_by(name, self.mark.id))
-        unmark = [] if write.operation is DELETE else [Path([name, lock_document.TX]).remove()]
+        unmark = [] if write.operation is DELETE else [Place(name, lock_document.TX).remove()]
         return TransactAction(action_of(mine, None, unmark), write)
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io.denials import foreign
+from pynamo_locking._io.stored import Place
 from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
@@ -267,7 +267,7 @@ def _is_counter(member: Member) -> Condition:
     """Return the condition that a guard has a version or is absent: another program may have stored a row since."""
     version = versions.shape_of(member.model).version
     assert version is not None  # noqa: S101 - it counts
-    condition: Condition = Path([next(iter(member.key))]).does_not_exist() | version.exists()
+    condition: Condition = Place(next(iter(member.key))).does_not_exist() | version.exists()
     return condition
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count
@@ -33,6 +31,7 @@ from pynamo_locking._io.lock_document import LockRow
 from pynamo_locking._io.pool import Pool, run_all
 from pynamo_locking._io.resolver import reason_now, stuck
 from pynamo_locking._io.retries import Unavailable, persistently
+from pynamo_locking._io.stored import Place
 from pynamo_locking._items import key_text
 from pynamo_locking._locks.inspection import text_of_ms
 
@@ -356,8 +355,8 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 
     Cost: a consistent scan.
     """
-    path, found, broken = Path([header_requests.STATE]), list[Header](), dict[str, str]()
-    is_header = path.exists() | Path([header_requests.PRIORITY]).exists()
+    path, found, broken = Place(header_requests.STATE), list[Header](), dict[str, str]()
+    is_header = path.exists() | Place(header_requests.PRIORITY).exists()
     for image in dispatch.scan(table, is_header if state is None else path == state):
         try:
             found += filter(None, [header_requests.header_in(image, table.Meta.table_name)])

@@ -11,13 +11,11 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import connections, retries, statements
 from pynamo_locking._io.statements import Result
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import clauses, expiry, knowledge
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import InsideWriter
@@ -90,9 +88,9 @@ def _updating(writer: PlainWriter, write: Write) -> tuple[str, dict[str, Any]] |
     removed = removable - stored.keys() if write.attributes is not None else removable & absent
     if len(removed) > 1:
         return None
-    actions: list[Action] = [Path([name]).set(Stored(value)) for name, value in stored.items()]
-    actions += [Path([name]).remove() for name in removed]
-    still = (Path([name]).does_not_exist() for name in sorted(absent - removed))
+    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in stored.items()]
+    actions += [Place(name).remove() for name in removed]
+    still = (Place(name).does_not_exist() for name in sorted(absent - removed))
     said = replace(write, attributes=None, actions=actions, condition=reduce(clauses.both, still, write.condition))
     kwargs = writer.action(said)["Update"]
     write.second = said.second

@@ -17,12 +17,16 @@ BATCH = "BatchExecuteStatement"
 
 
 @contextmanager
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[[dict[str, Any]], Any], Any], Any]) -> Any:
+def answering(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[Callable[[dict[str, Any]], Any], Any], Any],
+    answered_operation: str = BATCH,
+) -> Any:
     """Let a function answer batches: it gets what sends a batch, and the batch. Yields how many there were."""
     batches, original = list[Any](), Connection.dispatch
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if operation != BATCH:
+        if operation != answered_operation:
             return original(connection, operation, kwargs, *args)
         batches.append(kwargs)
         return answer(lambda kwargs: original(connection, operation, kwargs, *args), kwargs)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from botocore.exceptions import ClientError, ReadTimeoutError
 from pynamodb.connection import Connection
 
 from pynamo_locking import LockingError, TransactionConflict, recover, sweep, transaction
@@ -17,6 +15,7 @@ from pynamo_locking._io import header_requests, lock_document, statements
 from tests.integration.transactions.test_statements import consumed
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
+from tests.support.statements import BATCH, answering, denied, lost_half, throttled_in_part
 from tests.support.transaction_models import (
     Sheet,
     Transactions,
@@ -29,14 +28,13 @@ from tests.support.transaction_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
 #: How many marks at most; `FINISHES=10000` takes minutes.
 MOST: Final = int(os.environ.get("FINISHES", "1000"))
-BATCH: Final = "BatchExecuteStatement"
 STATES: Final = [State.COMMITTED, State.ABORTED]
 
 
@@ -228,37 +226,6 @@ def test_marks_of_several_transactions(sheets: VirtualClock) -> None:
 # What goes wrong
 
 
-@contextmanager
-def answering(answer: Callable[[Callable[[Any], Any], Any], Any], operation: str = BATCH) -> Iterator[list[Any]]:
-    """Let a function answer requests: it gets what sends one, and the request. Yields how many there were."""
-    requests, original = list[Any](), Connection.dispatch
-
-    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if asked != operation:
-            return original(connection, asked, kwargs, *args)
-        requests.append(kwargs)
-        return answer(lambda kwargs: original(connection, asked, kwargs, *args), kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        yield requests
-
-
-def denied(_: Any, __: Any) -> Any:
-    raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not authorized"}}, BATCH)
-
-
-def lost_half(send: Any, kwargs: Any) -> Any:
-    send({**kwargs, "Statements": kwargs["Statements"][::2]})
-    raise ReadTimeoutError(endpoint_url="test")
-
-
-def throttled_in_part(send: Any, kwargs: Any) -> Any:
-    first, *others = kwargs["Statements"]
-    error = {"Code": "ThrottlingError", "Message": "too fast"}
-    return {"Responses": [*send({**kwargs, "Statements": [first]})["Responses"], *[{"Error": error} for _ in others]]}
-
-
 def refused_each(_: Any, kwargs: Any) -> Any:
     error = {"Code": "ConditionalCheckFailed", "Message": "it says"}
     return {"Responses": [{"Error": error} for _ in kwargs["Statements"]]}
@@ -272,7 +239,7 @@ def test_what_a_batch_has_not_removed_is_sent_alone(
     """A refused or unknown statement goes the way of a refused single request; without permission all do."""
     monkeypatch.setattr("pynamo_locking._io.mark_requests.WORKERS", 1)  # else both batches may be under way when denied
     leave(40, state, placeholders=5)
-    with answering(answer) as batches:
+    with answering(monkeypatch, answer) as batches:
         DEEDS[deed][0](40)
     assert len(batches) == (1 if answer is denied else 2)
     assert_settled(40, state, placeholders=5)
@@ -362,16 +329,16 @@ def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize("deed", ["query", "recover"])
-def test_batches_of_reads_are_not_needed(sheets: VirtualClock, deed: str) -> None:
+def test_batches_of_reads_are_not_needed(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str) -> None:
     """Who may not send them reads item by item, after a query as well."""
     leave(10, State.COMMITTED)
-    with answering(denied, "BatchGetItem") as batches:
+    with answering(monkeypatch, denied, "BatchGetItem") as batches:
         DEEDS[deed][0](10)
     assert len(batches) == 1
     assert_settled(10, State.COMMITTED)
 
 
-def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock) -> None:
+def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """DynamoDB was busy: the header says finished only when all were looked at."""
     leave(30, State.COMMITTED)
 
@@ -381,7 +348,7 @@ def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock) ->
         left = asked["Keys"][7:]
         return {**answer, "UnprocessedKeys": {name: {**asked, "Keys": left}} if left else {}}
 
-    with answering(some, "BatchGetItem") as batches:
+    with answering(monkeypatch, some, "BatchGetItem") as batches:
         assert recover(Transactions, "t") == "finished"
     assert len(batches) == 5
     assert_settled(30, State.COMMITTED)
