@@ -236,6 +236,17 @@ def test_open_rows_that_are_not_in_their_place_yet(tables: None, monkeypatch: py
             Tariff.insert_disjoint(tariffs((100, None)))
 
 
+def test_a_row_that_has_moved_away_is_in_no_way(tables: None) -> None:
+    """The guard names it by its key alone, which is no row without an end."""
+    Tariff.insert_disjoint([row := tariffs((10, 20))[0]])
+    Tariff.move(row, 30, 40)
+
+    with count_requests() as sent:
+        Tariff.insert_disjoint(tariffs((50, 60)))
+    assert sent.by_operation == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1}
+    assert stored() == [(30, 40), (50, 60)]
+
+
 def test_range_locks_of_open_rows(tables: None) -> None:
     """They are open as well, so that rows without an end queue for each other."""
     Tariff.insert_disjoint(tariffs((10, 20)), pessimistic=True)
