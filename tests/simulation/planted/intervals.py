@@ -139,6 +139,24 @@ def names_forgotten_in_turn() -> Patches:
     return [(VersionedMixin, "update", forgetful)]
 
 
+@plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint")
+def staged_items_not_seen() -> Patches:
+    """A transaction does not see the items that it has inserted itself."""
+    return [(Staging, "_written", lambda self: [])]
+
+
+@plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300)
+def earlier_calls_not_named() -> Patches:
+    """The guard names the items of the last call of a transaction alone."""
+    look = Staging.look
+
+    def forgetful(self: Any) -> None:
+        look(self)
+        self._touched = [each for each in self._touched if not self._is_ours(each.key(self._axis))]
+
+    return [(Staging, "look", forgetful)]
+
+
 # Queries
 
 
