@@ -47,6 +47,7 @@ class Placed(Protocol):
 
     def locks(self) -> Iterator[Lock[Any]]:
         """Yield the locks to hold before, if the caller wants any."""
+        ...
 
     def stage(self) -> None:
         """Add the rows, if they overlap no other rows."""

@@ -181,6 +181,26 @@ def test_an_error_in_the_middle_of_a_call_ends_the_transaction(in_memory: None) 
     assert (Lease.count("a"), count()) == (0, 0)
 
 
+def test_seed_004_optimistic_locking(memory: Engine) -> None:
+    """The request of the text: a row for each element, or none and a rollback; here with other changes as well."""
+    memory.bind(*TABLES)
+    stored = [("100", "01T12", "01T15"), ("100", "01T18", "01T21")]
+    request = [("100", "01T19", "01T20"), ("101", "01T22", "02T23")]
+
+    @transactional()
+    def answer(tx: Transaction, elements: list[tuple[str, str, str]]) -> None:
+        bill(tx, len(elements))
+        tx.insert_disjoint(Lease, [Lease(device, begin, after=end) for device, begin, end in elements])
+
+    answer(stored)
+    with pytest.raises(OverlapError) as caught:
+        answer(request)
+    assert [(row.owner, row.first) for row in caught.value.rows] == [("100", "01T18")]
+    assert (Lease.count("100"), Lease.count("101"), count()) == (2, 0, 2)
+    answer([("100", "01T21", "01T22"), request[1]])
+    assert (Lease.count("100"), Lease.count("101"), count()) == (3, 1, 4)
+
+
 # What the transaction has done before counts
 
 

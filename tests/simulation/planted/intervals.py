@@ -145,7 +145,7 @@ def staged_items_not_seen() -> Patches:
     return [(Staging, "_written", lambda self: [])]
 
 
-@plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300)
+@plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300, first_seed=14)
 def earlier_calls_not_named() -> Patches:
     """The guard names the items of the last call of a transaction alone."""
     look = Staging.look

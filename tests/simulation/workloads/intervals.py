@@ -162,16 +162,17 @@ class IntervalsInTransactions(Intervals):
 
     def together(self, kind: str, begins: Sequence[int], act: Callable[[Transaction, int], object]) -> bool:
         """Do something in a transaction that writes the note as well; tell whether it was committed."""
+        places, told = [*map(self.at, begins), place(Note, "n")], Told.REFUSED
         for _ in range(3):
-            places = [*map(self.at, begins), place(Note, "n")]
             with self.history.operation(kind, *places) as done, Transaction(wait=WAIT_S) as tx:
                 act(tx, done.number)
                 note = tx.get(Note, "n")
                 self.append(note, done.number)
                 tx.save(note)
-            if done.told is not Told.REFUSED or isinstance(done.error, OverlapError):
+            told = done.told
+            if told is not Told.REFUSED or isinstance(done.error, OverlapError):
                 break
-        return done.told is Told.APPLIED
+        return told is Told.APPLIED
 
     def new(self, begin: int, end: int | None, number: int, log: Sequence[int] = ()) -> Any:
         """Return a new item."""
