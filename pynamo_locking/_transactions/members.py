@@ -58,6 +58,7 @@ class Members:
     _relies_on_reads: bool
     by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
+    undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # restores instances that were moved
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
     _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
 
@@ -103,6 +104,11 @@ class Members:
     def _known(self, model: type[Any], key: Image) -> Member | None:
         member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
         return None if member is None or member.is_unused else member
+
+    def written(self, item: GuardedMixin) -> Member | None:
+        """Return the member of an instance, if the transaction writes it."""
+        member = self._known(type(item), key_of(type(item), *item._key_values()))
+        return None if member is None or member.write is None else member
 
     def _found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[Member]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
@@ -231,6 +237,11 @@ class Members:
     def _images(self, model: type[Any], keys: Sequence[Image]) -> list[Image | None]:
         return [unexpired(model, image) for image in self.reader.read_all(model, keys)]
 
+    def undo_from(self, start: int) -> None:
+        """Restore the instances that were moved since there were so many."""
+        while len(self.undo) > start:
+            self.undo.pop()()
+
     def left(self) -> float:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
@@ -248,8 +259,12 @@ class Members:
     def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> None:
         for lock in self.locks_for(model, values):
             with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                lock._enter(self.left())
-                self.locks.append(lock)
+                self.hold(lock)
+
+    def hold(self, lock: Lock[Any]) -> None:
+        """Acquire a lock, and hold it until the end of the transaction."""
+        lock._enter(self.left())
+        self.locks.append(lock)
 
     def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
         """Return the table of headers: the caller's, or the first that a model names."""

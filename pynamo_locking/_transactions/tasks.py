@@ -20,11 +20,11 @@ from pynamo_locking._locks import held_entry
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
-from pynamo_locking._transactions.transaction import Savepoint, Transaction
+from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.commit_paths import Plan
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._models.writing import Placed
     from pynamo_locking._transactions.options import TransactionKeywords
+    from pynamo_locking._transactions.savepoint import Savepoint
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
@@ -143,6 +145,24 @@ class AsyncTransaction:
     ) -> None:
         """Delete an item, with the commit. See `Transaction.delete`."""
         await self._do(partial(self._transaction.delete, item, condition, add_version_condition=add_version_condition))
+
+    async def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
+        """Store new rows of a model with intervals, with the commit. See `Transaction.insert_disjoint`."""
+        await self._place(lambda: model._inserting(self._transaction, new_rows), pessimistic=pessimistic)
+
+    async def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
+        """Give a row another interval, with the commit. See `Transaction.move`."""
+        await self._place(lambda: row._moving(self._transaction, begin, end), pessimistic=pessimistic)
+
+    async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
+        members = self._transaction._members
+        async with self._line.turn():
+            self._transaction._check_placing()
+            placed = made()
+            for lock in placed.locks() if pessimistic else ():
+                await lock._aenter(members.left())
+                members.locks.append(lock)
+            await self._in_thread(placed.stage)
 
     async def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
         """Let the commit check that the stored item is the one that was read. See `Transaction.check`."""

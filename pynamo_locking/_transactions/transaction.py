@@ -19,7 +19,7 @@ from pynamo_locking._io.reports import harmless
 from pynamo_locking._locks.callbacks import call_all
 from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._models.isolation import Reader
-from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._models.writing import GuardedMixin, Placed
 from pynamo_locking._transactions.commit import Committing
 from pynamo_locking._transactions.members import Members, give_back
 from pynamo_locking._transactions.options import (
@@ -31,10 +31,11 @@ from pynamo_locking._transactions.options import (
     is_guarding,
     values_of_key,
 )
+from pynamo_locking._transactions.savepoint import Savepoint
 from pynamo_locking._writes.reports import name_of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -46,32 +47,6 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
-
-
-class Savepoint:
-    """A state of a transaction to which it can roll back; `check_open` raises once the transaction is over."""
-
-    def __init__(self, members: dict[Any, Member], check_open: Callable[[], None]) -> None:
-        self._members = members
-        self._check_open = check_open
-        self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
-
-    def rollback(self) -> None:
-        """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
-
-        A later `save` refuses another instance that still shows changes made since, until `refresh`.
-
-        Raises:
-            ConfigurationError: the transaction is over.
-        """
-        self._check_open()
-        for key, member in list(self._members.items()):
-            if key in self._saved:
-                self._saved[key](member)
-                continue
-            member.reset()
-            if member.is_unused:
-                del self._members[key]
 
 
 class Transaction:
@@ -269,7 +244,7 @@ class Transaction:
         Cost: none here. In a long commit 1 read, if the item gets a mark and its version is not checked.
         """
         member = self._member_of(item, replaces=True)
-        member.save(item._kept(condition), checks=add_version_condition)
+        member.save(item._kept(condition, member=member), checks=add_version_condition)
         self._count_in_guard(member)
 
     def update(
@@ -293,7 +268,7 @@ class Transaction:
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         member = self._member_of(item)
-        member.update(actions, item._kept(condition, actions), checks=add_version_condition)
+        member.update(actions, item._kept(condition, actions, member=member), checks=add_version_condition)
         self._count_in_guard(member)
 
     def delete(
@@ -323,14 +298,63 @@ class Transaction:
         """Increment an item's version, so that every process that has read it must read it again. See `save`."""
         self._member_of(item).touch(condition, checks=add_version_condition)
 
+    def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
+        """Store new rows of a model with intervals, all or none, if nothing overlaps them. See `IntervalMixin`.
+
+        The rows that the transaction has inserted, moved or deleted count as it sees them. What is free is checked
+        again by the commit: if another writer has changed an interval of the same hash keys meanwhile, it raises
+        `TransactionConflict`, which `transactional` retries.
+
+        Args:
+            model: the model, derived from `IntervalMixin`.
+            new_rows: see `IntervalMixin.insert_disjoint`. Each row, and each hash key, is an action of the transaction.
+            pessimistic: acquire range locks first, and hold them until the end; see there.
+
+        Raises:
+            OverlapError: a row overlaps another row; the transaction is as it was before the call.
+            LockTimeout: the range locks were not free in time.
+            ConfigurationError: the model has no intervals, or the isolation is ``"read_uncommitted"``; or as there.
+
+        Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
+        said there of `pessimistic`. In the commit 1 action for each row and each hash key.
+        """
+        self._place(lambda: model._inserting(self, new_rows), pessimistic=pessimistic)
+
+    def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
+        """Give a row another interval, if no other row overlaps it. See `IntervalMixin.move` and `insert_disjoint`.
+
+        The instance is the moved row from now on, and after a rollback what it was before.
+
+        Raises:
+            OverlapError, StaleVersion, LockTimeout, ConfigurationError: as there.
+
+        Cost: as `insert_disjoint`.
+        """
+        self._place(lambda: row._moving(self, begin, end), pessimistic=pessimistic)
+
+    def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
+        self._check_placing()
+        placed = made()
+        for lock in placed.locks() if pessimistic else ():
+            self._members.hold(lock)
+        placed.stage()
+
+    def _check_placing(self) -> None:
+        self._check_writable()
+        if self._isolation == "read_uncommitted":
+            raise ConfigurationError("only committed rows tell which intervals are free: choose another isolation.")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._read_only:
+            raise ConfigurationError("this transaction is read only: use another one to write.")
+
     def _count_in_guard(self, member: Member) -> None:
         if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
             self._members.count_in_guard(member)
 
     def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Member:
-        self._check_open()
-        if is_write and self._read_only:
-            raise ConfigurationError("this transaction is read only: use another one to write.")
+        (self._check_writable if is_write else self._check_open)()
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
         return self._members.of(item, is_write=is_write, replaces=replaces)
@@ -387,6 +411,7 @@ class Transaction:
     def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
         self._is_over = True
         if self.is_repeated or not self._is_committed:
+            self._members.undo_from(0)
             for member in self._members.by_key.values():
                 member.mark_old(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
@@ -415,7 +440,7 @@ class Transaction:
     def savepoint(self) -> Savepoint:
         """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""
         self._check_open()
-        return Savepoint(self._members.by_key, self._check_open)
+        return Savepoint(self._members, self._check_open)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed and its locks are released, for example to send a mail.

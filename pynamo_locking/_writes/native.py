@@ -205,7 +205,7 @@ def _gravest(errors: Collection[Exception]) -> Exception:
 
 def _is_final(action: TransactAction, refusal: Exception) -> bool:
     """Tell whether the refusal of one copy proves that DynamoDB will never accept another one."""
-    if isinstance(refusal, StaleVersion):
+    if isinstance(refusal, (StaleVersion, TransactionConflict)):  # the second one of a guard
         # An item may become absent again, and a version without a write id may come again.
         return action.write is not None and action.write.part.before.write_id is not None
     return isinstance(refusal, LockLost)

@@ -116,5 +116,8 @@ async def transactions() -> None:
     await transfer(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     async with atransaction(isolation="snapshot", wait=3) as tx:
         assert_type(tx, AsyncTransaction)
+        await tx.insert_disjoint(Account, [Account("a-1")], pessimistic=True)
+        await tx.insert_disjoint(Account, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await tx.move(Account("a-1"), 2, 3)
         assert_type(tx.is_committed, bool)
     atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

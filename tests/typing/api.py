@@ -26,6 +26,7 @@ from pynamo_locking import (
     Conflict,
     ExpiringMixin,
     GuardedBatch,
+    IntervalMixin,
     ItemLocked,
     ItemNotFound,
     Lock,
@@ -401,6 +402,17 @@ class Transactions(TransactionTable):
         table_name = "transactions"
 
 
+class Stay(IntervalMixin, LockableModel):
+    class Meta:
+        table_name = "stays"
+        interval = ("begin", "end")
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    version = VersionAttribute()
+
+
 def use_transactions(account: Account) -> None:
     with transaction(Transactions, isolation="serializable", wait=timedelta(seconds=5), on_progress=print) as tx:
         assert_type(tx, Transaction)
@@ -413,6 +425,9 @@ def use_transactions(account: Account) -> None:
         tx.delete(account, add_version_condition=False)
         tx.check(account)
         tx.touch(account)
+        tx.insert_disjoint(Stay, [Stay("r", 1, end=2)], pessimistic=True)
+        tx.insert_disjoint(Stay, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        tx.move(Stay("r", 1, end=2), 2, 3, pessimistic=True)
         tx.savepoint().rollback()
         tx.after_commit(lambda: None)
         assert_type(tx.plan(), Plan)
