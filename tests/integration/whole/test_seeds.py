@@ -14,19 +14,41 @@ import pytest
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking import LockTimeout, Transaction, locked_all, recover, transaction, transactional
+from pynamo_locking import (
+    LockLost,
+    LockTimeout,
+    Transaction,
+    TransactWrite,
+    locked_all,
+    recover,
+    transaction,
+    transactional,
+)
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.interval_models import Slot, SlotLocks, slots, stored_slots
 from tests.support.models import APART, Locks
 from tests.support.parties import abandoned, held_elsewhere
 from tests.support.transaction_helpers import add_fillers
-from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from, marked_rows, purses, stored
+from tests.support.transaction_models import (
+    Entry,
+    Purse,
+    Sheet,
+    Transactions,
+    make_long_from,
+    marked_rows,
+    purses,
+    stored,
+)
+from tests.support.versioned_models import connection_of
 from tests.support.workers import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking import Lock
     from tests.engines.engine import Engine
 
 
@@ -79,6 +101,42 @@ def test_seed_000_queueing_several_locks_of_one_entity(memory: Engine) -> None:
                 pass
     with locked_all(shipping, printing, wait=0):
         pass
+
+
+def test_seed_000_queueing_several_guarded_locks_of_one_entity(engine: Engine) -> None:
+    """Parts as items of their own: each has its queue and its guard, and the loss of one does not touch the other."""
+    engine.bind(Sheet, Transactions)
+    for part in (1, 2):
+        Sheet("a-7", part, body="old").save()
+    first = Sheet.locked("a-7", 1, heartbeat=False).acquire()
+    with Sheet.edit("a-7", 2, wait=0) as other:
+        assert Sheet.break_lock("a-7", 1, ticket=first.ticket)
+        other.body = first.item.body = "new"
+        with pytest.raises(LockLost):
+            first.item.save()
+    with pytest.raises(LockLost):
+        first.release()
+    assert [sheet.body for sheet in Sheet.query("a-7", consistent_read=True)] == ["old", "new"]
+
+
+def test_seed_000_queueing_names_for_the_parts_of_one_item(engine: Engine) -> None:
+    """A name for each part, proved by the transaction that writes the part: refused when that lock is lost."""
+    engine.bind(Locks, Purse, Transactions)
+    purses(1, note="old")
+
+    def change(lock: Lock[Locks], action: Action) -> None:
+        with TransactWrite(connection=connection_of(Purse)) as write:
+            lock.check(write)
+            write.update(Purse("p0"), [action], add_version_condition=False)
+
+    balance = Locks.lock("p0/balance", wait=0, heartbeat=False)
+    with Locks.locked("p0/note") as note, pytest.raises(LockLost, match="p0/balance"), balance:
+        change(note, Purse.note.set("new"))
+        Locks.break_lock("p0/balance", ticket=balance.ticket)
+        with pytest.raises(TransactWriteError):
+            change(balance, Purse.balance.add(1))
+    purse = Purse.get("p0", consistent_read=True)
+    assert (purse.note, purse.balance) == ("new", 100)
 
 
 @pytest.mark.parametrize("path", ["native", "long"], indirect=True)
