@@ -20,7 +20,7 @@ from pynamo_locking._locks import held_entry
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
-from pynamo_locking._transactions.transaction import Savepoint, Transaction
+from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._core.lease import Duration
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._transactions.options import TransactionKeywords
+    from pynamo_locking._transactions.savepoint import Savepoint
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
@@ -179,6 +181,14 @@ class AsyncTransaction:
     async def rollback(self) -> None:
         """Roll back: nothing is written. See `Transaction.rollback`."""
         await self._end(self._transaction.rollback)
+
+    async def suspend(self, *, keep: Duration = 86_400.0) -> str:
+        """Store the transaction for any process to `resume`, and roll back. See `Transaction.suspend`."""
+        return await self._do(partial(self._transaction.suspend, keep=keep))
+
+    async def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002
+        """Go on with a suspended transaction. See `Transaction.resume`."""
+        await self._do(partial(self._transaction.resume, id, models))
 
     async def __aenter__(self) -> Self:
         self._transaction._check_open()
