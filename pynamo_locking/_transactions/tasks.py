@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._core.lease import Duration
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._models.writing import Placed
     from pynamo_locking._transactions.options import TransactionKeywords
@@ -199,6 +200,14 @@ class AsyncTransaction:
     async def rollback(self) -> None:
         """Roll back: nothing is written. See `Transaction.rollback`."""
         await self._end(self._transaction.rollback)
+
+    async def suspend(self, *, keep: Duration = 86_400.0) -> str:
+        """Store the transaction for any process to `resume`, and roll back. See `Transaction.suspend`."""
+        return await self._do(partial(self._transaction.suspend, keep=keep))
+
+    async def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002
+        """Go on with a suspended transaction. See `Transaction.resume`."""
+        await self._do(partial(self._transaction.resume, id, models))
 
     async def __aenter__(self) -> Self:
         self._transaction._check_open()

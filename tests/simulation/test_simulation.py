@@ -26,6 +26,7 @@ from tests.simulation.workloads.transacting import (
     LongByStatements,
     MixedByStatements,
     ReadTogether,
+    Suspended,
     SweepersByStatements,
 )
 from tests.simulation.workloads.writing import BatchByStatements
@@ -65,6 +66,7 @@ HALVED: Final = {
             ReadTogether,
             LongByStatements,
             MixedByStatements,
+            Suspended,
             SweepersByStatements,
             BatchByStatements,
             Tasks,

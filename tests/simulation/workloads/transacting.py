@@ -351,3 +351,31 @@ class ResurrectionOfSeveral(Resurrection):
                 Coin("z").save()
             return
         super().party(index, turn)
+
+
+class Suspended(Transacting):
+    """Each is suspended between its reads and its writes, and before its commit, and taken up again."""
+
+    name = "suspended"
+    most_actions = 4
+
+    def party(self, index: int, turn: int) -> None:
+        """Write what depends on another coin: skew if a read is forgotten, a lost update if nothing is compared."""
+        self.in_three_parts(*(("a", "b"), ("b", "a"), ("ab", "c"))[(index + turn) % 3])
+
+    def in_three_parts(self, reads: str, writes: str) -> None:
+        """Read; go on with it and write; go on with it and commit."""
+        with self.history.operation("transaction", *(place(Coin, key) for key in writes)) as done:
+            with self.begin(table=Headers) as tx:
+                seen = {place(Coin, key): list(tx.get(Coin, key).log) for key in reads + writes}
+                id_ = tx.suspend()
+            with self.begin(table=Headers) as tx:
+                tx.resume(id_, [Coin])
+                for key in writes:
+                    coin = tx.get(Coin, key)
+                    self.append(coin, done.number)
+                    tx.save(coin)
+                tx.suspend()
+            with self.begin(table=Headers) as tx:
+                tx.resume(id_, [Coin])
+            done.seen = seen
