@@ -13,6 +13,8 @@ from pynamo_locking._io import answers, dispatch, retries, runtime
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import expiry
 from pynamo_locking._writes.refusals import locked_out, refusal
+from pynamo_locking._writes.resolving import question_of
+from pynamo_locking._writes.write import CHECK
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -189,12 +191,14 @@ class Commit:
         )
 
     def _unknown(self, error: Exception) -> OutcomeUnknown:
+        writes = [action.write for action in self.all if action.write is not None]
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
             f"you decide what to do. (For ten minutes DynamoDB recognises the same transaction of the same copies by "
             f"this client_request_token, except inside a lock and with items that expire.)",
             write_id=self.token,
             cause=error,
+            question=question_of([write.sent(is_alone=False) for write in writes if write.operation is not CHECK]),
         )
 
 

@@ -14,6 +14,7 @@ from pynamo_locking._core.freshness import Why
 from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
 from pynamo_locking._io import answers, connections, dispatch
 from pynamo_locking._items import clauses, expiry, knowledge, versions
+from pynamo_locking._writes.resolving import Sent, question_of
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Write:
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
         is_unanswered: whether its first attempt was in a batch to which no answer came.
         second: the time for its conditions about expiry: the second in which the request is first made.
+        made: the last request that was made of it.
     """
 
     item: Model
@@ -76,6 +78,7 @@ class Write:
     is_strict: bool = False
     is_unanswered: bool = False
     second: int | None = field(default=None, init=False)
+    made: dict[str, Any] = field(default_factory=dict, init=False)
 
     def copied(self) -> Write:
         """Return a copy, to be changed."""
@@ -125,6 +128,7 @@ class Write:
         )
         clauses.check_size(self.item, kwargs)
         self.second = expiry.date(kwargs, self.second)
+        self.made = kwargs
         return kwargs
 
     def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
@@ -190,6 +194,10 @@ class Write:
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, answers.readable(error))
 
+    def sent(self, *, is_alone: bool = True) -> Sent:
+        """Return what is needed to find out later whether it was applied, alone or together with other writes."""
+        return Sent.of(type(self.item), self.made, self.part, is_delete=is_alone and self.operation is DELETE)
+
     def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
@@ -198,4 +206,5 @@ class Write:
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
+            question=question_of([self.sent()]),
         )
