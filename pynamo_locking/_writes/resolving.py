@@ -106,7 +106,7 @@ def _outcome(write: Sent) -> Outcome:
         if outcome is not None or image is None:
             return outcome or Outcome.UNKNOWN
         try:
-            as_model(write.model, image).touch()
+            as_model(write.model, image)._writer().touch(None, checks_version=True)
         except (StaleVersion, OutcomeUnknown):  # the next read tells by whom
             continue
         except (Conflict, LockLost):  # the item is locked, or has expired
