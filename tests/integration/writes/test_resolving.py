@@ -222,7 +222,7 @@ def test_tasks_ask_too(model, write, operation):
 
 
 def test_an_unanswered_question_can_be_asked_again():
-    """"unknown" is no definite answer while no response comes."""
+    """ "unknown" is no definite answer while no response comes."""
     with lost_responses("PutItem", times=99):
         error = unknown(saves, Note)
     with lost_requests("GetItem", times=99):
