@@ -20,6 +20,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from pynamo_locking._writes.writers import PlainWriter
+from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import QUICK
 from tests.support.parties import held_elsewhere
@@ -30,6 +31,7 @@ class Note(VersionedMixin, Model):
 
     class Meta:
         table_name = "notes"
+        max_retry_attempts = 0  # else botocore pauses
 
     key = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
@@ -41,6 +43,7 @@ class Page(LockableModel):
 
     class Meta:
         table_name = "pages"
+        max_retry_attempts = 0  # else botocore pauses
         lock_settings = QUICK
 
     key = UnicodeAttribute(hash_key=True)
@@ -60,6 +63,7 @@ class Beside(LockableModel):
 
     class Meta:
         table_name = "beside"
+        max_retry_attempts = 0  # else botocore pauses
         lock_table = Rows
         lock_settings = QUICK
 
@@ -70,9 +74,12 @@ class Beside(LockableModel):
 
 @pytest.fixture(autouse=True)
 def _tables(engine):
+    """The tables, and time that nobody waits for while requests get lost."""
     engine.bind(Note, Page, Rows, Beside)
-    for model in (Note, Page, Beside):
+    for model in (Note, Page):
         model("k").save()
+    with VirtualClock():
+        yield
 
 
 def stored(model, key="k"):
@@ -105,12 +112,22 @@ def saves_in_a_transaction(model):
 
 #: A model, how it is written, and the operation of that request.
 WRITES = [
-    pytest.param(Note, saves, "PutItem", id="save"),
-    pytest.param(Note, updates, "UpdateItem", id="update"),
-    pytest.param(Page, saves, "UpdateItem", id="save with a lock in the item"),
-    pytest.param(Beside, saves_under_the_lock, "TransactWriteItems", id="save under a lock in another row"),
-    pytest.param(Note, saves_in_a_transaction, "TransactWriteItems", id="transaction"),
+    (Note, saves, "PutItem"),
+    (Note, updates, "UpdateItem"),
+    (Page, saves, "UpdateItem"),
+    (Beside, saves_under_the_lock, "TransactWriteItems"),
+    (Note, saves_in_a_transaction, "TransactWriteItems"),
 ]
+
+
+def writes():
+    """Each of them, with the items as they were."""
+    for case in WRITES:
+        for model in (Note, Page, Beside):
+            for item in model.scan(consistent_read=True):
+                item.delete()
+            model("k").save()
+        yield case
 
 
 def is_refused_late(write):
@@ -124,101 +141,106 @@ def unknown(write, model):
     return caught.value
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_an_applied_write_is_applied(model, write, operation):
+def test_an_applied_write_is_applied():
     """One read tells, and nothing is written."""
-    with lost_responses(operation, times=99):
-        error = unknown(write, model)
-    with count_requests() as counted:
-        assert error.resolve() == "applied"
-        assert error.resolve() == "applied"  # without a request
+    for model, write, operation in writes():
+        with lost_responses(operation, times=99):
+            error = unknown(write, model)
+        with count_requests() as counted:
+            assert error.resolve() == "applied"
+            assert error.resolve() == "applied"  # without a request
 
-    assert counted.by_operation == {"GetItem": 1}
-    assert stored(model) == 1
+        assert counted.by_operation == {"GetItem": 1}
+        assert stored(model) == 1
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_a_lost_write_is_not_applied_and_can_be_done_again(model, write, operation):
+def test_a_lost_write_is_not_applied_and_can_be_done_again():
     """One read and one write."""
-    with lost_requests(operation, times=99):
-        error = unknown(write, model)
-    with count_requests() as counted:
-        assert error.resolve() == "not applied"
+    for model, write, operation in writes():
+        with lost_requests(operation, times=99):
+            error = unknown(write, model)
+        with count_requests() as counted:
+            assert error.resolve() == "not applied"
 
-    assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
-    assert stored(model) == 0
-    write(model)
-    assert stored(model) == 1
+        assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
+        assert stored(model) == 0
+        write(model)
+        assert stored(model) == 1
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_not_applied_stays_true_when_the_request_arrives(model, write, operation):
+def test_not_applied_stays_true_when_the_request_arrives():
     """Every copy of the request, also after the item was written again."""
-    with delayed(operation) as late:
-        error = unknown(write, model)
-    assert error.resolve() == "not applied"
-    for land in late:
-        land()
-    assert stored(model) == 0
-    write(model)
-    model.get("k", consistent_read=True).update([model.n.set(7)])
-    for land in late:
-        land()
-    assert (stored(model), error.resolve()) == (7, "not applied")
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        assert error.resolve() == "not applied"
+        for land in late:
+            land()
+        assert stored(model) == 0
+        write(model)
+        model.get("k", consistent_read=True).update([model.n.set(7)])
+        for land in late:
+            land()
+        assert (stored(model), error.resolve()) == (7, "not applied")
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_a_request_that_arrives_before_the_answer_is_applied(model, write, operation):
-    with delayed(operation) as late:
-        error = unknown(write, model)
-    late[-1]()
-    assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
+def test_a_request_that_arrives_before_the_answer_is_applied():
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        late[-1]()
+        assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(model, write, operation, monkeypatch):
+def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(monkeypatch):
     """The write that would keep it out is refused, and the next read finds it."""
-    with delayed(operation) as late:
-        error = unknown(write, model)
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        before_touch(monkeypatch, late[0])
+        assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
+
+
+def before_touch(monkeypatch, act):
+    """Act right before the next write that would keep a request out."""
     touch = PlainWriter.touch
 
     def late_touch(self, *arguments, **options):
         monkeypatch.undo()
-        late[0]()
+        act()
         touch(self, *arguments, **options)
 
     monkeypatch.setattr(PlainWriter, "touch", late_touch)
-    assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_after_one_other_write_it_was_not_applied(model, write, operation):
+def test_after_one_other_write_it_was_not_applied():
     """The id that the request names is gone for good, and the next version is by another writer: one read."""
-    with delayed(operation) as late:
-        error = unknown(write, model)
-    model.get("k", consistent_read=True).update([model.n.set(7)])
-    with count_requests() as counted:
-        assert error.resolve() == "not applied"
-    assert counted.by_operation == {"GetItem": 1}
-    for land in late:
-        land()
-    assert stored(model) == 7
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        model.get("k", consistent_read=True).update([model.n.set(7)])
+        with count_requests() as counted:
+            assert error.resolve() == "not applied"
+        assert counted.by_operation == {"GetItem": 1}
+        for land in late:
+            land()
+        assert stored(model) == 7
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_after_several_other_writes_it_is_not_to_be_known(model, write, operation):
-    with lost_responses(operation, times=99):
-        error = unknown(write, model)
-    for n in (7, 8):
-        model.get("k", consistent_read=True).update([model.n.set(n)])
-    assert error.resolve() == ("applied" if write is saves_in_a_transaction else "unknown")  # by the other item
+def test_after_several_other_writes_it_is_not_to_be_known():
+    for model, write, operation in writes():
+        with lost_responses(operation, times=99):
+            error = unknown(write, model)
+        for n in (7, 8):
+            model.get("k", consistent_read=True).update([model.n.set(n)])
+        assert error.resolve() == ("applied" if write is saves_in_a_transaction else "unknown")  # by the other item
 
 
-@pytest.mark.parametrize(("model", "write", "operation"), WRITES)
-def test_tasks_ask_too(model, write, operation):
-    with lost_requests(operation, times=99):
-        error = unknown(write, model)
-    assert asyncio.run(error.aresolve()) == "not applied"
+def test_tasks_ask_too():
+    for model, write, operation in writes():
+        with lost_requests(operation, times=99):
+            error = unknown(write, model)
+        assert asyncio.run(error.aresolve()) == "not applied"
 
 
 def test_an_unanswered_question_can_be_asked_again():
