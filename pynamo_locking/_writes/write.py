@@ -194,17 +194,14 @@ class Write:
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, answers.readable(error))
 
-    def sent(self, *, is_alone: bool = True) -> Sent:
-        """Return what is needed to find out later whether it was applied, alone or together with other writes."""
-        return Sent.of(type(self.item), self.made, self.part, is_delete=is_alone and self.operation is DELETE)
-
     def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
+        sent = Sent.of(type(self.item), self.made, self.part, is_delete=self.operation is DELETE)
         return also(OutcomeUnknown, self.operation.error)(
             f"{self.called} (write {write_id or 'without an id'}) may or may not have "
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
-            question=question_of([self.sent()]),
+            question=question_of([sent]),
         )
