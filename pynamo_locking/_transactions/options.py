@@ -107,6 +107,7 @@ class TransactionKeywords(TypedDict, total=False):
     wait: Duration
     lease: Duration
     idempotency_key: str | None
+    record: bool
     owner: str | None
     workers: int
     on_progress: Callable[[int, int], object] | None
@@ -123,5 +124,6 @@ class TransactionOptions:
     deadline: Deadline
     workers: int
     idempotency_key: str | None = None
+    record: bool = False
     on_progress: Callable[[int, int], object] | None = None
     header_table: HeaderTable | None = None

@@ -79,6 +79,8 @@ class Transaction:
         lease: how long a commit lives without a renewal before other processes may abort it, in seconds. 10 s, at
             most a day.
         idempotency_key: names the work. A second transaction with this key within a day writes nothing: `is_repeated`.
+        record: also of a transaction of up to 100 actions that writes, store what became of it, so that `outcome`
+            tells it for a day. One action more, in the same native transaction. Larger transactions always do.
         owner: label for people of at most 256 bytes; host, process and thread unless given.
         workers: the number of parallel requests in a long commit. 8.
         on_progress: called with the number of items done and of all, during long commits.
@@ -100,6 +102,7 @@ class Transaction:
         wait: Duration = 60.0,
         lease: Duration = 10.0,
         idempotency_key: str | None = None,
+        record: bool = False,
         owner: str | None = None,
         workers: int = 8,
         on_progress: Callable[[int, int], object] | None = None,
@@ -109,8 +112,9 @@ class Transaction:
         self.is_repeated: bool = False
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
-        if self._read_only and idempotency_key is not None:
-            raise ConfigurationError("an idempotency key is written, and this transaction is read only: leave it out.")
+        if self._read_only and (idempotency_key is not None or record):
+            what = "a record" if idempotency_key is None else "an idempotency key"
+            raise ConfigurationError(f"{what} is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
         deadline = Deadline(self._began_s + seconds(wait, "wait"))
         priority = f"{runtime.current.time_ms():015}-{self.id}"
@@ -122,6 +126,7 @@ class Transaction:
             deadline=deadline,
             workers=workers,
             idempotency_key=idempotency_key,
+            record=record,
             on_progress=on_progress,
         )
         self._is_over = False

@@ -13,6 +13,8 @@ from pynamo_locking._io import answers, dispatch, retries, runtime
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import expiry
 from pynamo_locking._writes.refusals import locked_out, refusal
+from pynamo_locking._writes.resolving import Sent, question_of
+from pynamo_locking._writes.write import CHECK
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -60,6 +62,13 @@ class TransactAction(NamedTuple):
     row: LockRow | None = None
     own: HeldEntry | None = None
     number: int = 0
+
+    def sent(self) -> Sent | None:
+        """Return what is needed to find out later whether it was applied; None if its item would not show that."""
+        if self.write is None or self.write.operation is CHECK:
+            return None
+        [kwargs] = self.request.values()
+        return Sent.of(type(self.write.item), kwargs, self.write.part, is_delete=False)
 
     def is_ours(self, image: dict[str, Any] | None) -> bool:
         """Tell whether an image shows that this action was applied already."""
@@ -189,12 +198,14 @@ class Commit:
         )
 
     def _unknown(self, error: Exception) -> OutcomeUnknown:
+        sent = [each for each in map(TransactAction.sent, self.all) if each is not None]
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
             f"you decide what to do. (For ten minutes DynamoDB recognises the same transaction of the same copies by "
             f"this client_request_token, except inside a lock and with items that expire.)",
             write_id=self.token,
             cause=error,
+            question=question_of(sent),
         )
 
 

@@ -19,6 +19,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
+from tests.simulation.workloads.resolving import ResolvedTransactions, ResolvedWrites
 from tests.simulation.workloads.sharing import Callers
 from tests.simulation.workloads.tasks import Tasks
 from tests.simulation.workloads.transacting import (
@@ -70,6 +71,8 @@ HALVED: Final = {
             SweepersByStatements,
             BatchByStatements,
             Tasks,
+            ResolvedWrites,
+            ResolvedTransactions,
         ),
     )
 }

@@ -3,7 +3,7 @@
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
 bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `outcomes`,
-`tasks` and `transactions`.
+`resolving`, `tasks` and `transactions`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.simulation.planted import (
     modes,
     outcomes,
     queue,
+    resolving,
     statements,
     tasks,
     transactions,
@@ -44,6 +45,7 @@ __all__ = [
     "modes",
     "outcomes",
     "queue",
+    "resolving",
     "runs_until_found",
     "search",
     "statements",

@@ -44,7 +44,7 @@ class Transacting(Workload):
     def transact(self, reads: str, writes: str, *, kind: str = "transaction", **options: Any) -> Told:
         """Read some coins, and append to others; note what was seen of all."""
         with self.history.operation(kind, *(place(Coin, key) for key in writes)) as done:
-            seen = {}
+            done.seen = seen = {}  # also of a commit that is known later to be applied
             with self.begin(**options) as tx:
                 keys = list(dict.fromkeys(reads + writes))
                 for key, coin in zip(keys, self.found(tx, keys), strict=True):
@@ -52,7 +52,6 @@ class Transacting(Workload):
                     if key in writes:
                         self.append(coin, done.number)
                         tx.save(coin)
-            done.seen = seen
         return done.told
 
     def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
