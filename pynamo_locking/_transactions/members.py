@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,11 @@ from pynamo_locking._items.pages import stored_pages
 from pynamo_locking._locks.several import in_order
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
+from pynamo_locking._transactions.item_locks import lock_of_name, no_lock_of_absent, shared_item
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.member_writes import UNREAD, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding
-from pynamo_locking.exceptions import ItemNotFound, LockLost
+from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.isolation import Reader
     from pynamo_locking._models.writing import GuardedMixin
+    from pynamo_locking._transactions.item_locks import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 @dataclass(eq=False)
@@ -58,26 +57,30 @@ class Members:
     _relies_on_reads: bool
     by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
+    _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
     _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
 
-    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
-        """Return an item, reading it the first time; the transaction relies on it from now on."""
-        [member] = self.read_all(model, [(hash_key, range_key)], for_update=for_update)
-        return member
+    def read_all(
+        self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
+    ) -> list[Member]:
+        """Return the items of some keys, given as the values of hash key and range key, reading each the first time.
 
-    def read_all(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool) -> list[Member]:
-        """Return the items of some keys, given as the values of hash key and range key. See `read`."""
-        members = self._find(model, values, for_update=for_update)
-        for member in members if self._relies_on_reads else ():
-            member.rely()
+        The transaction relies on them from now on.
+        """
+        members = self._find(model, values, locking)
+        for member in members:
+            if self._relies_on_reads or member.identity in self._shared:
+                member.rely()
         return members
 
-    def _find(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool = False) -> list[Member]:
+    def _find(
+        self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
+    ) -> list[Member]:
         check_model(model)
         keys = [key_of(model, *each) for each in values]
-        if for_update:
-            self._lock(model, values)
+        if locking is not None:
+            self._lock(model, values, locking)
         known = [self._known(model, key) for key in keys]
         for member in known if self.locks else ():
             if member is not None:
@@ -161,6 +164,8 @@ class Members:
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
         member = self._known(type(item), key)
+        if is_write and self._shared and ItemKey.of(item._get_connection().table_name, key) in self._shared:
+            raise shared_item(item)
         if member is None:
             knowledge.check_current(item, TransactWriteError)
             member = self._add(item, key, UNREAD)
@@ -235,18 +240,37 @@ class Members:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
 
-    def locks_for(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> Iterator[Lock[Any]]:
-        """Yield the locks that the transaction has to acquire for some items, in one canonical order."""
-        if not issubclass(model, LockableMixin):
-            raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
-        held = {lock._target.row.identity for lock in self.locks}
-        for lock in in_order(model.locked(*each) for each in values):
-            if lock._target.row.identity not in held:
-                held.add(lock._target.row.identity)
-                yield lock
+    def locks_for(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> Iterator[Lock[Any]]:
+        """Yield the locks that the transaction has to acquire for some items, in one canonical order.
 
-    def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> None:
-        for lock in self.locks_for(model, values):
+        The caller acquires each before it asks for the next one. An item that does not exist has no lock of its own:
+        then that of its name follows, and the item's again, which another process may have created meanwhile.
+        """
+        if not issubclass(model, LockableMixin):
+            raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
+        table = model._get_connection().table_name
+        locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
+        for lock in in_order(locks):
+            name = lock_of_name(lock)
+            if self._holds(lock) or self._holds(name):
+                continue
+            yield lock
+            if not lock._takes and name is not None:
+                yield name
+                yield lock
+            elif not lock._takes and locking.refuses_absent:
+                raise no_lock_of_absent(lock, locking)
+            if any(not each._must_have_taken().entry.claim.may_write for each in (lock, name) if each and each._takes):
+                self._shared.add(locks[lock])
+
+    def _holds(self, lock: Lock[Any] | None) -> bool:
+        return lock is not None and any(
+            each._target.row.identity == lock._target.row.identity and each._options.claim.covers(lock._options.claim)
+            for each in self.locks
+        )
+
+    def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
+        for lock in self.locks_for(model, values, locking):
             with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
                 lock._enter(self.left())
                 self.locks.append(lock)
@@ -290,11 +314,3 @@ def _pages(
         range_key_condition=range_key_condition,
         scan_index_forward=options.get("scan_index_forward"),
     )
-
-
-def give_back(lock: Lock[Any]) -> None:
-    """Release a lock after the end of a transaction, whose outcome no longer depends on it."""
-    try:
-        lock._leave()
-    except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction released it: %s", lock._target.row.label, error)

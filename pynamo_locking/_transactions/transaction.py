@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core import events
@@ -21,7 +20,8 @@ from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._transactions.commit import Committing
-from pynamo_locking._transactions.members import Members, give_back
+from pynamo_locking._transactions.item_locks import give_back, locking
+from pynamo_locking._transactions.members import Members
 from pynamo_locking._transactions.options import (
     TransactionOptions,
     check_model,
@@ -31,6 +31,7 @@ from pynamo_locking._transactions.options import (
     is_guarding,
     values_of_key,
 )
+from pynamo_locking._transactions.savepoint import Savepoint
 from pynamo_locking._writes.reports import name_of_error
 
 if TYPE_CHECKING:
@@ -42,36 +43,11 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.commit_paths import Plan
     from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._transactions.item_locks import Locking
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
-
-
-class Savepoint:
-    """A state of a transaction to which it can roll back; `check_open` raises once the transaction is over."""
-
-    def __init__(self, members: dict[Any, Member], check_open: Callable[[], None]) -> None:
-        self._members = members
-        self._check_open = check_open
-        self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
-
-    def rollback(self) -> None:
-        """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
-
-        A later `save` refuses another instance that still shows changes made since, until `refresh`.
-
-        Raises:
-            ConfigurationError: the transaction is over.
-        """
-        self._check_open()
-        for key, member in list(self._members.items()):
-            if key in self._saved:
-                self._saved[key](member)
-                continue
-            member.reset()
-            if member.is_unused:
-                del self._members[key]
 
 
 class Transaction:
@@ -158,7 +134,15 @@ class Transaction:
         reader = Reader(level, deadline=deadline, priority=priority)
         self._members = Members(self.id, table, reader, deadline, relies_on_reads)
 
-    def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
+    def get(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M:
         """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
 
         Args:
@@ -166,33 +150,48 @@ class Transaction:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
             for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
-                no other process writes the item meanwhile. Worth it under high contention.
+                no other process writes the item meanwhile. Worth it under high contention. Of an absent item the name
+                is locked, in ``Meta.lock_table``, so that those who want to create it queue.
+            for_share: acquire the lock together with other readers. The commit checks the item under every isolation,
+                and the transaction cannot write it: there is no upgrade.
 
         Raises:
             DoesNotExist: there is no such item, or the transaction has deleted it.
             LockTimeout: the lock was not free in time.
             TransactionConflict: another live transaction has marked the item, and `wait` is over.
-            ConfigurationError: the model has no version; or the transaction is over.
+            ConfigurationError: the model has no version; or the transaction is over; or it has read the item with
+                `for_share` and asks for more.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        marked the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
+        marked the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; of an absent
+        item with a `LockAttribute` 2 refused writes more.
         """
-        self._check_open()
-        member = self._members.read(model, hash_key, range_key, for_update=for_update)
-        if member.look() is None:
+        wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
+        [found] = self._read(model, [(hash_key, range_key)], wanted)
+        if found is None:
             raise model.DoesNotExist("There is no such item.")
-        return cast("_M", member.item)
+        return found
 
     def get_or_none(
-        self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
     ) -> _M | None:
-        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`."""
-        try:
-            return self.get(model, hash_key, range_key, for_update=for_update)
-        except DoesNotExist:
-            return None
+        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`.
 
-    def get_all(self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False) -> list[_M | None]:
+        Raises:
+            ConfigurationError: an absent item was to be locked, and the model has no ``Meta.lock_table``.
+        """
+        [found] = self._read(model, [(hash_key, range_key)], locking(for_update=for_update, for_share=for_share))
+        return found
+
+    def get_all(
+        self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False, for_share: bool = False
+    ) -> list[_M | None]:
         """Return the items of many keys, each as by `get_or_none`, in the order of the keys.
 
         Args:
@@ -200,18 +199,22 @@ class Transaction:
             keys: the hash keys; tuples of hash key and range key if the model has one. The same key twice gives the
                 same instance twice.
             for_update: acquire the queue locks of all items first, in one canonical order; see `get`.
+            for_share: the same, among readers.
 
         Raises:
-            LockTimeout, TransactionConflict, ConfigurationError: as `get`.
+            LockTimeout, TransactionConflict, ConfigurationError: as `get_or_none`.
             GetError: DynamoDB was too busy to read some items, until `wait` was over; or refused the request.
 
         Cost: 1 request for each hundred items that were not read yet, with the read units of single reads; 1 more
-        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and
-        `for_update`.
+        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and locks.
         """
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return self._read(model, (values_of_key(model, key) for key in keys), wanted)
+
+    def _read(self, model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None) -> list[_M | None]:
         self._check_open()
         check_model(model)
-        members = self._members.read_all(model, [values_of_key(model, key) for key in keys], for_update=for_update)
+        members = self._members.read_all(model, list(values), wanted)
         return [None if member.look() is None else cast("_M", member.item) for member in members]
 
     def query(
