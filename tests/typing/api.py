@@ -405,8 +405,10 @@ def use_transactions(account: Account) -> None:
     with transaction(Transactions, isolation="serializable", wait=timedelta(seconds=5), on_progress=print) as tx:
         assert_type(tx, Transaction)
         assert_type(tx.get(Account, "a-1", for_update=True), Account)
+        assert_type(tx.get_or_none(Account, "a-1", for_share=True), "Account | None")
         assert_type(tx.get_or_none(Account, "a-1"), "Account | None")
         assert_type(tx.get_all(Account, ["a-1"], for_update=True), "list[Account | None]")
+        assert_type(tx.get_all(Account, ["a-1"], for_share=True), "list[Account | None]")
         assert_type(tx.query(Account, "a-1"), list[Account])
         tx.save(account, Account.balance >= 0)
         tx.update(account, [Account.balance.add(1)])

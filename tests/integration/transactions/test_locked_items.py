@@ -18,7 +18,8 @@ from pynamo_locking import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
-from tests.support.parties import held_elsewhere, in_thread
+from tests.support.models import APART
+from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import (
     Purse,
@@ -93,7 +94,7 @@ def test_there_is_no_upgrade(memory: Engine, model: type[Any], does: str) -> Non
         item = tx.get(model, "a", for_share=True)
         for refused in (item, model("a")):
             arguments = [[model.version.set(7)]] if does == "update" else []
-            with count_requests() as counted, pytest.raises(ConfigurationError, match="no upgrade.*for_update=True"):
+            with count_requests() as counted, pytest.raises(ConfigurationError, match=r"no upgrade.*for_update=True"):
                 getattr(tx, does)(refused, *arguments)
             assert counted.total == 0
         with count_requests() as counted, pytest.raises(ConfigurationError, match="not upgraded"):
@@ -162,16 +163,23 @@ def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) 
 
 
 @HOMES
-@pytest.mark.parametrize("is_rolled_back", [False, True])
-def test_two_creators_of_an_absent_item_queue(engine: Engine, model: type[Any], is_rolled_back: bool) -> None:
-    """The second one waits for the end of the first, and then sees what is there: its item, or nothing."""
+@pytest.mark.parametrize("end", ["commit", "rollback", "outside"])
+def test_two_creators_of_an_absent_item_queue(
+    engine: Engine, model: type[Any], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one waits for the end of the first, and then sees what is there: nothing, or an item that it locks.
+
+    A plain save does not wait for the lock of a name.
+    """
     bind(engine)
-    found, errors = list[Any](), list[BaseException]()
+    monkeypatch.setattr(model.Meta, "lock_settings", APART)
+    found, holders, errors = list[Any](), list[int](), list[BaseException]()
 
     def second() -> None:
         try:
-            with transaction() as other:
+            with transaction(wait=20) as other:
                 found.append(other.get_or_none(model, "a", for_update=True))
+                holders.append(len(model.lock_state("a").holders))
                 other.save(found[0] or model("a"))
         except BaseException as error:  # noqa: BLE001 - asserted below
             errors.append(error)
@@ -181,24 +189,27 @@ def test_two_creators_of_an_absent_item_queue(engine: Engine, model: type[Any], 
         with transaction() as tx:
             assert tx.get_or_none(model, "a", for_update=True) is None
             thread.start()
-            row = Robot if model is Robot else RowLocks
-            until(lambda: len(row.lock_state("a" if model is Robot else seat_name()).entries) == 2, "the second one")
+            until(lambda: len(state_of_absent(model).entries) == 2, "the second one")
             assert stored(model, "a") is None
-            tx.save(model("a"))
-            if is_rolled_back:
+            if end == "commit":
+                tx.save(model("a"))
+            elif end == "outside":
+                in_thread(model("a").save)
+            if end != "commit":
                 tx.rollback()
     finally:
         thread.join()
     assert errors == []
-    assert [each is None for each in found] == [is_rolled_back]
-    assert model.get("a", consistent_read=True).version == (1 if is_rolled_back else 2)
+    assert [each is None for each in found] == [end == "rollback"]
+    assert holders == [0 if end == "rollback" and model is Seat else 1]
+    assert model.get("a", consistent_read=True).version == (1 if end == "rollback" else 2)
     assert model.lock_state("a").entries == ()
     assert locks_of_names() == []
 
 
-def seat_name() -> str:
-    """The name under which an absent seat is locked."""
-    return f"{Seat.Meta.table_name}/a"
+def state_of_absent(model: type[Any]) -> Any:
+    """The queue of the item's name."""
+    return model.lock_state("a") if model is Robot else RowLocks.lock_state(f"{Seat.Meta.table_name}/a")
 
 
 @HOMES
@@ -254,28 +265,16 @@ def test_nothing_is_left_of_an_item_that_was_not_created(cheap: Engine, path: st
 
 
 def test_the_name_of_a_dead_creator_is_free_after_its_lease(memory: Engine) -> None:
-    """Its item was never written, so there is nothing to sweep: the next creator evicts the entry."""
+    """Its item was never written, so there is nothing to sweep: the next creator evicts its entry."""
     bind(memory)
     with VirtualClock() as clock:
-        with pytest.raises(LockTimeout), held_elsewhere(Seat.locked("a", wait=0)):
-            pass  # pragma: no cover - an absent item has no lock of its own
-        name = RowLocks.locked(seat_name(), heartbeat=False, lease=5)
-        in_thread(name.acquire)
-        clock.advance(1)
+        abandoned(RowLocks.locked(f"{Seat.Meta.table_name}/a", lease=8))
         with transaction(wait=30) as tx:
             assert tx.get_or_none(Seat, "a", for_update=True) is None
+            assert clock.elapsed >= 8
             tx.save(Seat("a"))
-        assert clock.time() >= 5
-    assert rows_of(Seat) != []
-
-
-def test_an_item_that_appears_while_its_name_is_locked_is_locked_itself(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A plain save does not wait for the lock of a name. Who gets the name looks once more."""
-    bind(memory)
-    wanted = Transaction().  _members  # noqa: SLF001
-    del wanted, monkeypatch
+    assert Seat.get("a").version == 1
+    assert locks_of_names() == []
 
 
 def test_what_cannot_be_locked_is_refused(memory: Engine) -> None:
@@ -311,10 +310,15 @@ def test_costs(memory: Engine, model: type[Any], how: str, exists: bool, expecte
     bind(memory)
     if exists:
         model("a").save()
-    with count_requests() as counted:
+
+    def read() -> None:
         tx = Transaction()
         tx.get_or_none(model, "a", **{how: True})
         tx.get_or_none(model, "a", **{how: True})
         tx.rollback()
+
+    read()  # the first lock of a row makes its document as well
+    with count_requests() as counted:
+        read()
     assert (counted.by_operation["UpdateItem"], counted.by_operation["GetItem"]) == expected
     assert counted.total == sum(expected)
