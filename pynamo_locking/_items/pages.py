@@ -19,8 +19,8 @@ _T = TypeVar("_T")
 _MOST_ROWS: Final = 1 << 20
 
 
-class _Growing:
-    """The pages of PynamoDB, each at most twice as large as the one before."""
+class Pages:
+    """The pages of PynamoDB, one by one."""
 
     def __init__(self, pages: PageIterator[Any]) -> None:
         self._pages = pages
@@ -30,6 +30,10 @@ class _Growing:
 
     def __iter__(self) -> Iterator[Any]:
         return self
+
+
+class _Growing(Pages):
+    """Pages of which each is at most twice as large as the one before."""
 
     def __next__(self) -> Any:
         page = next(self._pages)
