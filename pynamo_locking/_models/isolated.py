@@ -81,7 +81,7 @@ class _Shown(Pages):
         self._names = [model.get_attributes()[name].attr_name for name in names if name is not None]
 
     def __next__(self) -> Any:
-        page = next(self._pages)
+        page = super().__next__()
         found = [({name: image[name] for name in self._names}, image) for image in page["Items"]]
         shown = self._reader.committed(self._model, found, self._reader.resolver())
         items = [

@@ -18,14 +18,14 @@ from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._items.pages import stored_pages
+from pynamo_locking._items.pages import stored_pages, stored_rows
 from pynamo_locking._locks.several import in_order
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
 from pynamo_locking._transactions.item_locks import lock_of_name, no_lock_of_absent, shared_item
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.member_writes import UNREAD, Unread
-from pynamo_locking._transactions.options import check_model, is_guarding
+from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
@@ -147,17 +147,30 @@ class Members:
             shown += _is_shown(member, model, filter_condition)
             if shown == limit:  # further rows come after the result, and the transaction does not rely on them
                 break
-        known = {id(member) for member in members}
         key_condition = clauses.both(model._hash_key_attribute() == hash_key, range_key_condition)
-        members += [
+        items = self._shown(model, members, key_condition, filter_condition)
+        if model._range_keyname is not None:
+            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
+        return items[:limit]
+
+    def scan(self, model: type[Any], filter_condition: Condition | None, at_most: int) -> list[Any]:
+        """Return the items of a table as the transaction sees them, in no order."""
+        if is_guarding_table(model):
+            self.rely_on_guard(model)
+        members = list(self._found(model, [stored_rows(model, at_most)]))
+        return self._shown(model, members, None, filter_condition)
+
+    def _shown(
+        self, model: type[Any], found: list[Member], key_condition: Condition | None, filter_condition: Condition | None
+    ) -> list[Any]:
+        """Return the items among what was found and what the transaction has created."""
+        known = {id(member) for member in found}
+        created = [
             member
             for member in self.by_key.values()
             if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
         ]
-        items = [member.item for member in members if _is_shown(member, model, filter_condition)]
-        if model._range_keyname is not None:
-            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
-        return items[:limit]
+        return [member.item for member in (*found, *created) if _is_shown(member, model, filter_condition)]
 
     def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Member:
         """Return the member of an instance that the caller passes to write or check it."""
@@ -177,8 +190,8 @@ class Members:
 
     def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
         """Return the guard, whose version every transaction increments that creates or deletes items of a hash key."""
-        [stored] = hash_key.values()
-        return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
+        values = [next(iter(stored.items())) for stored in hash_key.values()]
+        return self.counter(self.table(model), guard_name(model.Meta.table_name, *values))
 
     def counter(self, model: type[Any], name: str) -> Member:
         """Return a guard; refuse a row that another program has stored under its name."""
@@ -187,17 +200,18 @@ class Members:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
         return member
 
-    def rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
+    def rely_on_guard(self, model: type[Any], hash_key: Any = None) -> None:
         """Rely on no transaction creating or deleting items of a hash key, and settle those that its guard names."""
-        attribute = model._hash_key_attribute()
-        stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+        attribute, stored = model._hash_key_attribute(), dict[str, Any]()
+        if not is_guarding_table(model):
+            stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
         guard.rely()
         self._settle(model, stored, guard)
 
     def count_in_guard(self, member: Member) -> None:
         """Increment the guard, so that transactions that queried the hash key notice the created or deleted item."""
-        hash_key = dict([next(iter(member.key.items()))])
+        hash_key = {} if is_guarding_table(member.model) else dict([next(iter(member.key.items()))])
         guard = self._guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key

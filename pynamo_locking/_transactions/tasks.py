@@ -141,6 +141,11 @@ class AsyncTransaction:
         query = partial(Transaction.query, range_key_condition=range_key_condition, filter_condition=filter_condition)
         return await self._do(partial(query, self._transaction, model, hash_key, **options), is_urgent=False)
 
+    async def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+        """Return the items of a small table as the transaction sees them. See `Transaction.scan`."""
+        scan = partial(self._transaction.scan, model, filter_condition, at_most=at_most)
+        return await self._do(scan, is_urgent=False)
+
     # Writing
 
     async def save(

@@ -27,6 +27,7 @@ from pynamo_locking._transactions.options import (
     check_model,
     check_options,
     check_query,
+    check_scan,
     checked_lease,
     is_guarding,
     values_of_key,
@@ -253,6 +254,28 @@ class Transaction:
         check_model(model)
         check_query(model, self._isolation, options)
         return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
+
+    def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+        """Return the items of a small table as the transaction sees them, in no order, each read as by `get`.
+
+        All of them take part. That no further item appears until the commit is guaranteed only for models with
+        ``Meta.guard_queries = "table"``: see `query`. Then one row stands for the whole table.
+
+        Args:
+            model: the model.
+            filter_condition: on what the transaction sees. All items are read, and take part.
+            at_most: how many items the table may have.
+
+        Raises:
+            ConfigurationError: the table has more items; or the isolation is serializable and the model does not guard
+                its table.
+
+        Cost: that of a consistent scan, and otherwise that of `query`.
+        """
+        self._check_open()
+        check_model(model)
+        check_scan(model, self._isolation, at_most)
+        return self._members.scan(model, filter_condition, at_most)
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True

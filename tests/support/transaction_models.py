@@ -199,6 +199,22 @@ class Entry(LockableModel):
     lock = LockAttribute()
 
 
+class Rate(LockableModel):
+    """Whoever creates or deletes one counts in a row for those who scan."""
+
+    class Meta:
+        table_name = "rates"
+        lock_settings = QUICK
+        transaction_table = Transactions
+        guard_queries = "table"
+
+    zone = UnicodeAttribute(hash_key=True)
+    since = NumberAttribute(range_key=True)
+    price = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 # Long transactions of few items
 
 

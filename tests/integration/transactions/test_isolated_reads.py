@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamodb.exceptions import DoesNotExist
 
 from pynamo_locking import ConfigurationError, transaction
 from tests.support.deeds import dying_at
@@ -69,7 +70,7 @@ class Cat(Animal, discriminator="cat"):
 def one(number: int, isolation: str) -> Sheet | None:
     try:
         return Sheet.get("f", number, isolation=isolation)
-    except Sheet.DoesNotExist:
+    except DoesNotExist:
         return None
 
 
