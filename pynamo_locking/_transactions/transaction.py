@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core import events
@@ -22,12 +21,14 @@ from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.writing import GuardedMixin, Placed
 from pynamo_locking._transactions import suspension
 from pynamo_locking._transactions.commit import Committing
-from pynamo_locking._transactions.members import Members, give_back
+from pynamo_locking._transactions.item_locks import give_back, locking
+from pynamo_locking._transactions.members import Members
 from pynamo_locking._transactions.options import (
     TransactionOptions,
     check_model,
     check_options,
     check_query,
+    check_scan,
     checked_lease,
     is_guarding,
     values_of_key,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.commit_paths import Plan
     from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._transactions.item_locks import Locking
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
@@ -139,7 +141,15 @@ class Transaction:
         reader = Reader(level, deadline=deadline, priority=priority)
         self._members = Members(self.id, table, reader, deadline, relies_on_reads)
 
-    def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
+    def get(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M:
         """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
 
         Args:
@@ -147,33 +157,48 @@ class Transaction:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
             for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
-                no other process writes the item meanwhile. Worth it under high contention.
+                no other process writes the item meanwhile. Worth it under high contention. Of an absent item the name
+                is locked, in ``Meta.lock_table``, so that those who want to create it queue.
+            for_share: acquire the lock together with other readers. The commit checks the item under every isolation,
+                and the transaction cannot write it: there is no upgrade.
 
         Raises:
             DoesNotExist: there is no such item, or the transaction has deleted it.
             LockTimeout: the lock was not free in time.
             TransactionConflict: another live transaction has marked the item, and `wait` is over.
-            ConfigurationError: the model has no version; or the transaction is over.
+            ConfigurationError: the model has no version; or the transaction is over; or it has read the item with
+                `for_share` and asks for more.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        marked the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
+        marked the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; of an absent
+        item with a `LockAttribute` 2 refused writes more.
         """
-        self._check_open()
-        member = self._members.read(model, hash_key, range_key, for_update=for_update)
-        if member.look() is None:
+        wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
+        [found] = self._read(model, [(hash_key, range_key)], wanted)
+        if found is None:
             raise model.DoesNotExist("There is no such item.")
-        return cast("_M", member.item)
+        return found
 
     def get_or_none(
-        self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
     ) -> _M | None:
-        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`."""
-        try:
-            return self.get(model, hash_key, range_key, for_update=for_update)
-        except DoesNotExist:
-            return None
+        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`.
 
-    def get_all(self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False) -> list[_M | None]:
+        Raises:
+            ConfigurationError: an absent item was to be locked, and the model has no ``Meta.lock_table``.
+        """
+        [found] = self._read(model, [(hash_key, range_key)], locking(for_update=for_update, for_share=for_share))
+        return found
+
+    def get_all(
+        self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False, for_share: bool = False
+    ) -> list[_M | None]:
         """Return the items of many keys, each as by `get_or_none`, in the order of the keys.
 
         Args:
@@ -181,18 +206,22 @@ class Transaction:
             keys: the hash keys; tuples of hash key and range key if the model has one. The same key twice gives the
                 same instance twice.
             for_update: acquire the queue locks of all items first, in one canonical order; see `get`.
+            for_share: the same, among readers.
 
         Raises:
-            LockTimeout, TransactionConflict, ConfigurationError: as `get`.
+            LockTimeout, TransactionConflict, ConfigurationError: as `get_or_none`.
             GetError: DynamoDB was too busy to read some items, until `wait` was over; or refused the request.
 
         Cost: 1 request for each hundred items that were not read yet, with the read units of single reads; 1 more
-        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and
-        `for_update`.
+        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and locks.
         """
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return self._read(model, (values_of_key(model, key) for key in keys), wanted)
+
+    def _read(self, model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None) -> list[_M | None]:
         self._check_open()
         check_model(model)
-        members = self._members.read_all(model, [values_of_key(model, key) for key in keys], for_update=for_update)
+        members = self._members.read_all(model, list(values), wanted)
         return [None if member.look() is None else cast("_M", member.item) for member in members]
 
     def query(
@@ -231,6 +260,28 @@ class Transaction:
         check_model(model)
         check_query(model, self._isolation, options)
         return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
+
+    def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+        """Return the items of a small table as the transaction sees them, in no order, each read as by `get`.
+
+        All of them take part. That no further item appears until the commit is guaranteed only for models with
+        ``Meta.guard_queries = "table"``: see `query`. Then one row stands for the whole table.
+
+        Args:
+            model: the model.
+            filter_condition: on what the transaction sees. All items are read, and take part.
+            at_most: how many items the table may have.
+
+        Raises:
+            ConfigurationError: the table has more items; or the isolation is serializable and the model does not guard
+                its table.
+
+        Cost: that of a consistent scan, and otherwise that of `query`.
+        """
+        self._check_open()
+        check_model(model)
+        check_scan(model, self._isolation, at_most)
+        return self._members.scan(model, filter_condition, at_most)
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True

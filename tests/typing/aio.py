@@ -103,6 +103,8 @@ async def models() -> None:
 @atransactional(attempts=3, wait=timedelta(seconds=5))
 async def transfer(tx: AsyncTransaction, key: str, amount: int = 1) -> int:
     account = await tx.get(Account, key, for_update=True)
+    await tx.get_or_none(Account, key, for_share=True)
+    await tx.scan(Account, at_most=5)
     assert_type(account, Account)
     assert_type(await tx.get_or_none(Account, key), Account | None)
     assert_type(await tx.query(Account, key), list[Account])

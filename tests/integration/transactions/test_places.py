@@ -74,7 +74,10 @@ def _read(tx: Transaction, model: Any) -> Any:
 
 
 def _for_update(tx: Transaction, model: Any) -> Any:
-    return (tx.get_or_none(model, KEY, for_update=model is Purse)) or model(KEY)
+    try:
+        return tx.get(model, KEY, for_update=model is Purse)
+    except model.DoesNotExist:
+        return model(KEY)
 
 
 def _outside(tx: Transaction, model: Any) -> Any:
