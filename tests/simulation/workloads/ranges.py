@@ -117,7 +117,8 @@ class RangesOfItems(_Ranges):
 
     def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
         """Return a range of items."""
-        return self.model.locked_range("d", lower, upper, shared=shared)
+        lock: Lock[Any] = self.model.locked_range("d", lower, upper, shared=shared)
+        return lock
 
     def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
         """Write one item after the other."""
