@@ -46,6 +46,11 @@ def guard_name(table: str, *hash_key: tuple[str, Any]) -> str:
     return f"{GUARD_PREFIX}#{hashlib.sha256(name.encode()).hexdigest()}"
 
 
+def table_name(table: str) -> str:
+    """Return the name of the lock of all items of a table."""
+    return f"table#{quote(table, safe='')}"
+
+
 def turn_name(guard: str) -> str:
     """Return the name of the lock in whose queue the writers of a guard take their turns."""
     return f"turn#{guard.removeprefix(GUARD_PREFIX)}"

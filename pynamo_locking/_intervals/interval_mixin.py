@@ -10,10 +10,11 @@ from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError,
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.intervals import begin_of, enclosing, gaps
+from pynamo_locking._core.intervals import enclosing
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.axis import Axis, axis_of
 from pynamo_locking._intervals.disjoint import Disjoint, behind
+from pynamo_locking._intervals.looking import LookingMixin, value_of
 from pynamo_locking._intervals.placing import (
     Placing,
     by_guard,
@@ -26,14 +27,11 @@ from pynamo_locking._intervals.placing import (
     updating,
     whole,
 )
-from pynamo_locking._intervals.search import overlapping
 from pynamo_locking._intervals.staging import Staged, overlap
 from pynamo_locking._io import runtime
-from pynamo_locking._items import clauses, keys, knowledge
-from pynamo_locking._models.isolation import Reader
+from pynamo_locking._items import clauses, knowledge
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._models.named_lock import NamedLock
-from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking._transactions.options import check_model
 from pynamo_locking.exceptions import (
     Conflict,
@@ -42,7 +40,6 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
     TransactionConflict,
     also,
-    as_model,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.intervals import Edge, Span
-    from pynamo_locking._io.stored import Image
     from pynamo_locking._models.writing import Placed
     from pynamo_locking._writes.writers import PlainWriter
 
@@ -60,7 +55,7 @@ if TYPE_CHECKING:
 _WAIT_S: Final = 10.0
 
 
-class IntervalMixin(VersionedMixin):
+class IntervalMixin(LookingMixin):
     """Keeps the rows of one hash key from overlapping each other. Put it before the model's other bases.
 
     ::
@@ -100,9 +95,7 @@ class IntervalMixin(VersionedMixin):
     another program without a begin or an end, or with its end first, does not count either.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"insert_disjoint", "move", "close_at", "overlapping", "free"}
-    )
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"insert_disjoint", "move", "close_at"})
 
     @classmethod
     def insert_disjoint(
@@ -231,48 +224,6 @@ class IntervalMixin(VersionedMixin):
         for ends in ((begin, at), (at, end)):
             whole(axis, *ends)
         super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
-
-    @classmethod
-    def overlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:
-        """Return the stored rows that overlap an interval, in order.
-
-        Args:
-            hash_key: the hash key.
-            begin: where the interval begins; None for the first row.
-            end: where it ends; None for the last row.
-
-        Raises:
-            ConfigurationError: the values do not fit the model.
-
-        Cost: 1 consistent query for up to 15 rows; for more, queries of pages that double. Besides expired rows they
-        read at most twice the rows that are returned, and 16.
-        """
-        found = cls._overlapping(hash_key, cls._interval().span(begin, end))
-        return [as_model(cls, image) for image, _ in found]
-
-    @classmethod
-    def _overlapping(cls, hash_key: Any, span: Span) -> list[tuple[Image, Span]]:
-        keys.hash_key_of(cls, hash_key)
-        found = overlapping(cls._interval(), hash_key, span, Reader("read_committed"))
-        return sorted(found, key=lambda each: begin_of(each[1]))
-
-    @classmethod
-    def free(cls, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:
-        """Return the gaps: the parts of an interval that no stored row has, in order, each as begin and end.
-
-        Args:
-            hash_key: the hash key.
-            begin: where to begin; None leaves it open, and the first gap may have None as its begin then.
-            end: where to end; None leaves it open, as well.
-
-        Raises:
-            ConfigurationError: the values do not fit the model.
-
-        Cost: that of `overlapping`. Another writer may take a gap at any moment: `insert_disjoint` checks again.
-        """
-        window = cls._interval().span(begin, end)
-        free = gaps((span for _, span in cls._overlapping(hash_key, window)), window)
-        return [(_value(gap.lower), _value(gap.upper)) for gap in free]
 
     @classmethod
     def _new(cls, new_rows: object) -> list[Self]:
@@ -429,6 +380,7 @@ class IntervalMixin(VersionedMixin):
         """Build the Update of PynamoDB's own TransactWrite, which must not change the interval."""
         return super().get_update_kwargs_from_instance(actions, self._kept(condition, actions), *arguments, **options)
 
+    @override
     @classmethod
     def _interval(cls) -> Axis:
         """Return the model's axis; refuse a model that cannot keep its rows from overlapping."""
@@ -466,11 +418,7 @@ class IntervalMixin(VersionedMixin):
         groups = [
             (group[0].hash_key, enclosing([each.span for each in group])) for group in by_guard(placings).values()
         ]
-        return [cls.locked_range(hash_key, _value(span.lower), _value(span.upper)) for hash_key, span in groups]
-
-
-def _value(edge: Edge | None) -> Any:
-    return None if edge is None else edge.value
+        return [cls.locked_range(hash_key, value_of(span.lower), value_of(span.upper)) for hash_key, span in groups]
 
 
 def _where(model: type[IntervalMixin]) -> object:

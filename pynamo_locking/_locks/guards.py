@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.queue import LockState
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._locks.cohorts import Succession
     from pynamo_locking._locks.held_entry import HeldEntry
@@ -71,6 +72,18 @@ def _unlocked(attribute: str, hash_name: str | None) -> Condition:
     free: Condition = (queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(attribute)
     if hash_name is not None:
         free &= Place(hash_name).does_not_exist() | Place(attribute).is_type("M")
+    return free
+
+
+def not_entered_since(row: LockRow, seen: LockState) -> Condition:
+    """The queue is empty or there is none, or no entry has come since this document was seen."""
+    lock = Place(row.attribute)
+    free: Condition = lock[lock_document.QUEUE].does_not_exist() | (
+        lock[lock_document.QUEUE] == Stored(lock_document.EMPTY)
+    )
+    if seen.exists:
+        is_same = lock[lock_document.SINCE] == Stored(number(seen.since))
+        free |= is_same & (lock[lock_document.NEXT][0] == Stored(number(seen.next_ticket)))
     return free
 
 

@@ -216,7 +216,7 @@ class GuardedBatch(Generic[M]):
         groups: list[list[int]] = []
         room = bytes_left = 0
         for number, job in enumerate(self._jobs):
-            actions, size = 2 if job.item._may_be_held_elsewhere() else 1, _size_of(job)
+            actions, size = job.item._most_actions(), _size_of(job)
             if not groups or room < actions or bytes_left < size:
                 groups.append([])
                 room, bytes_left = MOST_ACTIONS, MOST_BYTES

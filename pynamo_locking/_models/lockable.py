@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.claims import Claim
     from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._core.queue import LockState
-    from pynamo_locking._locks.options import LockKeywords
+    from pynamo_locking._locks.options import LockKeywords, RangeKeywords
     from pynamo_locking._locks.several import Block
     from pynamo_locking._locks.target import LockTarget
     from pynamo_locking._models.attributes import LockAttribute
@@ -46,7 +46,17 @@ class LockableMixin(VersionedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"lock", "locked", "locked_range", "locked_first", "try_locked", "edit", "lock_state", "break_lock"}
+        {
+            "lock",
+            "locked",
+            "locked_range",
+            "locked_table",
+            "locked_first",
+            "try_locked",
+            "edit",
+            "lock_state",
+            "break_lock",
+        }
         | {"lock_settings"}
     )
 
@@ -134,7 +144,9 @@ class LockableMixin(VersionedMixin):
         """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
 
         It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
-        not conflict. First come, first served: small ranges that come later wait behind a large range. Inside, writes
+        not conflict. First come, first served: small ranges that come later wait behind a large range. With
+        ``Meta.enforce`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`), except
+        those of the holder; without it only other locks of ranges meet this one. Inside, writes
         of items in the range are refused by DynamoDB once the lock is lost, and reads see everything that earlier
         holders wrote. Locks of single items, which `locked` takes, ignore ranges; so do writes of items that carry a
         `LockAttribute` of their own.
@@ -172,6 +184,31 @@ class LockableMixin(VersionedMixin):
         claim = make_claim(shared=shared, lower=bounds[0], upper=bounds[1])
         terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
         return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def locked_table(cls, **options: Unpack[RangeKeywords]) -> Lock[Self]:
+        """Return the lock of all items of the table, which every write through the model meets.
+
+        Writes from outside are refused with `ItemLocked`. Inside, writes are refused by DynamoDB once the lock is lost.
+        It is a lock of its own: it waits neither for locks of ranges nor of single items, whose holders are refused
+        like all other writers.
+
+        Args:
+            **options: those of `locked_range`.
+
+        Returns:
+            The lock, not yet taken. It has no `item`.
+
+        Raises:
+            ConfigurationError: the model has no ``Meta.enforce = "table"``: its writers would not meet the lock.
+
+        Cost: 1 write to enter, 1 to leave.
+        """
+        if cls._enforces() != "table":
+            raise ConfigurationError(f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce = 'table'.")
+        on_lost, shared = options.pop("on_lost", None), options.pop("shared", False)
+        terms = {"wait": None, "lease": None, "heartbeat": None, "owner": None, "settings": None, **options}
+        return cls._make_lock(cls._table_target, make_claim(shared=shared), on_lost, terms)
 
     @classmethod
     def try_locked(

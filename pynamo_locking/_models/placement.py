@@ -11,6 +11,7 @@ from pynamodb.transactions import TransactGet
 from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.naming import table_name
 from pynamo_locking._core.sending import Policy, Sending
 from pynamo_locking._io import answers
 from pynamo_locking._io.connections import lock_connection
@@ -25,6 +26,7 @@ from pynamo_locking._models.attributes import LockAttribute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking._core.claims import Bound
     from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._locks.held_entry import HeldEntry
 
@@ -111,10 +113,46 @@ class PlacedMixin(_Base):
         return cls._target_elsewhere(key, settings, no_item)
 
     @classmethod
+    def _table_target(cls, settings: LockSettings) -> LockTarget[Self]:
+        """Return the lock of all items of the table."""
+
+        def no_item() -> NoReturn:
+            raise ConfigurationError(f"the table of {cls.__name__} is locked, which has no item: query or scan it.")
+
+        return cls._target_named(table_name(cls.Meta.table_name), settings, no_item)
+
+    @classmethod
+    def _enforces(cls) -> str | None:
+        """Return ``Meta.enforce``: which locks every write is checked against, also outside of them."""
+        what = getattr(cls.Meta, "enforce", None)
+        if what is None:
+            return None
+        if what not in {"ranges", "table"} or cls._range_keyname is None or cls._lock_attribute() is not None:
+            raise ConfigurationError(
+                f"Meta.enforce is 'ranges' or 'table', for a model with a range key, a Meta.lock_table and no "
+                f"LockAttribute; it is {what!r}, of {cls.__name__}."
+            )
+        return str(what)
+
+    def _enforced_rows(self) -> list[tuple[LockRow, Bound | None]]:
+        """Return the rows of the locks that every write of this item is checked against, and its position in each."""
+        (hash_key, range_key), settings, enforced = self._key_values(), self.lock_settings(), self._enforces()
+        rows = list[tuple[LockRow, Any]]()
+        if enforced is not None:
+            rows.append((self._range_target(hash_key, settings).row, keys.position_of(type(self), range_key)))
+        if enforced == "table":
+            rows.append((self._table_target(settings).row, None))
+        return rows
+
+    @classmethod
     def _target_elsewhere(
         cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]
     ) -> LockTarget[Self]:
-        table, name = cls._lock_table(), keys.name_of(cls, key)
+        return cls._target_named(keys.name_of(cls, key), settings, read)
+
+    @classmethod
+    def _target_named(cls, name: str, settings: LockSettings, read: Callable[[], Self]) -> LockTarget[Self]:
+        table = cls._lock_table()
         lock = table._lock_attribute()
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row(keys.key_of(table, name, None), lock, settings, name)
@@ -200,6 +238,12 @@ class PlacedMixin(_Base):
         if not held_entry.all_held_in_context(row):
             return None
         return held_entry.held_in_context(row, keys.position_of(cls, range_key))
+
+    def _table_entry(self) -> HeldEntry | None:
+        """Return the entry that this context holds in the lock of the table, if any."""
+        if self._enforces() != "table" or held_entry.holds_nothing():
+            return None
+        return context.usable(held_entry.held_in_context(self._table_target(self.lock_settings()).row))
 
     def _may_be_held_elsewhere(self) -> bool:
         return context.OWN_ENTRY in self.__dict__ or (not held_entry.holds_nothing() and self._has_lock_place())

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._io.lock_document import LockRow
-    from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._writes.write import Write
 
 
@@ -189,18 +188,18 @@ class TransactWrite(PynamoTransactWrite):
     def _add_write(self, writer: PlainWriter, write: Write) -> None:
         key = _key_of(write.item)
         unguarded = self._assembly.unguarded(writer) if isinstance(writer, BesideWriter) else []
-        for own in unguarded:
-            if ItemKey.of(own.row.table, own.row.key) in self._assembly.actions:
-                raise _checked_already(own)
+        for each in unguarded:
+            if ItemKey.of(each.row.table, each.row.key) in self._assembly.actions:
+                raise _checked_already(each.row)
         self._make_room(key, write, needed=1 + len(unguarded))
         self._assembly.add_write(key, writer, write)
 
     def _add(self, request: dict[str, Any], row: LockRow | None = None, key: ItemKey | None = None) -> None:
         (kwargs,) = request.values()
         key = key or ItemKey.of(kwargs["TableName"], kwargs["Key"])
-        for own in self._assembly.rows:
-            if ItemKey.of(own.row.table, own.row.key) == key:
-                raise _checked_already(own)
+        for each in self._assembly.beside:
+            if ItemKey.of(each.row.table, each.row.key) == key:
+                raise _checked_already(each.row)
         self._make_room(key, None)
         self._assembly.actions[key] = TransactAction(request, row=row)
 
@@ -210,7 +209,7 @@ class TransactWrite(PynamoTransactWrite):
         before = self._assembly.actions.get(key)
         if before is not None:
             _check_replaces(before, write, key)
-        elif len(self._assembly.actions) + len(self._assembly.rows) + needed > MOST_ACTIONS:
+        elif len(self._assembly.actions) + len(self._assembly.beside) + needed > MOST_ACTIONS:
             raise _invalid(
                 f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
                 f"counts twice). Use several, or guarded_batch().",
@@ -297,9 +296,9 @@ def _key_of(item: Model) -> ItemKey:
     return ItemKey.of(item._get_connection().table_name, key)
 
 
-def _checked_already(own: HeldEntry) -> ConfigurationError:
+def _checked_already(row: LockRow) -> ConfigurationError:
     """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
     return _invalid(
-        f"a write under {own.row.label} in this transaction checks it already: leave out `check()` of it.",
-        own.row.table,
+        f"a write under {row.label} in this transaction checks it already: leave out `check()` of it.",
+        row.table,
     )

@@ -13,6 +13,7 @@ from pynamo_locking._items import knowledge, versions
 from pynamo_locking._locks import context
 from pynamo_locking._models.attributes import LockAttribute
 from pynamo_locking._models.awaited import AwaitedMixin
+from pynamo_locking._writes.barrier import Barrier
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import BesideWriter, InsideWriter, PlainWriter, put_document
 
@@ -77,23 +78,35 @@ class GuardedMixin(AwaitedMixin):
             own.copies.note_write(self)
 
     def _find_writer(self) -> PlainWriter | None:
-        attribute = self._lock_attribute()
+        attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
             row = self._lock_row_of_item()
             return InsideWriter(self, attribute, row, self._own_entry(row))
         owns = self._own_entries_elsewhere()
-        if owns:
-            return BesideWriter(self, *owns)
+        barriers = [] if enforced is None else self._barriers(owns)
+        if owns or barriers:
+            return BesideWriter(self, owns, barriers)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return PlainWriter(self) if has_parts else None
 
     def _own_entries_elsewhere(self) -> list[HeldEntry]:
-        """Return the held entries of its own lock and of a range around it: the write must check both."""
+        """Return the held entries of its own lock and of locks around it: the write must check all of them."""
         if not self._may_be_held_elsewhere():
             return []
-        own, around = self._own_entry(self._lock_row_of_item()), self._range_entry()
-        return [each for each in (own, around) if each is not None]
+        own = self._own_entry(self._lock_row_of_item())
+        return [each for each in (own, self._range_entry(), self._table_entry()) if each is not None]
+
+    def _barriers(self, owns: Sequence[HeldEntry]) -> list[Barrier]:
+        """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
+        held, settings = {own.row.identity for own in owns}, self.lock_settings()
+        rows = self._enforced_rows()
+        return [Barrier(row, position, settings) for row, position in rows if row.identity not in held]
+
+    def _most_actions(self) -> int:
+        """Return how many actions a native transaction needs for a write of this item."""
+        enforced = len(self._enforced_rows())
+        return 1 + max(enforced, int(self._may_be_held_elsewhere()))
 
     def _kept(
         self,
@@ -233,8 +246,8 @@ class GuardedMixin(AwaitedMixin):
         writer = self._writer()
         if isinstance(writer, BesideWriter):
             raise ConfigurationError(
-                f"{writer.owns[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot check "
-                f"that row. Use pynamo_locking.TransactWrite."
+                f"{writer.checked[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot "
+                f"check that row. Use pynamo_locking.TransactWrite."
             )
         return writer
 

@@ -116,8 +116,8 @@ class Committing:
     def _extra_actions(self) -> int:
         writers = [member.writer for member in self._members]
         guarded = [writer for writer in writers if isinstance(writer, BesideWriter)]
-        locked_rows = {held.row.identity for writer in guarded for held in writer.owns}
-        return len(locked_rows) + (self._options.idempotency_key is not None)
+        checked_rows = {each.row.identity for writer in guarded for each in writer.checked}
+        return len(checked_rows) + (self._options.idempotency_key is not None)
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""

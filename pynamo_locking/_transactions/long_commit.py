@@ -215,7 +215,7 @@ class LongCommit:
                 list(self._assembly.actions.values()),
                 [flip, *self._assembly.guards, *self._extra],
                 self._header.id,
-                may_change_token=False,
+                may_change_token=True,  # the header is decided once
                 options={},
                 resolver=self._marker.resolver(),
             )

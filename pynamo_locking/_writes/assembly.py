@@ -9,6 +9,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._items import knowledge
 from pynamo_locking._locks import context, guards, held_entry, holding
+from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking._writes import beside
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pynamo_locking._io.lock_document import LockRow
-    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._writes.barrier import Barrier
     from pynamo_locking._writes.write import Write
     from pynamo_locking._writes.writers import PlainWriter
 
@@ -30,6 +31,7 @@ class Assembly:
     Attributes:
         actions: the caller's, by the key of their item, in the caller's order.
         rows: the held entries in lock rows that the transaction must also check.
+        barriers: of locks that are not held and must not be in the way, by the identity of their row.
         guards: the checks of those rows, under `last_under_locks`.
         deleted_locks: the held entries in embedded locks of deleted items, which DynamoDB deletes with them.
     """
@@ -37,6 +39,7 @@ class Assembly:
     def __init__(self) -> None:
         self.actions: dict[Any, TransactAction] = {}
         self.rows: list[HeldEntry] = []
+        self.barriers: dict[Any, Barrier] = {}
         self.guards: list[TransactAction] = []
         self._writers: dict[Any, PlainWriter] = {}
         self._written_items: dict[HeldEntry, bool] = {}  # items locked in another row; whether they are deleted
@@ -50,13 +53,33 @@ class Assembly:
             if writer.own is not None and write.operation is DELETE:
                 self.deleted_locks.append(writer.own)
         elif isinstance(writer, BesideWriter):
-            self.rows += self.unguarded(writer)
-            if write.operation in (SAVE, DELETE):
-                self._written_items[writer.owns[0]] = write.operation is DELETE
+            self._check_beside(writer)
+            if writer.own is not None and write.operation in (SAVE, DELETE):
+                self._written_items[writer.own] = write.operation is DELETE
 
-    def unguarded(self, writer: BesideWriter) -> list[HeldEntry]:
-        """Return the entries of a writer whose rows the transaction does not check yet."""
-        return [own for own in writer.owns if not self.guards_row_of(own)]
+    def _check_beside(self, writer: BesideWriter) -> None:
+        for new in self.unguarded(writer):
+            if isinstance(new, HeldEntry):
+                self.rows.append(new)
+        for barrier in writer.barriers:
+            self.barriers.setdefault(barrier.row.identity, barrier).join(barrier)
+
+    @property
+    def beside(self) -> list[HeldEntry | Barrier]:
+        """What the transaction checks in other rows than those of its items."""
+        return [*self.rows, *self.barriers.values()]
+
+    def unguarded(self, writer: BesideWriter) -> list[HeldEntry | Barrier]:
+        """Return what a writer has to check in rows that the transaction does not check yet."""
+        held = {own.row.identity for own in (*self.rows, *writer.owns)}
+        barred = {*self.barriers, *(barrier.row.identity for barrier in writer.barriers)}
+        if held & barred:
+            raise ConfigurationError(
+                "one transaction cannot write inside and outside of a range that is locked here, if all writes are "
+                "checked (Meta.enforce): lock one range that spans both."
+            )
+        owns = [own for own in writer.owns if not self.guards_row_of(own)]
+        return [*owns, *(barrier for barrier in writer.barriers if barrier.row.identity not in self.barriers)]
 
     @contextlib.contextmanager
     def last_under_locks(self) -> Iterator[None]:
@@ -71,6 +94,7 @@ class Assembly:
             numbers = {own: held.enter_context(own.writing()) for own in held_entry.in_order(named)}
             row_guards = [(own, beside.row_guard(own, numbers[own], EntryEffect.KEEP)) for own in self.rows]
             self.guards = [TransactAction(guard, None, own.row, own, numbers[own]) for own, guard in row_guards]
+            self.guards += [TransactAction(each.request, barrier=each) for each in self.barriers.values()]
             for key, before in embedded.items():
                 assert before.write is not None  # noqa: S101 - only writes name an entry
                 self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))

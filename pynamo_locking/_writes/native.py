@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._writes.barrier import Barrier
     from pynamo_locking._writes.write import Write
 
 #: The kinds of actions and PynamoDB's arguments for them; PynamoDB sends them in this order.
@@ -55,6 +56,7 @@ class TransactAction(NamedTuple):
         row: the row of the lock that the action checks, if any.
         own: the held entry in that lock; None if the lock must be free.
         number: of the write in the held entry.
+        barrier: what the action checks, if that is a lock that must not be in the way.
     """
 
     request: dict[str, Any]
@@ -62,6 +64,7 @@ class TransactAction(NamedTuple):
     row: LockRow | None = None
     own: HeldEntry | None = None
     number: int = 0
+    barrier: Barrier | None = None
 
     def sent(self) -> Sent | None:
         """Return what is needed to find out later whether it was applied; None if its item would not show that."""
@@ -172,6 +175,8 @@ class Commit:
             return None
         if in_doubt and any(self.all[i].is_ours(image) for i, image in images.items()):
             return {}
+        if not in_doubt and self._is_let_through(images, error):
+            return None
         explained = {i: self.all[i].explain(image, error) for i, image in images.items()}
         self.refusals = [explained.get(i) for i in range(len(self.actions))]
         if explained and (not in_doubt or any(_is_final(self.all[i], why) for i, why in explained.items())):
@@ -185,6 +190,16 @@ class Commit:
             marked = [(row, mark) for row, mark in found if row is not None and mark is not None]
             self.resolver.resolve(*marked)
         return bool(marked)
+
+    def _is_let_through(self, images: Mapping[int, Image | None], error: Exception) -> bool:
+        """Tell whether only locks refused the transaction, of which none is in the way; raise if one is."""
+        met = [(barrier, image) for i, image in images.items() if (barrier := self.all[i].barrier) is not None]
+        for barrier, image in met:
+            barrier.see(image, TransactWriteError, error)
+        if not met or len(met) < len(images) or not self.may_change_token:
+            return False
+        self.token = runtime.current.token()  # since it is another request now
+        return True
 
     def _failed(self, error: Exception) -> Exception:
         reasons = self._reasons(error)

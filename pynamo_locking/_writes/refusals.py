@@ -15,7 +15,7 @@ from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, Transa
 if TYPE_CHECKING:
     from pynamodb.models import Model
 
-    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.queue import LockState, QueueEntry
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
 
@@ -28,13 +28,33 @@ def locked_out(
     stored: tuple[type[Any], Image] | None = None,
 ) -> ItemLocked:
     """Return the error for a write from outside the lock while another owner holds it."""
-    holder = state.entries[0]
+    advice = "Take the lock yourself (locked() or edit()), or try again when it is free."
+    return locked_by(row, state.entries[0], error, advice, cause, stored)
+
+
+def locked_by(
+    row: LockRow,
+    holder: QueueEntry,
+    error: type[PynamoDBException],
+    advice: str,
+    cause: Exception | None = None,
+    stored: tuple[type[Any], Image] | None = None,
+) -> ItemLocked:
+    """Return the error for a write that an entry is in the way of."""
     return also(ItemLocked, error)(
-        f"{row.label} is locked by {plain(holder.owner)} (ticket {holder.ticket}); nothing was written. "
-        f"Take the lock yourself (locked() or edit()), or try again when it is free.",
+        f"{row.label} is locked by {plain(holder.owner)} (ticket {holder.ticket}); nothing was written. {advice}",
         holder=holder.owner,
         ticket=holder.ticket,
         stored=stored,
+        cause=cause,
+    )
+
+
+def busy_with_locks(row: LockRow, error: type[PynamoDBException], cause: Exception) -> TransactionConflict:
+    """Return the error for a write that found another queue at each attempt."""
+    return also(TransactionConflict, error)(
+        f"other parties lock ranges of {row.label} so often that a write beside them was refused again and again; "
+        f"nothing was written, and a retry is safe: {cause}",
         cause=cause,
     )
 

@@ -18,7 +18,7 @@ from pynamo_locking._io.statements import Result
 from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import clauses, expiry, knowledge
 from pynamo_locking._writes.write import DELETE
-from pynamo_locking._writes.writers import InsideWriter
+from pynamo_locking._writes.writers import BesideWriter, InsideWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +48,10 @@ class Planned(NamedTuple):
 def planned(writer: PlainWriter, write: Write) -> Planned | None:
     """Return a write of which a statement does the same; None if there is no such statement.
 
-    Sent alone are writes under a lock that is held, those that store what only DynamoDB knows, and those without any
-    condition.
+    Sent alone are writes whose lock is held or checked in another row, those that store what only DynamoDB knows, and
+    those without any condition.
     """
-    if writer.own is not None or not write.part.is_checked:
+    if writer.own is not None or isinstance(writer, BesideWriter) or not write.part.is_checked:
         return None
     request = _deleting(writer, write) if write.operation is DELETE else _saving(writer, write)
     if request is None:

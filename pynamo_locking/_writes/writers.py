@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._writes.barrier import Barrier
     from pynamo_locking._writes.write import Write
 
 logger = logging.getLogger("pynamo_locking")
@@ -204,31 +205,44 @@ def put_document(item: Model) -> LockState | None:
 
 
 class BesideWriter(PlainWriter):
-    """Writes an item under held entries in other rows (its own lock, then a range): one transaction each."""
+    """Writes an item under held entries in other rows (its own lock, a range, the table): one transaction each.
 
-    def __init__(self, item: Model, *owns: HeldEntry) -> None:
+    The `barriers` are of locks that this context does not hold, and that must not be in the way.
+    """
+
+    def __init__(self, item: Model, owns: Sequence[HeldEntry], barriers: Sequence[Barrier] = ()) -> None:
         super().__init__(item)
         self.owns = owns
-        self.own = owns[0]
+        self.barriers = barriers
+        self.own = next(iter(owns), None)
+
+    @property
+    def checked(self) -> tuple[HeldEntry | Barrier, ...]:
+        """What the transaction checks in other rows."""
+        return *self.owns, *self.barriers
 
     @override
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         data = super().save(condition, checks_version=checks_version, kind=kind)
-        self.owns[0].is_item_deleted = False
+        self._note_deleted(is_deleted=False)
         return data
+
+    def _note_deleted(self, *, is_deleted: bool) -> None:
+        if self.own is not None:
+            self.own.is_item_deleted = is_deleted
 
     @override
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; its lock stays."""
         data = super().delete(condition, checks_version=checks_version)
-        self.owns[0].is_item_deleted = True
+        self._note_deleted(is_deleted=True)
         return data
 
     @override
     def _send(self, write: Write) -> dict[str, Any]:
-        if write.operation is DELETE:
+        if write.operation is DELETE and self.is_locked:
             write.kind = EntryEffect.KEEP
-        beside.beside(self.owns, write, action_of(write))
+        beside.beside(self.owns, write, action_of(write), self.barriers)
         return {}
 
     @override
@@ -251,7 +265,8 @@ class BesideWriter(PlainWriter):
         try:
             Model.refresh(self.item, consistent_read=True)
         except PynamoDBException as error:
-            if self.owns[0].remaining and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
+            may_wait = self.own is None or self.own.remaining
+            if may_wait and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
                 raise Unavailable(error.cause) from error
             raise
 

@@ -117,6 +117,20 @@ class Slot(LockableModel):
     version = VersionAttribute()
 
 
+class Shelf(LockableModel):
+    """The same, and every write meets the locks of ranges, also of a writer that locks nothing."""
+
+    class Meta(_Meta):
+        table_name = "shelf"
+        lock_table = Names
+        enforce = "ranges"
+
+    key = UnicodeAttribute(hash_key=True)
+    at: Any = NumberAttribute(range_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
 class Note(VersionedMixin, Model):
     """A version, no lock."""
 
@@ -306,6 +320,7 @@ ALL: Final = (
     Headers,
     Coin,
     Slot,
+    Shelf,
     Booking,
     Stay,
     Tariff,
@@ -318,7 +333,7 @@ WITHOUT_LOCK: Final = frozenset(
 )
 
 #: Tables whose items have their lock in a row of another table, one for each hash key.
-LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Crate, Slot, Stay))
+LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Crate, Slot, Shelf, Stay))
 
 
 def has_lock(model: Any) -> bool:

@@ -100,6 +100,20 @@ class Beside(LockableModel):
     value = NumberAttribute(default=0)
 
 
+class Enforced(LockableModel):
+    """Every write meets the locks of ranges, which are in another table; a version."""
+
+    class Meta:
+        table_name = "workers-enforced"
+        lock_table = Locks
+        enforce = "ranges"
+
+    key = UnicodeAttribute(hash_key=True)
+    at = NumberAttribute(range_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
 # Waiting for a condition
 
 

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 
-from pynamo_locking import Transaction, TransactWrite, outcome, recover, sweep, transaction
+from pynamo_locking import LockableModel, Transaction, TransactWrite, outcome, recover, sweep, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.support.deeds import dying_at
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Device, Locks
+from tests.support.parties import in_thread
 from tests.support.transaction_models import Entry, Purse, Session, Transactions, survive
 
 if TYPE_CHECKING:
@@ -174,6 +176,25 @@ def query_in_transactions(_: pytest.MonkeyPatch) -> None:
         tx.save(Entry("order-1", 1))
 
 
+class Seat(LockableModel):
+    """Every write meets the locks of ranges and of the table."""
+
+    class Meta:
+        table_name = "seats"
+        lock_table = SlotLocks
+        enforce = "table"
+
+    hall = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+
+
+def enforce_locks(_: pytest.MonkeyPatch) -> None:
+    """Beside a lock of another range."""
+    in_thread(Seat.locked_range("north", 10, 20).acquire)
+    Seat("north", 5).save()
+    assert Seat.lock_state("north").holders
+
+
 def set_up(_: pytest.MonkeyPatch) -> None:
     """Tables."""
     assert main(["tables", "create", "--table", "more-locks", "--transaction-table", "more"]) == 0
@@ -218,6 +239,7 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
         ),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
+        ((enforce_locks,), "slot-locks", [("locks", "`Meta.enforce`"), ("locks", "`NamedLock`, `Meta.lock_table`")]),
         ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),
         ((use_transactions, die_in_transactions), "transactions", [HEADERS]),
         (
@@ -238,7 +260,7 @@ def test_the_actions_are_those_of_the_table(
 ) -> None:
     """Those that the page names are needed, all of them, and nothing else."""
     with Recorder() as database:
-        for model in (Locks, Transactions, Session, Purse, Device, SlotLocks, Slot, Entry):
+        for model in (Locks, Transactions, Session, Purse, Device, SlotLocks, Slot, Seat, Entry):
             model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
         database.needed.clear()
         for use in uses:

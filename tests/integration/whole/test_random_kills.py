@@ -27,7 +27,7 @@ import pytest
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockingError, LockSettings, OutcomeUnknown
-from tests.support.workers import PATIENCE, ROOT, Beside, Locks, Plain, Versioned, _die_with, until
+from tests.support.workers import PATIENCE, ROOT, Beside, Enforced, Locks, Plain, Versioned, _die_with, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 PROCESSES: Final = 6
 ROUNDS: Final = 9
 SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=PATIENCE)
-MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Plain, Versioned, Locks, Beside)}
-#: What is written, and how. Only `Versioned` is written from outside of its lock as well.
-ITEMS: Final = [("Plain", "a"), ("Versioned", "a"), ("Beside", "a")]
+MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Plain, Versioned, Locks, Beside, Enforced)}
+#: What is written, and how. Only `Versioned` and `Enforced` are written from outside of their locks as well.
+ITEMS: Final = [("Plain", "a"), ("Versioned", "a"), ("Beside", "a"), ("Enforced", "a")]
+#: Where the item is that is written under a lock of a range.
+AT: Final = 5
 #: The longest time that a holder computes between reading and writing, so that many are hit in there.
 THINK_S: Final = 0.02
 
@@ -80,6 +82,35 @@ def versioned_update(model: Any, key: str, applied: Callable[[int | None, Any], 
     applied(None, item)
 
 
+def save_in_range(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+    with _lock_of(model, key) as lock:
+        item = model.get(key, AT)
+        item.value += 1
+        time.sleep(random.uniform(0, THINK_S))
+        item.save()
+        applied(lock.ticket, item)
+
+
+def save_outside(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+    item = model.get(key, AT, consistent_read=True)
+    item.value += 1
+    item.save()
+    applied(None, item)
+
+
+def _lock_of(model: Any, key: str) -> Any:
+    if model is Enforced:
+        return model.locked_range(key, AT - 1, AT + 1, settings=SETTINGS)
+    return model.locked(key, settings=SETTINGS)
+
+
+def ways_of(name: str) -> list[Callable[..., None]]:
+    """Return how an item may be written; those from outside are refused while the lock is held."""
+    if name == "Enforced":
+        return [save_in_range, save_outside]
+    return [locked_save, edit] + ([versioned_update] * 2 if name == "Versioned" else [])
+
+
 def work() -> None:
     """Write items at random for as long as a file is there."""
     job = json.loads(sys.argv[1])
@@ -93,8 +124,7 @@ def work() -> None:
     chooser, go_on = random.Random(job["seed"]), Path(job["go_on"])
     while go_on.exists():
         name, key = chooser.choice(ITEMS)
-        ways = [locked_save, edit] + ([versioned_update] * 2 if name == "Versioned" else [])
-        _write_once(log, MODELS[name], key, chooser.choice(ways))
+        _write_once(log, MODELS[name], key, chooser.choice(ways_of(name)))
 
 
 def _write_once(log: int, model: Any, key: str, way: Callable[..., None]) -> None:
@@ -283,7 +313,7 @@ def test_kills_and_pauses_at_random(
     """acknowledged <= applied <= acknowledged + unknown + begun by the dead, in ticket order, and then calm."""
     engine.bind(*MODELS.values())
     for name, key in ITEMS:
-        MODELS[name](key).save()
+        MODELS[name](*_key(name, key)).save()
     with contextlib.closing(Chaos(engine, tmp_path, seed)) as chaos:
         chaos.run()
         found = ledgers(chaos.workers)
@@ -293,19 +323,23 @@ def test_kills_and_pauses_at_random(
     print(f"\nseed {seed}: {dict(chaos.did)}; applied, refused, unknown, in flight: {counts}")  # noqa: T201 - with -s
     for name, key in ITEMS:
         model, ledger = MODELS[name], found[f"{name}/{key}"]
-        item = model.get(key, consistent_read=True)
+        item = model.get(*_key(name, key), consistent_read=True)
         ledger.check(int(item.value))
         assert ledger.applied
-        assert name != "Versioned" or item.version == item.value + 1
+        assert name not in ("Versioned", "Enforced") or item.version == item.value + 1
         _assert_calm(model, key)
     assert chaos.did["killed"]
     assert chaos.did["paused for more than a lease"]
+
+
+def _key(name: str, key: str) -> tuple[Any, ...]:
+    return (key, AT) if name == "Enforced" else (key,)
 
 
 def _assert_calm(model: Any, key: str) -> None:
     """What the dead have left in the queue ends with their leases, and the queue is empty then."""
     left = model.lock_state(key).entries
     assert all(entry.until_ms <= (time.time() + SETTINGS.lease) * 1000 for entry in left)
-    with model.locked(key, settings=SETTINGS) as lock:
+    with _lock_of(model, key) as lock:
         assert [entry.ticket for entry in model.lock_state(key).entries] == [lock.ticket]
     assert model.lock_state(key).entries == ()

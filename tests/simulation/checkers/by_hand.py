@@ -64,6 +64,7 @@ class History:
             seen_by=lambda _: contextlib.nullcontext(), time_ms=lambda: (START_S + self.scheduler.now) * 1000
         )
         self.workload = SimpleNamespace(
+            is_enforced=False,
             is_contended=False,
             trusts_clocks=True,
             jobs=((Register, "job"),),

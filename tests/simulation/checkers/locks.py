@@ -74,6 +74,8 @@ class Fence(Checker):
     Who shares a lock, has a permit, or has a range in which the item is not, cannot write under it. Only beside it:
     other items, in one transaction with the check of its entry.
 
+    If ranges are enforced, a write without a lock is accepted only if nobody is in the queue for that item.
+
     A transaction that goes step by step is judged by the row as it is when it is decided: the row may be written, and
     the next holder in it, before the item is.
     """
@@ -106,6 +108,9 @@ class Fence(Checker):
                     own is not None and is_turn(queue, own) and _may_write(done, own, change.place),
                     f"{done} wrote with ticket {ticket}, which does not hold {change.place} alone in {queue}",
                 )
+            elif self.run.workload.is_enforced:
+                met = [queued for queued in queue if queued.claimed.has(change.place.key[1])]
+                self.require(not met, f"{done} wrote without a lock into what others have locked or wait for: {met}")
             elif row == change.place:
                 self.require(not queue, f"{done} wrote without a lock while there was a queue: {queue}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pynamodb.exceptions import PutError
+
 from pynamo_locking._core import claims, queue
 from pynamo_locking._core.claims import SHARED, Claim
 from pynamo_locking._core.queue import LockState
@@ -11,6 +13,7 @@ from pynamo_locking._io import lock_document, lock_requests, stored
 from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking._models.placement import PlacedMixin
 from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._writes.barrier import Barrier
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -68,6 +71,36 @@ def ranges_behind_locks_of_items() -> Patches:
     """An item whose own lock we hold, too, is written as if we did not hold the range around it."""
     entries = GuardedMixin._own_entries_elsewhere
     return [(GuardedMixin, "_own_entries_elsewhere", lambda self: entries(self)[:1])]
+
+
+@plants(Plan("enforced ranges"), "Fence")
+def writers_meet_no_ranges() -> Patches:
+    """A writer without a lock does not check the ranges of others."""
+    return [(GuardedMixin, "_barriers", lambda self, owns: [])]
+
+
+@plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
+def ranges_looked_at_before() -> Patches:
+    """A writer looks at the ranges of others, and then writes without the check, as if nobody could come meanwhile."""
+    barriers = GuardedMixin._barriers
+
+    def looked_at(self: Any, owns: Any) -> list[Any]:
+        for barrier in barriers(self, owns):
+            barrier.see(lock_requests.look(barrier.row, consistent=True), PutError, ValueError())
+        return []
+
+    return [(GuardedMixin, "_barriers", looked_at)]
+
+
+@plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
+def only_holders_are_met() -> Patches:
+    """A writer looks only at who holds a range, and not at who waits for it and may hold it by then."""
+    in_the_way = Barrier._in_the_way
+
+    def held_in_the_way(self: Any, state: LockState) -> Any:
+        return [entry for entry in in_the_way(self, state) if entry in state.holders]
+
+    return [(Barrier, "_in_the_way", held_in_the_way)]
 
 
 @plants(Plan("named ranges", parties=3), "Fifo")

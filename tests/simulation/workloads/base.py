@@ -29,6 +29,7 @@ class Workload:
         items: what exists at the beginning: a model and a key each.
         tables: models of which only the tables exist at the beginning.
         is_contended: whether an operation may be refused although nothing went wrong.
+        is_enforced: whether a write without a lock meets the locks in other rows.
         trusts_clocks: whether any of its locks believes wall clocks.
         registers: the items whose `value` is overwritten, which must be linearizable.
         purses: the items whose sum of balances never changes.
@@ -43,6 +44,7 @@ class Workload:
     items: ClassVar[tuple[tuple[Any, Any], ...]]
     tables: ClassVar[tuple[Any, ...]] = ()
     is_contended: ClassVar[bool] = False
+    is_enforced: ClassVar[bool] = False
     trusts_clocks: ClassVar[bool] = True
     registers: ClassVar[tuple[tuple[Any, str], ...]] = ()
     purses: ClassVar[tuple[tuple[Any, str], ...]] = ()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamo_locking import TransactWrite
-from tests.simulation.models import Names, Note, Slot
+from tests.simulation.models import Names, Note, Shelf, Slot
 from tests.simulation.workloads.base import place
 from tests.simulation.workloads.modes import Sharing
 
@@ -108,27 +108,29 @@ class RangesOfItems(_Ranges):
     """Ranges of the items of a hash key, which are written under them."""
 
     name = "ranges of items"
+    model: ClassVar[Any] = Slot
     items = tuple((Slot, ("d", at)) for at in POINTS)
 
     def locks(self) -> Iterator[Lock[Any]]:
         """Return the lock of all items."""
-        yield Slot.locked_range("d", None, None)
+        yield self.model.locked_range("d", None, None)
 
     def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
         """Return a range of items."""
-        return Slot.locked_range("d", lower, upper, shared=shared)
+        lock: Lock[Any] = self.model.locked_range("d", lower, upper, shared=shared)
+        return lock
 
     def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
         """Write one item after the other."""
         for at in points:
-            with self.history.operation("save", place(Slot, ("d", at)), ticket=lock.ticket) as done:
-                item = Slot.get("d", at, consistent_read=True)
+            with self.history.operation("save", place(self.model, ("d", at)), ticket=lock.ticket) as done:
+                item = self.model.get("d", at, consistent_read=True)
                 self.append(item, done.number)
                 item.save()
 
     def seen_at(self, at: int) -> list[int]:
         """Read the item of a point."""
-        return self.seen_in(Slot, ("d", at))
+        return self.seen_in(self.model, ("d", at))
 
 
 class ItemsInRanges(RangesOfItems):
@@ -140,7 +142,39 @@ class ItemsInRanges(RangesOfItems):
         """Edit one item after the other."""
         for at in points:
             with (
-                self.history.operation("save", place(Slot, ("d", at)), ticket=lock.ticket) as done,
-                Slot.edit("d", at) as item,
+                self.history.operation("save", place(self.model, ("d", at)), ticket=lock.ticket) as done,
+                self.model.edit("d", at) as item,
             ):
                 self.append(item, done.number)
+
+
+class EnforcedRanges(RangesOfItems):
+    """Some take no lock, and write all the same: what they write is checked against the ranges of the others."""
+
+    name = "enforced ranges"
+    is_enforced = True
+    is_contended = True
+    model = Shelf
+    items = tuple((Shelf, ("d", at)) for at in POINTS)
+
+    def party(self, index: int, turn: int) -> None:
+        """Take a range; or write without one, alone or two items at once."""
+        if (index + turn) % 2 == 0:
+            super().party(index // 2, turn)
+            return
+        for at in POINTS:
+            self.write_outside(at)
+        self.write_outside(POINTS[0], POINTS[-1])
+
+    def write_outside(self, *points: int) -> None:
+        """Write items without a lock."""
+        with self.history.operation("outside", *(place(Shelf, ("d", at)) for at in points)) as done:
+            items = [Shelf.get("d", at, consistent_read=True) for at in points]
+            for item in items:
+                self.append(item, done.number)
+            if len(items) == 1:
+                items[0].save()
+                return
+            with TransactWrite(connection=Shelf._get_connection().connection) as transaction:
+                for item in items:
+                    transaction.save(item)

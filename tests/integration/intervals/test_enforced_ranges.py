@@ -1,0 +1,404 @@
+"""Locks of ranges that every writer meets, as in seed 004 `FOR UPDATE` makes plain inserts wait."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import DeleteError, PutError, UpdateError
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    BatchError,
+    ConfigurationError,
+    IntervalMixin,
+    ItemLocked,
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    StaleVersion,
+    TransactionConflict,
+    TransactWrite,
+    VersionAttribute,
+    transaction,
+)
+from pynamo_locking._writes import barrier
+from tests.support.faults import count_requests, lost_responses
+from tests.support.interval_models import SlotLocks
+from tests.support.models import QUICK
+from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from
+from tests.support.workers import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+
+class Plan(IntervalMixin, LockableModel):
+    """Every write meets the locks of ranges."""
+
+    class Meta:
+        table_name = "plans"
+        lock_table = SlotLocks
+        lock_settings = QUICK
+        transaction_table = Transactions
+        interval = ("begin", "end")
+        enforce = "ranges"
+
+    device = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+class Seat(LockableModel):
+    """Every write meets the locks of ranges and of the table; no versions."""
+
+    class Meta:
+        table_name = "seats"
+        lock_table = SlotLocks
+        lock_settings = QUICK
+        enforce = "table"
+
+    hall = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    guest = UnicodeAttribute(null=True)
+
+
+def stored() -> list[tuple[int, int, str | None]]:
+    return [(int(row.begin), int(row.end), row.note) for row in Plan.query("d", consistent_read=True)]
+
+
+def planned(begin: int, end: int, **values: Any) -> Plan:
+    return Plan("d", begin, end=end, **values)
+
+
+def in_transaction(write: Callable[[Any], object], **options: Any) -> None:
+    with transaction(**options) as tx:
+        write(tx)
+
+
+def in_long_transaction(row: Plan) -> None:
+    """Write a row and more items than a native transaction holds: the rest is marked."""
+    with transaction(Transactions) as tx:
+        row.note = "new"
+        tx.save(row)
+        for number in range(5):
+            tx.save(Purse(f"p{number}"))
+
+
+def in_batch(row: Plan, **options: Any) -> None:
+    with Plan.guarded_batch(**options) as batch:
+        row.note = "new"
+        batch.save(row)
+
+
+def saved(row: Plan) -> None:
+    row.note = "new"
+    row.save()
+
+
+def saved_in(tx: Any, row: Plan) -> None:
+    row.note = "new"
+    tx.save(row)
+
+
+def edited(row: Plan) -> None:
+    with Plan.edit(row.device, row.begin) as item:
+        item.note = "new"
+
+
+def write_together(add: Callable[[TransactWrite], object]) -> None:
+    with TransactWrite(connection=Plan._get_connection().connection) as tx:
+        add(tx)
+
+
+#: Each writes between 14 and 17 of "d", where a row from 14 to 15 is stored.
+WAYS: dict[str, Callable[[Plan], object]] = {
+    "save new": lambda _: planned(16, 17).save(),
+    "save": saved,
+    "save unchecked": lambda row: row.save(add_version_condition=False),
+    "update": lambda row: row.update([Plan.note.set("new")]),
+    "update end": lambda row: row.update([Plan.end.set(16)]),
+    "delete": lambda row: row.delete(),
+    "touch": lambda row: row.touch(),
+    "modify": lambda row: Plan.modify(row.device, row.begin, change=lambda it: setattr(it, "note", "new"), attempts=1),
+    "edit": edited,
+    "insert_disjoint": lambda _: Plan.insert_disjoint([planned(16, 17)]),
+    "move away": lambda row: Plan.move(row, 30, 31),
+    "move into": lambda _: Plan.move(Plan.get("d", 40), 16, 17),
+    "close_at": lambda row: Plan.close_at(row, 14.5),
+    "TransactWrite": lambda row: write_together(lambda tx: saved_in(tx, row)),
+    "TransactWrite delete": lambda row: write_together(lambda tx: tx.delete(row)),
+    "Transaction": lambda row: in_transaction(lambda tx: saved_in(tx, row)),
+    "Transaction get": lambda _: in_transaction(lambda tx: tx.update(tx.get(Plan, "d", 14), [Plan.note.set("new")])),
+    "long Transaction": in_long_transaction,
+    "guarded_batch": in_batch,
+    "guarded_batch of transactions": lambda row: in_batch(row, transactions=True),
+}
+
+
+@pytest.fixture
+def tables(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.bind(Plan, SlotLocks, Purse, Entry, Transactions)
+    make_long_from(monkeypatch)
+    Plan.insert_disjoint([planned(14, 15)])
+    planned(40, 41).save()
+
+
+def refusal_of(write: Callable[[], object]) -> BaseException | None:
+    """Return why a write was refused; of a batch, why its first write was."""
+    try:
+        write()
+    except BatchError as error:
+        return error.results[0].error
+    except (ItemLocked, LockLost) as error:
+        return error
+    return None
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_to_write_meets_a_locked_range(way: str) -> None:
+    row, before = Plan.get("d", 14), stored()
+
+    with held_elsewhere(Plan.locked_range("d", 12, 18)):
+        assert isinstance(refusal_of(lambda: WAYS[way](row)), ItemLocked)
+        assert stored() == before
+
+    WAYS[way](Plan.get("d", 14))  # it is free
+    assert stored() != before or way in ("touch", "save unchecked")
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way: str) -> None:
+    row, before = Plan.get("d", 14), stored()
+
+    lock = Plan.locked_range("d", 12, 41, heartbeat=False).acquire()
+    Plan.break_lock("d", ticket=lock.ticket)
+    assert isinstance(refusal_of(lambda: WAYS[way](row)), LockLost)
+    assert stored() == before
+    with pytest.raises(LockLost):
+        lock.release()
+
+    with Plan.locked_range("d", 12, 41):
+        WAYS[way](Plan.get("d", 14))
+        assert stored() != before or way in ("touch", "save unchecked")
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_dead_holder_is_evicted_by_the_first_writer(way: str) -> None:
+    row = Plan.get("d", 14)
+    with shifted_clock() as world:
+        abandoned(Plan.locked_range("d", 12, 18, lease=6))
+        abandoned(Plan.locked_range("d", 20, 22, lease=6))
+        assert isinstance(refusal_of(lambda: WAYS[way](row)), ItemLocked)
+
+        world.shift = 6 + 60 + 1  # the lease, and what clocks may differ by
+        assert refusal_of(lambda: WAYS[way](Plan.get("d", 14))) is None
+        assert len(Plan.lock_state("d").entries) == 1  # not in the way
+
+
+def test_every_engine(engine: Engine) -> None:
+    engine.bind(Plan, SlotLocks, Transactions)
+    Plan.insert_disjoint([planned(14, 15)])
+    row = Plan.get("d", 14)
+
+    with held_elsewhere(Plan.locked_range("d", 12, 18)):
+        with pytest.raises(ItemLocked) as found:
+            row.save()
+        assert isinstance(found.value, PutError)
+        with pytest.raises(UpdateError, match="is locked by"):
+            row.update([Plan.note.set("new")])
+        with pytest.raises(DeleteError, match="locked_range"):
+            row.delete()
+        with pytest.raises(ItemLocked):
+            Plan.insert_disjoint([planned(16, 17)])
+        with count_requests() as requests:
+            planned(18, 19).save()
+            Plan("e", 14, end=15).save()
+        assert requests.by_operation["TransactWriteItems"] == 3  # the first one once more: there is an entry
+        with transaction() as tx:
+            tx.update(tx.get(Plan, "d", 18), [Plan.note.set("new")])
+    row.note = "new"
+    row.save()
+    with Plan.locked_range("d", 12, 18):
+        planned(16, 17).save()
+        row.delete()
+
+    assert stored() == [(16, 17, None), (18, 19, "new")]
+
+
+def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(engine: Engine) -> None:
+    """ "Clause FOR UPDATE ... rows as well as gaps between the rows in the index are locked."
+
+    An open lower end locks all rows that begin before the upper end, as the index range of the seed's query does.
+    """
+    engine.bind(Plan, SlotLocks, Transactions)
+    Plan.insert_disjoint([planned(12, 15), planned(18, 21)])
+    entered = threading.Event()
+
+    def second_session() -> None:
+        entered.set()
+        with Plan.locked_range("d", None, 36, wait=60):
+            assert [row.begin for row in Plan.overlapping("d", 12, 36)] == [12, 15, 18]
+
+    with Plan.locked_range("d", None, 24):
+        assert [row.begin for row in Plan.overlapping("d", 0, 24)] == [12, 18]
+        with pytest.raises(ItemLocked):  # a plain insert of a program that locks nothing
+            in_thread(planned(15, 17).save)
+        session = threading.Thread(target=second_session)
+        session.start()
+        entered.wait()
+        Plan.insert_disjoint([planned(15, 16)])
+    session.join()
+
+
+@pytest.mark.usefixtures("tables")
+def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic() -> None:
+    results: list[Any] = []
+
+    def insert() -> None:
+        Plan.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
+        results.append(stored())
+
+    with Plan.locked_range("d", 12, 18):
+        thread = threading.Thread(target=insert)
+        thread.start()
+        until(lambda: len(Plan.lock_state("d").entries) == 2)
+        Plan.get("d", 14).delete()
+    thread.join()
+
+    assert results == [[(16, 17, None), (40, 41, None)]]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_waiter_and_readers_keep_writers_out_as_well() -> None:
+    with held_elsewhere(Plan.locked_range("d", 12, 18, shared=True)):
+        with pytest.raises(ItemLocked):
+            Plan.get("d", 14).save()
+        with Plan.locked_range("d", 13, 15, shared=True), pytest.raises(ConfigurationError):
+            Plan.get("d", 14).save()
+
+
+@pytest.mark.usefixtures("tables")
+def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held() -> None:
+    with Plan.locked_range("d", 12, 18):
+        for begin in (TransactWrite(connection=Plan._get_connection().connection), transaction()):
+            with pytest.raises(ConfigurationError, match="inside and outside"), begin as tx:
+                tx.delete(Plan.get("d", 14))
+                tx.delete(Plan.get("d", 40))
+        Plan.get("d", 40).delete()
+    assert len(stored()) == 1
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_transaction_checks_each_hash_key_once() -> None:
+    with held_elsewhere(Plan.locked_range("d", 12, 18)), count_requests() as requests, transaction() as tx:
+        tx.update(Plan.get("d", 40), [Plan.note.set("x")])
+    assert requests.by_operation["TransactWriteItems"] == 2
+
+    rows = [Plan.get("d", begin) for begin in (14, 40)]
+    with count_requests() as requests:
+        write_together(lambda tx: [tx.delete(row) for row in rows])  # 3 actions: one check
+    assert requests.by_operation == {"TransactWriteItems": 1}
+    assert not stored()
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Plan.get("d", 14)
+    row.note = "new"
+    with lost_responses("TransactWriteItems"):
+        row.save()
+    assert stored()[0] == (14, 15, "new")
+    monkeypatch.setattr(barrier.Barrier, "_in_the_way", lambda *_: [])
+    monkeypatch.setattr(barrier, "_MOST_LOOKS", 0)
+    with held_elsewhere(Plan.locked_range("d", 12, 18)), pytest.raises(TransactionConflict):
+        row.save()
+
+
+@pytest.mark.usefixtures("tables")
+def test_other_refusals_are_told_as_without_locks() -> None:
+    row, stale = Plan.get("d", 14), Plan.get("d", 14)
+    row.save()
+    with held_elsewhere(Plan.locked_range("d", 30, 31)):
+        for write in (stale.save, stale.delete, lambda: in_transaction(lambda tx: tx.save(stale))):
+            with pytest.raises(StaleVersion):
+                write()
+    with (
+        pytest.raises(ConfigurationError, match="in a row of its own"),
+        StockTransactWrite(connection=Plan._get_connection().connection) as tx,
+    ):
+        tx.save(row)
+
+
+@pytest.fixture
+def seats(memory: Engine) -> None:
+    memory.bind(Seat, SlotLocks)
+    Seat("A", 1).save()
+
+
+@pytest.mark.usefixtures("seats")
+def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key() -> None:
+    seat = Seat.get("A", 1)
+    with held_elsewhere(Seat.locked_table()):
+        with pytest.raises(ItemLocked):
+            Seat("B", 7).save()
+        with pytest.raises(ItemLocked), Seat.locked_range("A", 1, 2):
+            seat.save()
+        assert Seat.count("B") == 0
+    with Seat.locked_table(lease=60):
+        seat.save()
+        Seat("B", 7).save()
+        with held_elsewhere(Seat.locked_range("B", 5, 9)), pytest.raises(ItemLocked):
+            Seat("B", 8).save()
+    lock = Seat.locked_table(heartbeat=False).acquire()
+    SlotLocks.break_lock(f"table#{Seat.Meta.table_name}", ticket=lock.ticket)
+    with pytest.raises(LockLost):
+        Seat("C", 1).save()
+    with pytest.raises(LockLost):
+        lock.release()
+    with count_requests() as requests:
+        Seat("C", 1).save()
+    assert requests.by_operation == {"TransactWriteItems": 1}
+
+
+class Wrong(LockableModel):
+    """A value that says nothing."""
+
+    class Meta:
+        table_name = "wrong"
+        lock_table = SlotLocks
+        enforce = "always"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+
+
+class Inside(LockableModel):
+    """Its items have their own locks."""
+
+    class Meta:
+        table_name = "inside"
+        lock_table = SlotLocks
+        enforce = "ranges"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = NumberAttribute(range_key=True)
+    lock = LockAttribute()
+
+
+@pytest.mark.parametrize("model", [Wrong, Inside])
+def test_a_model_that_cannot_enforce_is_refused(model: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
+        model("a", 1).save()
+    with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
+        Plan.locked_table()
