@@ -2,7 +2,7 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `outcomes`,
+bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `locked_reads`, `outcomes`,
 `resolving`, `tasks` and `transactions`.
 """
 
@@ -12,6 +12,7 @@ from tests.simulation.planted import (
     guards,
     handing_over,
     intervals,
+    locked_reads,
     modes,
     outcomes,
     queue,
@@ -41,6 +42,7 @@ __all__ = [
     "guards",
     "handing_over",
     "intervals",
+    "locked_reads",
     "measure",
     "modes",
     "outcomes",

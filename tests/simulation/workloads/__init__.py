@@ -8,6 +8,7 @@ from tests.simulation.workloads import (
     doubt,
     intervals,
     living,
+    locked_reads,
     locking,
     mixing,
     modes,
@@ -43,6 +44,7 @@ _MODULES: Final = (
     queues,
     intervals,
     querying,
+    locked_reads,
     tasks,
 )
 
