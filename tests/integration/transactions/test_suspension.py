@@ -245,7 +245,7 @@ def test_what_is_committed_is_what_would_have_been(
 ) -> None:
     """Every operation on every kind of model has the result that it has in one piece, on both paths."""
     make_long_from(monkeypatch, 8 if is_long else 100)
-    models = (Purse, Entry, Sheet, Plain, Robot, Animal, Blob)
+    models = (Purse, Entry, Sheet, Plain, Robot, Animal, Dog, Blob)
     prepare()
     with transaction(Transactions) as tx:
         everything(tx)
