@@ -128,7 +128,7 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
         key=row.key,
         advice=_ADVICE,
     )
-    by_table = {model._get_connection().table_name: model for model in (*models, table)}
+    by_table = {model._get_connection().table_name: model for model in (table, *reversed(models))}
     planned = list[_Planned]()
     for of_table, group in groupby(sorted(entries, key=_table_of), _table_of):
         if of_table not in by_table:

@@ -496,7 +496,7 @@ class Transaction:
 
         Args:
             id: as `suspend` has returned it.
-            models: of all its items.
+            models: of all its items; of several classes in one table the base class first.
 
         Raises:
             DoesNotExist: there is none: it was committed, or `keep` is over.

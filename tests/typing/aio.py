@@ -122,4 +122,6 @@ async def transactions() -> None:
         await tx.insert_disjoint(Account, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         await tx.move(Account("a-1"), 2, 3)
         assert_type(tx.is_committed, bool)
+        assert_type(await tx.suspend(), str)
+        await tx.resume("b1f0", [Account])
     atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

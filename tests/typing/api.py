@@ -437,6 +437,9 @@ def use_transactions(account: Account) -> None:
         tx.move(Stay("r", 1, end=2), 2, 3, pessimistic=True)
         tx.savepoint().rollback()
         tx.after_commit(lambda: None)
+        assert_type(tx.suspend(keep=timedelta(hours=1)), str)
+        tx.resume("b1f0", [Account])
+        tx.resume("b1f0", Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         assert_type(tx.plan(), Plan)
         assert_type(tx.plan().requests, int)
 

@@ -245,7 +245,7 @@ def test_what_is_committed_is_what_would_have_been(
 ) -> None:
     """Every operation on every kind of model has the result that it has in one piece, on both paths."""
     make_long_from(monkeypatch, 8 if is_long else 100)
-    models = (Purse, Entry, Sheet, Plain, Robot, Animal, Blob)
+    models = (Purse, Entry, Sheet, Plain, Robot, Animal, Dog, Blob)
     prepare()
     with transaction(Transactions) as tx:
         everything(tx)
@@ -293,13 +293,19 @@ def test_instances_of_a_suspended_transaction_are_not_saved() -> None:
 def test_the_idempotency_key_goes_with_it() -> None:
     """A transaction under the same key that was committed meanwhile is the same work: nothing is written again."""
     purses(1)
+    id_ = suspended("p0", idempotency_key="form-6")
+    first, second = go_on(id_), go_on(id_)
+    first.commit()
+    second.commit()
+    assert (first.is_repeated, second.is_repeated, Purse.get("p0").balance) == (False, True, 90)
+
     id_ = suspended("p0", idempotency_key="form-7")
     with transaction(Transactions, idempotency_key="form-7") as first:
         first.save(Purse("other"))
     tx = go_on(id_)
     tx.commit()
     assert tx.is_repeated
-    assert Purse.get("p0").balance == 100
+    assert Purse.get("p0").balance == 90
 
 
 def with_a_lock(tx: Transaction) -> None:

@@ -180,6 +180,38 @@ def test_seed_001_contention_with_other_coordinators(
     assert marked_rows(Purse) == []
 
 
+def test_seed_001_contention_with_other_coordinators_a_form_over_several_requests(
+    engine: Engine, others: ThreadPoolExecutor
+) -> None:
+    """A coordinator begins a transaction, a second one adds requests to it, a third one commits it."""
+    engine.bind(Purse, Transactions)
+    purses(2)
+
+    def begin() -> str:
+        with transaction(Transactions) as tx:
+            assert tx.get(Purse, "p0").balance == 100
+            tx.update(tx.get(Purse, "p1"), [Purse.balance.add(-30)])
+            return tx.suspend()
+
+    def add(id_: str) -> str:
+        with transaction(Transactions) as tx:
+            tx.resume(id_, [Purse])
+            tx.update(tx.get(Purse, "p0"), [Purse.balance.add(30)])
+            return tx.suspend()
+
+    def commit(id_: str) -> None:
+        with transaction(Transactions) as tx:
+            tx.resume(id_, [Purse])
+
+    id_ = others.submit(begin).result()
+    assert others.submit(add, id_).result() == id_
+    assert [Purse.get(key, consistent_read=True).balance for key in ("p0", "p1")] == [100, 100]
+    others.submit(commit, id_).result()
+    assert [Purse.get(key, consistent_read=True).balance for key in ("p0", "p1")] == [130, 70]
+    with pytest.raises(Transactions.DoesNotExist):
+        commit(id_)
+
+
 def test_seed_003_conclusion_the_course_of_a_lock(clock: VirtualClock) -> None:
     """Taken where there is no row, refused while it is held, taken over once it has expired, gone when it is released.
 
