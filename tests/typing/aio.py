@@ -117,4 +117,6 @@ async def transactions() -> None:
     async with atransaction(isolation="snapshot", wait=3) as tx:
         assert_type(tx, AsyncTransaction)
         assert_type(tx.is_committed, bool)
+    async with atransaction(record=True):
+        pass
     atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
