@@ -190,6 +190,13 @@ def accounts_of(label: str) -> int:
     return int(match[3])
 
 
+def key_of(label: str) -> str | None:
+    """The idempotency key of a transfer: each second one has its label for it."""
+    match = _LABEL.fullmatch(label)
+    assert match is not None, label
+    return label if int(match[1].partition(".")[2]) % 2 else None
+
+
 # The clerk's side
 
 
@@ -242,7 +249,7 @@ class Clerk:
 
         self.note("begin", label)
         try:
-            transactional(attempts=1_000, lease=LEASE_S)(act)()
+            transactional(attempts=1_000, lease=LEASE_S, idempotency_key=key_of(label))(act)()
         except OutcomeUnknown:
             self.note("unknown", label)
         except (LockingError, PynamoDBException):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import SweepReport, sweep, transactional
+from pynamo_locking import SweepReport, outcome, sweep, transactional
 from tests.support import workers
 from tests.support.bank import (
     ACCOUNTS,
@@ -29,6 +29,7 @@ from tests.support.bank import (
     Visit,
     accounts_of,
     checksum_of,
+    key_of,
     kind_of,
     open_bank,
     visits_of,
@@ -274,16 +275,24 @@ def check_end(ledger: Ledger, plain: PlainLooks) -> Counter[str]:
     for account in accounts:
         assert account.history.startswith(plain.seen.get(account.number, "")), f"{account.number}: never committed"
     present = {label for account in accounts for label in labels_of(account)}
-    for label, outcome in ledger.outcomes.items():
-        assert label in present or outcome != "committed", f"{label} is lost"
-        assert label not in present or outcome != "refused", f"{label} was said to be refused"
+    for label, told in ledger.outcomes.items():
+        assert label in present or told != "committed", f"{label} is lost"
+        assert label not in present or told != "refused", f"{label} was said to be refused"
         assert label not in present or kind_of(label) != "p", f"{label} has a condition that is never true"
+        is_known = outcome_of_key(label)
+        assert is_known in (None, label in present), f"{label}: its key says {is_known}"
     _check_receipts(present)
     _check_visits(present)
     for model in (Account, Receipt, Visit):
         left = list(marked(model))
         assert not left, f"marks are left: {left[:3]}"
     return _check_headers()
+
+
+def outcome_of_key(label: str) -> bool | None:
+    """Whether the key of a transfer says that it was committed; None if it has no key."""
+    key = key_of(label)
+    return None if key is None else outcome(Transactions, idempotency_key=key) == "committed"
 
 
 def _check_receipts(present: set[str]) -> None:

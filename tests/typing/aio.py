@@ -124,4 +124,6 @@ async def transactions() -> None:
         assert_type(tx.is_committed, bool)
         assert_type(await tx.suspend(), str)
         await tx.resume("b1f0", [Account])
+    async with atransaction(record=True):
+        pass
     atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

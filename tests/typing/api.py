@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager  # noqa: TC003 - written as users write it
 from datetime import datetime, timedelta, timezone
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError
@@ -379,6 +379,7 @@ def errors() -> None:  # noqa: C901, PLR0912 - one handler for each error
         assert_type(error.reason, str)
     except OutcomeUnknown as error:
         assert_type(error.write_id, "str | None")
+        assert_type(error.resolve(), Literal["applied", "not applied", "unknown"])
     except ItemNotFound as error:
         assert_type(error.cause, "Exception | None")
     except DoesNotExist:
@@ -451,7 +452,10 @@ def use_transactions(account: Account) -> None:
     assert_type(current_transaction(), "Transaction | None")
     assert_type(outcome(Transactions, "id"), "str | None")
     assert_type(recover(Transactions, "id", force=True), "str | None")
-    assert_type(sweep(Transactions, segments=2, dry_run=True), SweepReport)
+    assert_type(outcome(Transactions, idempotency_key="k"), "str | None")
+    with transaction(record=True):
+        pass
+    assert_type(sweep(Transactions, segments=2, dry_run=True, older_than=timedelta(hours=1)), SweepReport)
     assert_type(Transactions.outcome("id"), "str | None")
     assert_type(Transactions.recover("id", force=True), "str | None")
     assert_type(Transactions.sweep(segments=2, dry_run=True), SweepReport)

@@ -719,6 +719,13 @@ def test_sweep(memory, shell, half_done):
     assert shell.run("tx", "sweep", *table)[1] == "0 examined: 0 finished, 0 aborted, 0 alive, 0 failed\n"
 
 
+def test_a_sweep_of_old_transactions(memory, shell, half_done):
+    """The young ones are left alone."""
+    answer = shell.answer("tx", "sweep", "--older-than", "3600", "--table", name_of(Transactions))
+    assert answer["examined"] == 0
+    assert outcome(Transactions, half_done[1]) == "committed"
+
+
 def test_a_sweep_that_could_not_complete_all(memory, shell, half_done, monkeypatch):
     """Exit code 1, and why."""
     client = memory.client()

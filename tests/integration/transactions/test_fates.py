@@ -41,10 +41,11 @@ ROWS = [pytest.param({"record": True}, id="record"), pytest.param({"idempotency_
 @pytest.fixture(autouse=True)
 def _tables(request: pytest.FixtureRequest) -> Iterator[None]:
     """The tables, and time that nobody waits for while requests get lost."""
-    if "engine" not in request.fixturenames:
+    engine: Engine = request.getfixturevalue("engine" if "engine" in request.fixturenames else "memory")
+    engine.bind(Purse, Plain, Transactions)
+    if "clock" in request.fixturenames:
         yield
         return
-    request.getfixturevalue("engine").bind(Purse, Plain, Transactions)
     with VirtualClock():
         yield
 
@@ -68,7 +69,7 @@ def value(name: str = "a") -> int | None:
     return int(found[0]) if found else None
 
 
-def test_a_record_tells_of_a_small_transaction(engine: Engine) -> None:
+def test_a_record_tells_of_a_small_transaction(memory: Engine) -> None:
     """Committed or rolled back, alone with its item or with others; without a record nothing is known."""
     with transaction(Transactions, record=True) as tx:
         tx.save(Plain("a"))
@@ -99,7 +100,7 @@ def test_one_name_is_asked_for(memory: Engine, names: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("options", ROWS)
-def test_a_lost_answer_is_looked_up_in_the_row(engine: Engine, options: dict[str, Any]) -> None:
+def test_a_lost_answer_is_looked_up_in_the_row(memory: Engine, options: dict[str, Any]) -> None:
     """The commit finds its own row, and is a success."""
     with lost_responses("TransactWriteItems", times=99):
         created(1, **options).commit()
@@ -108,7 +109,7 @@ def test_a_lost_answer_is_looked_up_in_the_row(engine: Engine, options: dict[str
 
 @pytest.mark.parametrize("options", ROWS)
 def test_an_applied_transaction_is_applied(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """One write, which is refused."""
     monkeypatch.setattr(fates, "found", lambda *_: None)  # as if the commit got no answer to this either
@@ -149,7 +150,7 @@ def arrive(attempts: list[tuple[OutcomeUnknown, list[Any]]]) -> None:
             land()
 
 
-def test_a_record_tells_that_it_was_given_up(engine: Engine) -> None:
+def test_a_record_tells_that_it_was_given_up(memory: Engine) -> None:
     """`outcome` says so, a sweep has nothing to do, and its id is the one that the error names."""
     with lost_requests("TransactWriteItems", times=99):
         error = unknown(created(1, record=True))
@@ -159,7 +160,7 @@ def test_a_record_tells_that_it_was_given_up(engine: Engine) -> None:
     assert sweep(Transactions).examined == 0
 
 
-def test_a_key_that_an_earlier_transaction_has_stored(engine: Engine) -> None:
+def test_a_key_that_an_earlier_transaction_has_stored(memory: Engine) -> None:
     """The later one was not applied, and the earlier one is not disturbed."""
     with lost_requests("TransactWriteItems", times=99):
         error = unknown(created(2, idempotency_key="k"))
@@ -171,7 +172,7 @@ def test_a_key_that_an_earlier_transaction_has_stored(engine: Engine) -> None:
     assert again.is_repeated
 
 
-def test_a_key_that_was_given_up_is_not_known(engine: Engine) -> None:
+def test_a_key_that_was_given_up_is_not_known(memory: Engine) -> None:
     with lost_requests("TransactWriteItems", times=99):
         error = unknown(created(1, idempotency_key="k"))
     assert error.resolve() == "not applied"
@@ -205,7 +206,7 @@ def lost_requests_after(late: list[Any]) -> Any:
     return lost_requests("UpdateItem", times=99, where=lambda body: bool(late))
 
 
-def test_a_task_asks_too(engine: Engine) -> None:
+def test_a_task_asks_too(memory: Engine) -> None:
     async def work() -> str:
         with lost_requests("TransactWriteItems", times=99):
             try:
@@ -218,7 +219,7 @@ def test_a_task_asks_too(engine: Engine) -> None:
     assert asyncio.run(work()) == "not applied"
 
 
-def test_a_repeated_function_leaves_a_record(engine: Engine) -> None:
+def test_a_repeated_function_leaves_a_record(memory: Engine) -> None:
     seen = []
 
     @transactional(table=Transactions, record=True)

@@ -73,8 +73,9 @@ class Beside(LockableModel):
 
 
 @pytest.fixture(autouse=True)
-def _tables(engine):
+def _tables(request):
     """The tables, and time that nobody waits for while requests get lost."""
+    engine = request.getfixturevalue("engine" if "engine" in request.fixturenames else "memory")
     engine.bind(Note, Page, Rows, Beside)
     for model in (Note, Page):
         model("k").save()
@@ -141,7 +142,7 @@ def unknown(write, model):
     return caught.value
 
 
-def test_an_applied_write_is_applied():
+def test_an_applied_write_is_applied(memory):
     """One read tells, and nothing is written."""
     for model, write, operation in writes():
         with lost_responses(operation, times=99):
@@ -154,7 +155,7 @@ def test_an_applied_write_is_applied():
         assert stored(model) == 1
 
 
-def test_a_lost_write_is_not_applied_and_can_be_done_again():
+def test_a_lost_write_is_not_applied_and_can_be_done_again(memory):
     """One read and one write."""
     for model, write, operation in writes():
         with lost_requests(operation, times=99):
@@ -168,7 +169,7 @@ def test_a_lost_write_is_not_applied_and_can_be_done_again():
         assert stored(model) == 1
 
 
-def test_not_applied_stays_true_when_the_request_arrives():
+def test_not_applied_stays_true_when_the_request_arrives(engine):
     """Every copy of the request, also after the item was written again."""
     for model, write, operation in writes():
         with delayed(operation) as late:
@@ -184,7 +185,7 @@ def test_not_applied_stays_true_when_the_request_arrives():
         assert (stored(model), error.resolve()) == (7, "not applied")
 
 
-def test_a_request_that_arrives_before_the_answer_is_applied():
+def test_a_request_that_arrives_before_the_answer_is_applied(memory):
     for model, write, operation in writes():
         with delayed(operation) as late:
             error = unknown(write, model)
@@ -192,7 +193,7 @@ def test_a_request_that_arrives_before_the_answer_is_applied():
         assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
 
 
-def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(monkeypatch):
+def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(engine, monkeypatch):
     """The write that would keep it out is refused, and the next read finds it."""
     for model, write, operation in writes():
         with delayed(operation) as late:
@@ -213,7 +214,7 @@ def before_touch(monkeypatch, act):
     monkeypatch.setattr(PlainWriter, "touch", late_touch)
 
 
-def test_after_one_other_write_it_was_not_applied():
+def test_after_one_other_write_it_was_not_applied(memory):
     """The id that the request names is gone for good, and the next version is by another writer: one read."""
     for model, write, operation in writes():
         with delayed(operation) as late:
@@ -227,7 +228,7 @@ def test_after_one_other_write_it_was_not_applied():
         assert stored(model) == 7
 
 
-def test_after_several_other_writes_it_is_not_to_be_known():
+def test_after_several_other_writes_it_is_not_to_be_known(memory):
     for model, write, operation in writes():
         with lost_responses(operation, times=99):
             error = unknown(write, model)
@@ -236,14 +237,14 @@ def test_after_several_other_writes_it_is_not_to_be_known():
         assert error.resolve() == ("applied" if write is saves_in_a_transaction else "unknown")  # by the other item
 
 
-def test_tasks_ask_too():
+def test_tasks_ask_too(memory):
     for model, write, operation in writes():
         with lost_requests(operation, times=99):
             error = unknown(write, model)
         assert asyncio.run(error.aresolve()) == "not applied"
 
 
-def test_an_unanswered_question_can_be_asked_again():
+def test_an_unanswered_question_can_be_asked_again(memory):
     """ "unknown" is no definite answer while no response comes."""
     with lost_responses("PutItem", times=99):
         error = unknown(saves, Note)
@@ -252,7 +253,7 @@ def test_an_unanswered_question_can_be_asked_again():
     assert error.resolve() == "applied"
 
 
-def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing():
+def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing(memory):
     with delayed("PutItem") as late:
         error = unknown(saves, Note)
     with lost_responses("UpdateItem", times=99):
@@ -261,7 +262,7 @@ def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing():
     assert stored(Note) == 0
 
 
-def test_while_the_item_is_locked_it_is_not_to_be_known():
+def test_while_the_item_is_locked_it_is_not_to_be_known(engine):
     """The request may arrive when the lock is free, and the write that would prevent it has to wait as well."""
     with delayed("UpdateItem") as late:
         error = unknown(saves, Page)
@@ -271,7 +272,7 @@ def test_while_the_item_is_locked_it_is_not_to_be_known():
     assert error.resolve() == "applied"
 
 
-def test_a_created_item_is_known_by_its_life():
+def test_a_created_item_is_known_by_its_life(memory):
     """Also after others have written it several times; while it is absent nothing keeps a late copy out."""
     with delayed("PutItem") as late:
         error = unknown(lambda model: model("new", n=1).save(), Note)
@@ -283,13 +284,13 @@ def test_a_created_item_is_known_by_its_life():
     assert error.resolve() == "applied"
 
 
-def test_a_deleted_item_is_deleted():
+def test_a_deleted_item_is_deleted(memory):
     with lost_responses("DeleteItem", times=99):
         error = unknown(lambda model: model.get("k").delete(), Note)
     assert error.resolve() == "applied"
 
 
-def test_a_delete_that_was_lost_is_not_applied():
+def test_a_delete_that_was_lost_is_not_applied(memory):
     with delayed("DeleteItem") as late:
         error = unknown(lambda model: model.get("k").delete(), Note)
     assert error.resolve() == "not applied"
@@ -297,7 +298,7 @@ def test_a_delete_that_was_lost_is_not_applied():
     assert stored(Note) == 0
 
 
-def test_an_absent_item_proves_nothing_of_a_transaction():
+def test_an_absent_item_proves_nothing_of_a_transaction(memory):
     """Another writer may have deleted it."""
     note = Note.get("k")
 
@@ -312,7 +313,7 @@ def test_an_absent_item_proves_nothing_of_a_transaction():
     assert error.resolve() == "unknown"
 
 
-def test_an_unchecked_write_cannot_be_kept_out():
+def test_an_unchecked_write_cannot_be_kept_out(memory):
     note = Note("k", n=1)
     with delayed("UpdateItem") as late:
         error = unknown(lambda _: note.save(add_version_condition=False), Note)
@@ -321,7 +322,7 @@ def test_an_unchecked_write_cannot_be_kept_out():
     assert error.resolve() == "applied"
 
 
-def test_an_instance_that_was_changed_since_is_not_asked_about():
+def test_an_instance_that_was_changed_since_is_not_asked_about(memory):
     """The question is about the item that was written, whatever the caller did to the instance."""
     note = Note.get("k", consistent_read=True)
     note.n = 1
@@ -331,7 +332,7 @@ def test_an_instance_that_was_changed_since_is_not_asked_about():
     assert error.resolve() == "applied"
 
 
-def test_the_holder_reads_again_after_the_answer():
+def test_the_holder_reads_again_after_the_answer(memory):
     """The write that keeps late copies out is one under the lock of the caller, whose copy is then stale."""
     with Page.locked("k") as lock:
         lock.item.n = 1
@@ -346,7 +347,7 @@ def test_the_holder_reads_again_after_the_answer():
     assert stored(Page) == 2
 
 
-def test_a_pickled_error_does_not_know():
+def test_a_pickled_error_does_not_know(memory):
     with lost_responses("PutItem", times=99):
         error = unknown(saves, Note)
     copy = pickle.loads(pickle.dumps(error))

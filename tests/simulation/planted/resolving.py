@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LATE = {Fault.LATE: 2}
 
 
-@plants(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth")
+@plants(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth", limit=300, first_seed=80)
 def what_is_not_there_yet_told_as_never() -> Patches:
     """A write that an item does not show is called not applied, and nothing keeps its late copy out."""
 
@@ -27,7 +27,7 @@ def what_is_not_there_yet_told_as_never() -> Patches:
     return [(resolving, "resolve_by_id", told)]
 
 
-@plants(Plan("resolved transactions", faults=_LATE), "Truth")
+@plants(Plan("resolved transactions", faults=_LATE), "Truth", limit=300, first_seed=30)
 def record_that_is_only_looked_for() -> Patches:
     """A transaction without a record is called not applied, and nothing takes the place of the record."""
 
@@ -37,7 +37,7 @@ def record_that_is_only_looked_for() -> Patches:
     return [(header_requests, "give_up", look)]
 
 
-@plants(Plan("resolved transactions", faults=_LATE), "Truth")
+@plants(Plan("resolved transactions", faults=_LATE), "Truth", limit=300, first_seed=30)
 def key_that_is_only_looked_for() -> Patches:
     """A transaction without a key is called not applied, and its late copy finds the key free."""
     return [(header_requests, "abandon", lambda table, row, _: header_requests.key_holder(table, row))]
