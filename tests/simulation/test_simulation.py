@@ -18,6 +18,7 @@ from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
+from tests.simulation.workloads.locked_reads import LockedReads
 from tests.simulation.workloads.modes import Sharing
 from tests.simulation.workloads.resolving import ResolvedTransactions, ResolvedWrites
 from tests.simulation.workloads.sharing import Callers
@@ -70,6 +71,7 @@ HALVED: Final = {
             Suspended,
             SweepersByStatements,
             BatchByStatements,
+            LockedReads,
             Tasks,
             ResolvedWrites,
             ResolvedTransactions,

@@ -24,9 +24,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import LockingError, LockSettings, OutcomeUnknown
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockSettings,
+    OutcomeUnknown,
+    VersionAttribute,
+    transaction,
+)
 from tests.support.workers import PATIENCE, ROOT, Beside, Enforced, Locks, Plain, Versioned, _die_with, until
 
 if TYPE_CHECKING:
@@ -38,9 +47,26 @@ if TYPE_CHECKING:
 PROCESSES: Final = 6
 ROUNDS: Final = 9
 SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=PATIENCE)
-MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Plain, Versioned, Locks, Beside, Enforced)}
-#: What is written, and how. Only `Versioned` and `Enforced` are written from outside of their locks as well.
-ITEMS: Final = [("Plain", "a"), ("Versioned", "a"), ("Beside", "a"), ("Enforced", "a")]
+
+
+class Made(LockableModel):
+    """An item that is not there at first: its name is locked until then, in a row."""
+
+    class Meta:
+        table_name = "made"
+        lock_table = Locks
+        lock_settings = SETTINGS
+
+    name = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Plain, Versioned, Locks, Beside, Enforced, Made)}
+#: What is written, and how. Only `Versioned` and `Enforced` are written from outside of their locks as well, and `Made`
+#: by transactions.
+ITEMS: Final = [("Plain", "a"), ("Versioned", "a"), ("Beside", "a"), ("Enforced", "a"), ("Made", "a")]
 #: Where the item is that is written under a lock of a range.
 AT: Final = 5
 #: The longest time that a holder computes between reading and writing, so that many are hit in there.
@@ -82,6 +108,17 @@ def versioned_update(model: Any, key: str, applied: Callable[[int | None, Any], 
     applied(None, item)
 
 
+def locked_by_a_transaction(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+    with transaction(wait=PATIENCE) as tx:
+        if random.random() < 0.3:
+            tx.get(Versioned, "a", for_share=True)
+        item = tx.get_or_none(model, key, for_update=True) or model(key)
+        item.value += 1
+        time.sleep(random.uniform(0, THINK_S))
+        tx.save(item)
+    applied(None, item)
+
+
 def save_in_range(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
     with _lock_of(model, key) as lock:
         item = model.get(key, AT)
@@ -106,6 +143,8 @@ def _lock_of(model: Any, key: str) -> Any:
 
 def ways_of(name: str) -> list[Callable[..., None]]:
     """Return how an item may be written; those from outside are refused while the lock is held."""
+    if name == "Made":
+        return [locked_by_a_transaction]
     if name == "Enforced":
         return [save_in_range, save_outside]
     return [locked_save, edit] + ([versioned_update] * 2 if name == "Versioned" else [])
@@ -313,7 +352,8 @@ def test_kills_and_pauses_at_random(
     """acknowledged <= applied <= acknowledged + unknown + begun by the dead, in ticket order, and then calm."""
     engine.bind(*MODELS.values())
     for name, key in ITEMS:
-        MODELS[name](*_key(name, key)).save()
+        if name != "Made":
+            MODELS[name](*_key(name, key)).save()
     with contextlib.closing(Chaos(engine, tmp_path, seed)) as chaos:
         chaos.run()
         found = ledgers(chaos.workers)
@@ -327,6 +367,7 @@ def test_kills_and_pauses_at_random(
         ledger.check(int(item.value))
         assert ledger.applied
         assert name not in ("Versioned", "Enforced") or item.version == item.value + 1
+        assert name != "Made" or item.version == item.value
         _assert_calm(model, key)
     assert chaos.did["killed"]
     assert chaos.did["paused for more than a lease"]
