@@ -55,6 +55,8 @@ SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 COVERED := --cov --cov-append --cov-report= --cov-fail-under=0
 TWO := -n 2 --dist worksteal
+# More than there are cores, as these mostly wait.
+FOUR := -n 4 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,7 +83,7 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dy
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(REPEATED))"
 	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(REPEATED)"
 	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
-	$(BIN)/python -m pytest $(COVERED) $(TWO) $(WAITING)
+	$(BIN)/python -m pytest $(COVERED) $(FOUR) $(WAITING)
 	$(BIN)/python -m pytest $(COVERED) $(ALONE)
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(INTERRUPTED)
 	$(BIN)/python -m pytest --no-cov $(SIGNALS)

@@ -11,14 +11,14 @@
     ├── BatchError                  some writes of a guarded batch failed: .results says which
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    the lock is no longer held: .reason .ticket; stop writing
-    ├── OutcomeUnknown              the write may have been applied: .write_id
+    ├── OutcomeUnknown              the write may have been applied: .write_id .resolve()
     ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
     ├── CorruptRow                  another program broke a stored row: .table .key .field .found
     └── ConfigurationError(ValueError)   wrong arguments, tables or settings; says what to do
 
 The leaf decides what the caller may do: after `Conflict` and `LockTimeout` a retry is safe, after
-`LockLost` nothing more may be written, after `OutcomeUnknown` look before you retry.
+`LockLost` nothing more may be written, after `OutcomeUnknown` `resolve()` it before you retry.
 
 Errors raised by `save`, `update`, `delete` and `TransactWrite` are in addition PynamoDB's own
 `PutError`, `UpdateError`, `DeleteError` or `TransactWriteError`, so that existing handlers catch them.
@@ -28,14 +28,14 @@ All of them pickle.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._core.outcome import BatchResult
+    from pynamo_locking._core.outcome import BatchResult, Resolution
     from pynamo_locking._core.queue import LockState
 
 __all__ = [
@@ -218,8 +218,16 @@ class LockLost(LockingError):
         self.ticket = ticket
 
 
+class Question(Protocol):
+    """Finds out what became of a write."""
+
+    def answer(self) -> Resolution: ...
+
+    async def awaited(self) -> Resolution: ...
+
+
 class OutcomeUnknown(LockingError):
-    """No response tells whether the write was applied, and there is no other way to find out.
+    """No response tells whether the write was applied. `resolve` finds out, where that is possible.
 
     Attributes:
         write_id: names the write in the logs and in the stored entry.
@@ -227,9 +235,48 @@ class OutcomeUnknown(LockingError):
 
     write_id: str | None
 
-    def __init__(self, message: str, *, write_id: str | None = None, cause: Exception | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        write_id: str | None = None,
+        cause: Exception | None = None,
+        question: Question | None = None,
+    ) -> None:
         super().__init__(message, cause=cause)
         self.write_id = write_id
+        self._question = question
+
+    def resolve(self) -> Resolution:
+        """Find out what became of the write. The answer stays true, also if a copy of the request arrives later.
+
+        A copy may still be on its way, and then "not applied" has to be made true: the item gets another version and
+        write id, as by `touch`, or the row of the record or key says that this transaction was given up. So read the
+        item again after it. Models without write ids, requests of a lock itself, and errors that were pickled have no
+        answer. A second call repeats a definite answer.
+
+        Returns:
+            ``"applied"``: it was; other writes may have followed. Of a delete: the item is gone.
+            ``"not applied"``: it was not, and never will be. The work can be done again, from a new read.
+            ``"unknown"``: not to be known. If no response came, or the item is locked, a later call may tell. Nobody
+            can tell if several other writes have followed, or if nothing keeps a late copy out: of a write that creates
+            the item, or does not check the version.
+
+        Raises:
+            LockingError, PynamoDBException: DynamoDB refused a request for a reason of its own.
+
+        Cost: 1 consistent read; if a copy may still be on its way 1 write more, and 1 read and 1 write again for each
+        writer that comes between, twice at most. Of a transaction the same for each item, until one tells; 1 write
+        with a `record`, an `idempotency_key` or more than 100 actions.
+        """
+        return "unknown" if self._question is None else self._question.answer()
+
+    async def aresolve(self) -> Resolution:
+        """Find out what became of the write, awaited. See `resolve`."""
+        return "unknown" if self._question is None else await self._question.awaited()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, _state_of(self)
 
 
 class OverlapError(LockingError):
@@ -317,7 +364,12 @@ _combined: dict[tuple[type[Any], type[Any]], type[Any]] = {}
 
 
 def _reduce(self: Exception) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    return _restore, (*type(self).__bases__, self.args), self.__dict__
+    return _restore, (*type(self).__bases__, self.args), _state_of(self)
+
+
+def _state_of(error: Exception) -> dict[str, Any]:
+    """Return what of an error can be pickled: a question needs the connections of this process."""
+    return {**vars(error), "_question": None} if isinstance(error, OutcomeUnknown) else vars(error)
 
 
 def _restore(kind: type[LockingError], other: type[Exception], args: tuple[Any, ...]) -> LockingError:

@@ -21,7 +21,7 @@ from pynamo_locking.contrib import django, flask
 from tests.engines.engine import DUMMY_ENVIRONMENT, moto_one_at_a_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
@@ -190,10 +190,10 @@ def test_every_promise_names_its_tests(part: str) -> None:
     assert [quote for quote in quotes if not any(quote in each for each in promised)] == []
 
 
-def test_the_tests_that_hold_promises_exist() -> None:
-    """A misspelt, moved or deleted one is found here, by reading the files."""
-    missing, count = [], 0
-    for _, cell in (row for rows in ROWS.values() for row in rows):
+def missing_tests(cells: Iterable[str]) -> list[str]:
+    """The tests that cells name, each after its file, and that are not there; found by reading the files."""
+    missing = []
+    for cell in cells:
         path, names = ROOT, set[str]()
         for name in re.findall(r"`([^`]+)`", cell):
             if name.endswith(".py"):
@@ -202,9 +202,46 @@ def test_the_tests_that_hold_promises_exist() -> None:
                 names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
             elif name not in names:
                 missing.append(f"{path}::{name}")
-            count += 1
-    assert missing == []
-    assert count > 100
+    return missing
+
+
+def test_the_tests_that_hold_promises_exist() -> None:
+    """A misspelt, moved or deleted one is found here."""
+    cells = [cell for rows in ROWS.values() for _, cell in rows]
+    assert missing_tests(cells) == []
+    assert "".join(cells).count("`test_") > 100
+
+
+# The texts that the project comes from
+
+#: Section, feature, where, and tests: for each text its rows.
+SEEDS: Final = {
+    number: re.findall(r"^\| (?!section |---)([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", rows, re.MULTILINE)
+    for number, rows in re.findall(
+        r"^## Seed (\d+)\n(.*?)(?=^## |\Z)",
+        (DOCS / "explanation" / "seeds.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+}
+
+
+@pytest.mark.parametrize("number", ["000", "001", "002", "003", "004"])
+def test_every_feature_of_a_seed_has_its_place_and_its_tests(number: str) -> None:
+    """Each row links to a page, and names tests that exist."""
+    rows = SEEDS[number]
+    assert len(rows) >= 9
+    assert [feature for _, feature, where, _ in rows if "](" not in where] == []
+    assert [feature for _, feature, _, cell in rows if not re.match(r"`\S+\.py`: `test_|to come: 19\.", cell)] == []
+    assert missing_tests(cell for *_, cell in rows) == []
+
+
+def test_every_example_of_a_seed_is_listed() -> None:
+    """The page names each test that is called after a text."""
+    file = ROOT / "tests" / "integration" / "whole" / "test_seeds.py"
+    tests = set(re.findall(r"^def (test_seed_\w+)", file.read_text(), re.MULTILINE))
+    cells = "".join(cell for rows in SEEDS.values() for *_, cell in rows)
+    assert tests
+    assert {test for test in tests if f"`{test}`" not in cells} == set()
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"], ids=name_of)

@@ -119,11 +119,11 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
     """More items than the deciding transaction can hold cannot be marked."""
 
 
-def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
+def choose(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> Plan:
     """Return how a transaction is committed, without its costs.
 
     `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
-    the idempotency key.
+    the idempotency key. A native transaction has one more if it leaves a `record`.
 
     Raises:
         CannotBeStaged: too many of the items have no lock attribute.
@@ -132,15 +132,15 @@ def choose(members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
     reads = tuple(i for i, member in enumerate(members) if not member.is_write)
     if not writes and not extra:
         return Plan(CommitPath.READ, validated=reads) if reads else Plan(CommitPath.NOTHING)
-    if len(writes) == 1 and not reads and not extra and not members[writes[0]].needs_token:
+    if len(writes) == 1 and not reads and not extra and not record and not members[writes[0]].needs_token:
         return Plan(CommitPath.SINGLE, direct=writes)
     fits = sum(member.size for member in members) <= limits.MOST_BYTES
-    if len(members) + extra <= limits.MOST_ACTIONS and fits:
+    if len(members) + extra + record <= limits.MOST_ACTIONS and fits:
         return Plan(CommitPath.NATIVE, direct=writes, checked=reads)
     return _long_path(members, writes, reads, extra)
 
 
-def with_costs(plan: Plan, members: Sequence[MemberFacts], *, extra: int = 0) -> Plan:
+def with_costs(plan: Plan, members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> Plan:
     """Return a plan with what it costs."""
     if plan.path is CommitPath.NOTHING:
         return plan
@@ -148,7 +148,7 @@ def with_costs(plan: Plan, members: Sequence[MemberFacts], *, extra: int = 0) ->
     if plan.path is CommitPath.LONG:
         return _with_costs_of_marks(replace(plan, requests=reads, read_units=read_units), members, extra)
     written = [*plan.direct, *plan.checked]
-    units = sum(_units(members[i]) for i in written) + extra
+    units = sum(_units(members[i]) for i in written) + extra + (record and plan.path is CommitPath.NATIVE)
     is_alone = plan.path is CommitPath.SINGLE
     return replace(plan, requests=reads or 1, read_units=read_units, write_units=units if is_alone else 2 * units)
 

@@ -38,9 +38,9 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
     return f"{parts[0]}/#{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def guard_name(table: str, hash_key: tuple[str, Any]) -> str:
-    """Return the name of the row that guards a whole hash key. It is never the name of an item's lock row."""
-    name = row_name(table, (hash_key,))
+def guard_name(table: str, *hash_key: tuple[str, Any]) -> str:
+    """Return the name of the row that guards a hash key, or a table. It is never the name of an item's lock row."""
+    name = row_name(table, hash_key)
     if len(GUARD_PREFIX) + len(name) <= LARGEST_KEYS["hash"]:
         return GUARD_PREFIX + name
     return f"{GUARD_PREFIX}#{hashlib.sha256(name.encode()).hexdigest()}"

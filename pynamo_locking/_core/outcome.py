@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from pynamo_locking._core.possession import Absence
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.possession import Possession
     from pynamo_locking._core.queue import LockState
+
+
+#: What `OutcomeUnknown.resolve` answers.
+Resolution: TypeAlias = Literal["applied", "not applied", "unknown"]
 
 
 class Outcome(Enum):
@@ -127,6 +131,32 @@ def judge_by_id(
     if before.is_same_life(seen) and before.version is not None and seen.version == before.version + 1:
         return Outcome.REJECTED
     return Outcome.UNKNOWN
+
+
+def resolve_by_id(
+    seen: Known | None, before: Known, write_ids: Collection[str], *, is_checked: bool, is_delete: bool
+) -> Outcome | None:
+    """Return what became of a write that had no answer, as it stays true; None if a copy may still be applied.
+
+    In that case any other write of the item as it was seen prevents that: the copy names the id that was read, and an
+    id is never stored again.
+
+    Args:
+        seen: the stored item; None if there is none.
+        before: what the writer knew of the item.
+        write_ids: the ids under which the write was sent.
+        is_checked: whether the write names the version, and the id if it is known.
+        is_delete: whether the item's absence is what was asked for.
+    """
+    if is_checked and before.write_id is not None:
+        if seen is not None and seen.write_id == before.write_id:
+            return None
+        kind = EntryEffect.DELETE if is_delete else EntryEffect.KEEP
+        return judge_by_id(seen, before, write_ids, kind=kind, repeated=True)
+    if seen is None:
+        return Outcome.APPLIED if is_delete else Outcome.UNKNOWN
+    # It began a life of its own, and nothing keeps a copy out for ever.
+    return Outcome.APPLIED if life(seen.write_id) in set(map(life, write_ids)) - {None} else Outcome.UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,18 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
-from pynamo_locking._core.lease import LONGEST_LEASE_S, believed, is_over_by_hint, is_silent_for_too_long
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import (
+    IDLE_TTL_S,
+    LONGEST_LEASE_S,
+    believed,
+    is_count,
+    is_over_by_hint,
+    is_silent_for_too_long,
+)
 from pynamo_locking._core.queue import Sighting
 
 #: How long an older transaction waits before it wounds a younger one, so that most can finish.
@@ -33,6 +41,41 @@ class State(str, enum.Enum):
     def is_committed(self) -> bool:
         """Whether readers see its writes, or are about to."""
         return self in (State.COMMITTED, State.FINISHED)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """After how many seconds DynamoDB's TTL may remove rows; each can be set longer in `Meta`, and not shorter.
+
+    Attributes:
+        keep_finished_s: headers and records of transactions with nothing left to do.
+        keep_keys_s: idempotency keys.
+        keep_rows_s: rows that only help to find marks, and headers of aborted transactions that may have left some.
+    """
+
+    keep_finished_s: int = IDLE_TTL_S
+    keep_keys_s: int = IDLE_TTL_S
+    keep_rows_s: int = 30 * IDLE_TTL_S
+
+    @classmethod
+    def of(cls, meta: Any) -> Keep:
+        """Return the times that the Meta of a table gives, or the usual ones.
+
+        Raises:
+            ConfigurationError: one is no whole number, or shorter than the usual time.
+        """
+        usual = asdict(cls())
+        given = {name: getattr(meta, name, least) for name, least in usual.items()}
+        for name, value in given.items():
+            if not is_count(value) or value < usual[name]:
+                raise ConfigurationError(
+                    f"Meta.{name} is {value!r}: it must be a whole number of seconds, and at least {usual[name]:,}."
+                )
+        return cls(**given)
+
+
+#: The usual times.
+KEEP: Final = Keep()
 
 
 @dataclass(frozen=True)
@@ -69,6 +112,11 @@ class Header:
     def lease(self) -> float:
         """How long it lives without a renewal, in seconds."""
         return self.lease_ms / 1000
+
+    @property
+    def renewed_ms(self) -> int:
+        """When its owner has last begun or renewed it, by the owner's wall clock, in ms since the epoch."""
+        return self.until_ms - self.lease_ms
 
 
 class Fate(enum.Enum):

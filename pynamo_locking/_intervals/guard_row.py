@@ -6,7 +6,7 @@ A guard names rows that may not be settled yet (see `transactional_reads.settle`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.attributes import Attribute, UnicodeAttribute
 from pynamodb.constants import LIST
@@ -49,6 +49,8 @@ class _Raw(Attribute[Any]):
 class IntervalGuard(VersionedMixin, Model):
     """The guard of the intervals of one hash key, a row in a table of locks. Each such table has a subclass."""
 
+    _is_guard: ClassVar[bool] = True
+
     name = UnicodeAttribute(hash_key=True)
     touched = _Raw(null=True)
     version = VersionAttribute()
@@ -57,13 +59,15 @@ class IntervalGuard(VersionedMixin, Model):
 _models: dict[type[Any], type[IntervalGuard]] = {}
 
 
-def guards_in(table: type[Any]) -> type[IntervalGuard]:
-    """Return the model of the guards in a table of locks; it uses the connection of that table."""
+def guards_of(axis: Axis) -> type[IntervalGuard]:
+    """Return the model of the guards of a model's rows; it uses the connection of their table of locks."""
+    meta: Any = axis.model.Meta
+    table = meta.lock_table
     connection = table._get_connection()
     model = _models.get(table)
     if model is None or model._connection is not connection:
-        meta = type("Meta", (), {"table_name": connection.table_name})
-        model = type(f"{table.__name__}Guard", (IntervalGuard,), {"Meta": meta, "__module__": __name__})
+        content = {"Meta": type("Meta", (), {"table_name": connection.table_name}), "__module__": __name__}
+        model = type(f"{table.__name__}Guard", (IntervalGuard,), content)
         model._connection = connection
         _models[table] = model
     return model
@@ -99,7 +103,8 @@ def touched_in(guard: IntervalGuard, hash_key: Image) -> list[Touched]:
 
 def _touched(stored: Mapping[str, Any], hash_key: Image) -> list[Touched]:
     found = [Touched(hash_key, tuple(each["L"])) for each in stored["touched"]["L"]]
-    if not all(each.ends for each in found):
+    values = [value for each in found for end in each.ends for value in end.values()]
+    if not all(each.ends for each in found) or not all(isinstance(value, (str, bytes, bool)) for value in values):
         raise ValueError(found)
     return found
 

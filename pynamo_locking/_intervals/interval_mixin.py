@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
-from pynamodb.expressions.operand import Value
-from pynamodb.expressions.update import RemoveAction, SetAction
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.intervals import enclosing
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.axis import Axis, axis_of
-from pynamo_locking._intervals.disjoint import Disjoint, behind, overlap
+from pynamo_locking._intervals.disjoint import Disjoint, behind
 from pynamo_locking._intervals.looking import LookingMixin, value_of
 from pynamo_locking._intervals.placing import (
     Placing,
     by_guard,
     check_together,
+    ends_in,
+    literal_end,
     moving,
     saving,
     unsure_of,
     updating,
     whole,
 )
+from pynamo_locking._intervals.staging import Staged, overlap
 from pynamo_locking._io import runtime
 from pynamo_locking._items import clauses, knowledge
 from pynamo_locking._models.lockable import LockableMixin
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._models.writing import Placed
     from pynamo_locking._writes.writers import PlainWriter
 
 #: How long to retry, in seconds.
@@ -132,6 +134,10 @@ class IntervalMixin(LookingMixin):
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
         refusals, 2 writes more for each hash key.
         """
+        cls._place(cls._interval(), cls._placings(new_rows), pessimistic=pessimistic, wait=wait)
+
+    @classmethod
+    def _placings(cls, new_rows: object) -> list[Placing]:
         axis = cls._interval()
         placings = [saving(axis, row) for row in cls._new(new_rows)]
         pair = check_together(placings)
@@ -139,7 +145,24 @@ class IntervalMixin(LookingMixin):
             other = pair[1]
             found = [(other.row.serialize(null_check=False), other.span)]
             raise overlap(axis, pair[0], found, TransactWriteError, is_same_call=True)
-        cls._place(axis, placings, pessimistic=pessimistic, wait=wait)
+        return placings
+
+    @override
+    @classmethod
+    def _inserting(cls, tx: Any, new_rows: object) -> Placed:
+        return cls._staged(tx, cls._placings(new_rows))
+
+    @override
+    def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
+        self._interval()
+        member = tx._members.written(self)
+        if member is None or member.is_deleted:
+            self._check_stored(self, "move")
+        return self._staged(tx, [self._move_to(begin, end)])
+
+    @classmethod
+    def _staged(cls, tx: Any, placings: list[Placing]) -> Staged:
+        return Staged(tx, cls._interval(), placings, lambda: cls._range_locks(placings))
 
     @classmethod
     def move(cls, row: Self, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
@@ -165,15 +188,18 @@ class IntervalMixin(LookingMixin):
         """
         axis = cls._interval()
         cls._check_stored(row, "move")
-        placing = moving(axis, row, begin, end)
-        held: Any = getattr(row._writer(), "own", None)
+        cls._place(axis, [row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
+
+    def _move_to(self, begin: Any, end: Any) -> Placing:
+        placing = moving(self._interval(), self, begin, end)
+        held: Any = getattr(self._writer(), "own", None)
         if held is not None and held.copies.edits and placing.key != placing.leaves:
             raise ConfigurationError(
-                f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
+                f"this {type(self).__name__} is inside edit(), which saves it at its old place at the end: later "
                 f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
                 f"the block."
             )
-        cls._place(axis, [placing], pessimistic=pessimistic, wait=wait)
+        return placing
 
     @classmethod
     def close_at(cls, row: Self, at: Any) -> None:
@@ -274,11 +300,11 @@ class IntervalMixin(LookingMixin):
         Cost: 1 write, if the interval is not in the actions. Otherwise that of `move`, and 1 read.
         """
         axis = self._interval()
-        ends = _ends_in(axis, actions)
+        ends = ends_in(axis, actions)
         if not ends:
             condition = clauses.both(condition, axis.is_stored())
             return super().update(actions, condition, add_version_condition=add_version_condition)
-        end = _literal(axis, ends)
+        end = literal_end(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)
         with _dressed(UpdateError):
             self._place(axis, [placing], UpdateError)
@@ -299,21 +325,41 @@ class IntervalMixin(LookingMixin):
         return axis.has_end(getattr(self, axis.other))
 
     @override
-    def _kept(self, condition: Condition | None, actions: Sequence[Action] | None = None) -> Condition | None:
+    def _kept(
+        self, condition: Condition | None, actions: Sequence[Action] | None = None, *, member: Any = None
+    ) -> Condition | None:
         axis = self._interval()
-        if actions is not None and _ends_in(axis, actions):
+        if actions is not None and ends_in(axis, actions):
             raise ConfigurationError(
                 f"this update of a {type(self).__name__} would change its interval without a check for overlaps: use "
-                f"move(), or update() outside of the transaction."
+                f"the transaction's move(), or update() outside of the transaction."
             )
+        if member is not None and member.write is not None and self._is_placed(axis, member, actions):
+            return condition
         if actions is not None:
             return clauses.both(condition, axis.is_stored())
         if knowledge.known(self).version is None:
             raise ConfigurationError(
                 f"a transaction would store this {type(self).__name__} without a check for overlaps: use "
-                f"insert_disjoint(), which stores any number of rows, all or none."
+                f"insert_disjoint() of the transaction, or of the model, which stores any number of rows, all or none."
             )
         return clauses.both(condition, self._same_interval())
+
+    def _is_placed(self, axis: Axis, member: Any, actions: Sequence[Action] | None) -> bool:
+        """Tell whether the transaction has checked where the row will be; refuse to bring it back, or elsewhere."""
+        if member.is_deleted:
+            raise ConfigurationError(
+                f"the transaction has deleted this {type(self).__name__}, and other rows may be in its place: "
+                f"insert_disjoint() a new instance."
+            )
+        if not (member.is_checked and isinstance(member.after, dict)):
+            return False
+        mine = axis.span(*(getattr(self, name) for name in axis.names))
+        if actions is None and mine != axis.span_in(member.after):
+            raise ConfigurationError(
+                f"the transaction has a write of this {type(self).__name__} with another interval: use its move()."
+            )
+        return True
 
     @override
     def _writer(self) -> PlainWriter | None:
@@ -359,8 +405,7 @@ class IntervalMixin(LookingMixin):
         wait: Duration | None = None,
     ) -> None:
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
-        table = cast("type[NamedLock]", getattr(cls.Meta, "lock_table", None))
-        work = Disjoint(axis, table, placings, deadline, error, is_locked=pessimistic)
+        work = Disjoint(axis, placings, deadline, error, is_locked=pessimistic)
         locks = cls._range_locks(placings) if pessimistic else []
         with behind(locks, max(0.0, deadline - runtime.current.monotonic())):
             work.run()
@@ -382,30 +427,6 @@ def _where(model: type[IntervalMixin]) -> object:
     attributes = [of[name] for name in (str(model._hash_keyname), *axis.names)]
     kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
     return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), axis.is_by_begin, kinds
-
-
-def _ends_in(axis: Axis, actions: Any) -> list[Action]:
-    """Return the actions of an update that change begin or end."""
-    given = actions if isinstance(actions, list) else []  # `check_actions` refuses anything else
-    return [action for action in given if clauses.path_of(action)[0] in axis.stored]
-
-
-def _literal(axis: Axis, actions: list[Action]) -> Any:
-    """Return the value that an action assigns to the end that is not the range key; None if it removes the end."""
-    [action, *more] = actions
-    path = clauses.path_of(action)
-    if axis.key_name in {clauses.path_of(each)[0] for each in actions}:
-        raise ConfigurationError(f"{axis.key_name!r} is the range key, which no update can change: use move().")
-    if isinstance(action, RemoveAction) and len(path) == 1 and not more:
-        return None
-    value = action.values[1] if isinstance(action, SetAction) else None
-    if more or len(path) > 1 or not isinstance(value, Value):
-        raise ConfigurationError(
-            f"{action!r} would change {path[0]!r} to a value that only DynamoDB knows, so overlaps could not be "
-            f"checked: set it to a value, or use move()."
-        )
-    attribute: Any = axis.model.get_attributes()[axis.other]
-    return attribute.deserialize(attribute.get_value(value.values[0]))
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamodb.expressions.operand import Value
+from pynamodb.expressions.update import RemoveAction, SetAction
+
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.intervals import colliding
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._core.outcome import Known
-from pynamo_locking._items import expiry, keys, knowledge, versions
+from pynamo_locking._items import clauses, expiry, keys, knowledge, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,14 +76,15 @@ class Memory:
 
     def __init__(self, item: GuardedMixin) -> None:
         self._item = item
-        self._state, self._values = dict(vars(item)), dict(item.attribute_values)
+        self._state, self._values = dict(vars(item)), dict(item.attribute_values)  # the dict itself is in the state
 
     def restore(self) -> None:
         """Restore the state, except for the remembered writes."""
         state, unsure = vars(self._item), unsure_of(self._item)
         state.clear()
         state.update(self._state)
-        self._item.attribute_values = dict(self._values)
+        self._item.attribute_values.clear()
+        self._item.attribute_values.update(self._values)
         if unsure:
             state[_NAME] = unsure
 
@@ -224,13 +228,38 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
     member = tx._members.of(old, is_write=True, replaces=False)
-    expires = expiry.attribute_name(type(row))
+    member.item = old  # also if it was the instance, which becomes the new row
+    expires = None if member.is_absent else expiry.attribute_name(type(row))
     member.delete(None if expires is None else expiry.alive(expires), checks=True)
     tx._count_in_guard(member)
     knowledge.set_known(row, Known())
     lock = row._lock_attribute()
     for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
         row.attribute_values.pop(name, None)
+
+
+def ends_in(axis: Axis, actions: Any) -> list[Action]:
+    """Return the actions of an update that change begin or end."""
+    given = actions if isinstance(actions, list) else []  # `check_actions` refuses anything else
+    return [action for action in given if clauses.path_of(action)[0] in axis.stored]
+
+
+def literal_end(axis: Axis, actions: list[Action]) -> Any:
+    """Return the value that an action assigns to the end that is not the range key; None if it removes the end."""
+    [action, *more] = actions
+    path = clauses.path_of(action)
+    if axis.key_name in {clauses.path_of(each)[0] for each in actions}:
+        raise ConfigurationError(f"{axis.key_name!r} is the range key, which no update can change: use move().")
+    if isinstance(action, RemoveAction) and len(path) == 1 and not more:
+        return None
+    value = action.values[1] if isinstance(action, SetAction) else None
+    if more or len(path) > 1 or not isinstance(value, Value):
+        raise ConfigurationError(
+            f"{action!r} would change {path[0]!r} to a value that only DynamoDB knows, so overlaps could not be "
+            f"checked: set it to a value, or use move()."
+        )
+    attribute: Any = axis.model.get_attributes()[axis.other]
+    return attribute.deserialize(attribute.get_value(value.values[0]))
 
 
 def by_guard(placings: Sequence[Placing]) -> dict[str, list[Placing]]:

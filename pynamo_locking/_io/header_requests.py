@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.naming import shown_owner
-from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._core.transaction import KEEP, Header, Keep, State
 from pynamo_locking._io import answers, flaws, retries, runtime
 from pynamo_locking._io.denials import foreign, of_transactions
 from pynamo_locking._io.retries import Refused, persistently
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pynamodb.connection import Connection
+
+    from pynamo_locking._io.stored import Image
 
 logger = logging.getLogger("pynamo_locking")
 _T = TypeVar("_T")
@@ -40,8 +42,7 @@ EXPIRES: Final = "expires_s"
 CLEAN: Final = "clean"
 CONTENT: Final = "content"
 
-#: After that time DynamoDB's TTL may remove rows that only help to find the marks, however the transaction ended.
-ROW_TTL_S: Final = 30 * 24 * 3600
+ABANDONED: Final = "abandoned"
 
 #: What to do about a broken header.
 _ADVICE: Final = (
@@ -54,6 +55,11 @@ _ADVICE: Final = (
 class HeaderTable:
     connection: Connection
     table: str
+    keep: Keep = KEEP
+
+    def ends(self, keep_s: int) -> dict[str, Any]:
+        """Return the stored time of expiry of a row that is kept for so long."""
+        return number(runtime.current.time_ms() // 1000 + keep_s)
 
     def key(self, row_id: str) -> dict[str, Any]:
         return {ID: {"S": row_id}}
@@ -62,7 +68,7 @@ class HeaderTable:
 def header_table_of(table: Any) -> HeaderTable:
     """Return where to send the requests of a `TransactionTable`."""
     connection = table._get_connection()
-    return HeaderTable(connection.connection, connection.table_name)
+    return HeaderTable(connection.connection, connection.table_name, Keep.of(table.Meta))
 
 
 def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -75,10 +81,7 @@ def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> di
 def begin(header_table: HeaderTable, header: Header) -> None:
     """Create a pending header. It must be acknowledged before any mark names it, or the mark would seem an orphan."""
     item = {
-        **header_table.key(header.id),
-        STATE: {"S": header.state.value},
-        PRIORITY: {"S": header.priority},
-        OWNER: {"S": header.owner},
+        **_told(header_table, header),
         BEAT: number(header.beat),
         LEASE: number(header.lease_ms),
         UNTIL: number(header.until_ms),
@@ -89,8 +92,41 @@ def begin(header_table: HeaderTable, header: Header) -> None:
     put_once(header_table, item, PRIORITY)
 
 
-def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) -> None:
-    """Store a row whose name is never used twice; a row that is already there is an earlier copy.
+def _told(header_table: HeaderTable, header: Header) -> dict[str, Any]:
+    return {
+        **header_table.key(header.id),
+        STATE: {"S": header.state.value},
+        PRIORITY: {"S": header.priority},
+        OWNER: {"S": header.owner},
+    }
+
+
+def record(header_table: HeaderTable, header: Header) -> dict[str, Any]:
+    """Return the action that records a native transaction by a final header, and is refused by that of `give_up`."""
+    item = {**_told(header_table, header), EXPIRES: _final_expiry(header_table)}
+    return {
+        "Put": {
+            "TableName": header_table.table,
+            "Item": item,
+            "ConditionExpression": "attribute_not_exists(#id)",
+            "ExpressionAttributeNames": {"#id": ID},
+        }
+    }
+
+
+def give_up(header_table: HeaderTable, header: Header) -> Header:
+    """Store an aborted header in the place of a record, unless that is stored; return what is stored then."""
+    item = {
+        **_told(header_table, header),
+        BY: {"S": header.by},
+        CLEAN: {"BOOL": True},
+        EXPIRES: _final_expiry(header_table),
+    }
+    return header_in(put_once(header_table, item, PRIORITY)) or header
+
+
+def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) -> Image | None:
+    """Store a row whose name is never used twice; return the row that is already there, such as an earlier copy.
 
     Raises:
         ConfigurationError: that row lacks the attribute `known_by`, so another program has stored it.
@@ -106,6 +142,8 @@ def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) 
         persistently(lambda: ask(header_table, "PutItem", kwargs))
     except Refused as refused:
         check_own(header_table, refused.image or {}, known_by)
+        return refused.image
+    return None
 
 
 def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str) -> None:
@@ -178,8 +216,8 @@ def abort(header_table: HeaderTable, header_id: str, by: str, *, beat: int | Non
     renewed, and counts as seen.
     """
     # Its marks are not dropped yet, so it stays as long as the rows that help to find them.
-    expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
-    changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: number(expires_s)}
+    ends = header_table.ends(header_table.keep.keep_rows_s)
+    changes = {STATE: {"S": State.ABORTED.value}, BY: {"S": by}, EXPIRES: ends}
     if beat is None:
         return _change(header_table, header_id, changes, from_=State.PENDING)
     seen = {
@@ -192,7 +230,7 @@ def abort(header_table: HeaderTable, header_id: str, by: str, *, beat: int | Non
 
 def finish(header_table: HeaderTable, header_id: str) -> Header:
     """Note that nothing is left to do; only when every marked item is known to be finished."""
-    changes = {STATE: {"S": State.FINISHED.value}, EXPIRES: number(_final_expiry_s())}
+    changes = {STATE: {"S": State.FINISHED.value}, EXPIRES: _final_expiry(header_table)}
     return _change(header_table, header_id, changes, from_=State.COMMITTED)
 
 
@@ -202,17 +240,17 @@ def clean(header_table: HeaderTable, header_id: str, *, is_certain: bool) -> Hea
     `is_certain` if all requests for marks were answered, which only their sender knows. Otherwise a mark may still
     arrive, and nothing changes until a day after the abort.
     """
-    changes = {CLEAN: {"BOOL": True}, EXPIRES: number(_final_expiry_s())}
+    changes = {CLEAN: {"BOOL": True}, EXPIRES: _final_expiry(header_table)}
     if is_certain:
         return _change(header_table, header_id, changes, from_=State.ABORTED)
-    aborted_s = runtime.current.time_ms() // 1000 - IDLE_TTL_S
-    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": number(aborted_s + ROW_TTL_S)}}
+    a_day_ago = header_table.ends(header_table.keep.keep_rows_s - IDLE_TTL_S)
+    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": a_day_ago}}
     return _change(header_table, header_id, changes, from_=State.ABORTED, **long_ago)
 
 
 def decision(header_table: HeaderTable, header_id: str, to: State) -> dict[str, Any]:
     """Return the action of the native transaction that decides."""
-    changes = {STATE: {"S": to.value}} | ({EXPIRES: number(_final_expiry_s())} if to.is_final else {})
+    changes = {STATE: {"S": to.value}} | ({EXPIRES: _final_expiry(header_table)} if to.is_final else {})
     return {"Update": _update(header_table, header_id, changes, from_=State.PENDING)}
 
 
@@ -224,8 +262,8 @@ def still_pending(header_table: HeaderTable, header_id: str) -> dict[str, Any]:
     return {"Update": _update(header_table, header_id, {STATE: {"S": State.PENDING.value}}, from_=State.PENDING)}
 
 
-def _final_expiry_s() -> int:
-    return runtime.current.time_ms() // 1000 + IDLE_TTL_S
+def _final_expiry(header_table: HeaderTable) -> dict[str, Any]:
+    return header_table.ends(header_table.keep.keep_finished_s)
 
 
 def _update(
@@ -266,8 +304,13 @@ def _change(
     return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
 
 
-def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iterator[tuple[str, Header | LockingError]]:
-    """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them."""
+def open_headers(
+    header_table: HeaderTable, segment: int, segments: int, last_ms: float
+) -> Iterator[tuple[str, Header | LockingError]]:
+    """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them.
+
+    Those that were renewed later than `last_ms` are left out.
+    """
     kwargs: dict[str, Any] = {
         "TableName": header_table.table,
         "ConsistentRead": True,
@@ -285,7 +328,7 @@ def open_headers(header_table: HeaderTable, segment: int, segments: int) -> Iter
                 found: Header | LockingError | None = header_in(image, header_table.table)
             except LockingError as error:
                 found = error
-            if found is not None:
+            if found is not None and (isinstance(found, LockingError) or found.renewed_ms <= last_ms):
                 yield image[ID]["S"], found
         if "LastEvaluatedKey" not in answer:
             return
@@ -297,7 +340,7 @@ def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], 
     """Store a row beside the header; `expires` if it only helps to find the marks."""
     item = row_beside(header_table, row_id, content)
     if expires:
-        item[EXPIRES] = number(runtime.current.time_ms() // 1000 + ROW_TTL_S)
+        item[EXPIRES] = header_table.ends(header_table.keep.keep_rows_s)
     put_once(header_table, item, CONTENT)
 
 
@@ -306,18 +349,51 @@ def row_beside(header_table: HeaderTable, row_id: str, content: Mapping[str, Any
     return {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
 
 
-def once(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
-    """Return the action of a transaction that stores a row, and is refused while there is one."""
-    now_s = runtime.current.time_ms() // 1000
+#: The row of a key is free: there is none, it has expired, or it only names transactions that were given up.
+_NO_KEY: Final = (
+    "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content)) "
+    "OR (attribute_exists(#abandoned) AND attribute_not_exists(#content))"
+)
+_NAMES_OF_KEY: Final = {"#id": ID, "#expires": EXPIRES, "#content": CONTENT, "#abandoned": ABANDONED}
+
+
+def once(header_table: HeaderTable, row_id: str, header_id: str) -> dict[str, Any]:
+    """Return the action of a transaction that stores its key: refused while the key is known, or after `abandon`."""
+    content, ends = {"id": {"S": header_id}}, header_table.ends(header_table.keep.keep_keys_s)
     return {
         "Put": {
             "TableName": header_table.table,
-            "Item": {**header_table.key(row_id), CONTENT: {"M": dict(content)}, EXPIRES: number(now_s + ttl_s)},
-            "ConditionExpression": "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content))",
-            "ExpressionAttributeNames": {"#id": ID, "#expires": EXPIRES, "#content": CONTENT},
-            "ExpressionAttributeValues": {":now": number(now_s)},
+            "Item": {**header_table.key(row_id), CONTENT: {"M": content}, EXPIRES: ends},
+            "ConditionExpression": f"({_NO_KEY}) AND NOT contains(#abandoned, :me)",
+            "ExpressionAttributeNames": _NAMES_OF_KEY,
+            "ExpressionAttributeValues": {":now": header_table.ends(0), ":me": {"S": header_id}},
         }
     }
+
+
+def abandon(header_table: HeaderTable, row_id: str, header_id: str) -> str | None:
+    """Note in the row of a key that a transaction was given up, unless a transaction has stored the key: return its id.
+
+    The row names all of them: a later transaction with the key passes, and none of these, however late.
+    """
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": header_table.key(row_id),
+        "UpdateExpression": "ADD #abandoned :me SET #expires = :ends REMOVE #content",
+        "ConditionExpression": _NO_KEY,
+        "ExpressionAttributeNames": _NAMES_OF_KEY,
+        "ExpressionAttributeValues": {
+            ":me": {"SS": [header_id]},
+            ":now": header_table.ends(0),
+            ":ends": header_table.ends(header_table.keep.keep_keys_s),
+        },
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    try:
+        persistently(lambda: ask(header_table, "UpdateItem", kwargs))
+    except Refused as refused:
+        return _holder(header_table, refused.image)
+    return None
 
 
 def get_row(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
@@ -353,19 +429,26 @@ def _read(
     return flaws.read(parse, image, what, table=header_table.table, key=header_table.key(row_id), advice=advice)
 
 
-def get_once(header_table: HeaderTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what `once` has stored, unless it has expired: DynamoDB may remove it days later.
+def key_holder(header_table: HeaderTable, row_id: str) -> str | None:
+    """Return the id of the transaction that stored a key, unless it has expired: DynamoDB may remove it days later.
 
     Raises:
         ConfigurationError: another program has stored an item of that name.
-        CorruptRow: `parse` cannot read it.
+        CorruptRow: the row cannot be read.
     """
-    image = image_of(header_table, row_id)
-    if image is None:
+    return _holder(header_table, image_of(header_table, row_id))
+
+
+def _holder(header_table: HeaderTable, image: Mapping[str, Any] | None) -> str | None:
+    if image is None or (ABANDONED in image and CONTENT not in image):
         return None
     check_own(header_table, image, CONTENT)
-    ends_s, content = _read(header_table, row_id, lambda row: (int(row[EXPIRES]["N"]), parse(row[CONTENT]["M"])), image)
-    return None if ends_s <= runtime.current.time_ms() // 1000 else content
+
+    def parse(row: Mapping[str, Any]) -> tuple[int, str]:
+        return int(row[EXPIRES]["N"]), str(row[CONTENT]["M"]["id"]["S"])
+
+    ends_s, header_id = _read(header_table, image[ID]["S"], parse, image)
+    return None if ends_s <= runtime.current.time_ms() // 1000 else header_id
 
 
 def replace(header_table: HeaderTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]) -> None:
@@ -408,3 +491,8 @@ def row_of_participants(header_id: str, index: int) -> str:
 def row_of_changes(header_id: str, index: int) -> str:
     """Return the name of a row with what did not fit into a mark."""
     return f"{header_id}!{index:05}"
+
+
+def row_of_key(key: str) -> str:
+    """Return the name of the row of an idempotency key."""
+    return f"key#{key}"

@@ -71,7 +71,10 @@ class PlacedMixin(_Base):
             )
         locks = sorted({name for name, value in attributes if isinstance(value, LockAttribute)})
         if len(locks) > 1:
-            raise ConfigurationError(f"{cls.__name__} has more than one LockAttribute: {', '.join(locks)}.")
+            raise ConfigurationError(
+                f"{cls.__name__} has more than one LockAttribute: {', '.join(locks)}. An item has one lock: make parts "
+                f"that are locked by themselves items of their own, or lock a name for each part (NamedLock)."
+            )
 
     @classmethod
     def lock_settings(cls) -> LockSettings:

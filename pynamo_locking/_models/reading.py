@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self, override
@@ -12,7 +12,7 @@ from pynamo_locking._io import answers, lock_document
 from pynamo_locking._io.stored import Place
 from pynamo_locking._items import clauses, expiry, keys, knowledge
 from pynamo_locking._items.pages import growing
-from pynamo_locking._models.isolation import Reader
+from pynamo_locking._models.isolated import batch_of, pages_of, reader_of
 from pynamo_locking._models.placement import PlacedMixin
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pynamodb.pagination import ResultIterator
 
 _R = TypeVar("_R", bound="ReadingMixin")
-_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
 class ReadingMixin(PlacedMixin):
@@ -78,11 +77,8 @@ class ReadingMixin(PlacedMixin):
 
     @classmethod
     def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
-        if isolation not in _LEVELS or attributes_to_get is not None:
-            raise ConfigurationError(
-                f"get() knows the isolations {' and '.join(_LEVELS)}, of whole items: not {isolation!r}."
-            )
-        image = Reader(isolation).read(cls, keys.key_of(cls, hash_key, range_key))
+        reader = reader_of(isolation, attributes_to_get=attributes_to_get)
+        image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
         if image is None:
             raise cls.DoesNotExist("There is no such item.")
         return cls.from_raw_data(image)
@@ -111,8 +107,16 @@ class ReadingMixin(PlacedMixin):
         attributes_to_get: Any = None,
         *,
         include_expired: bool = False,
+        isolation: str | None = None,
     ) -> Iterator[Self]:
-        """Get the items of some keys. See PynamoDB's `Model.batch_get`."""
+        """Get the items of some keys. See PynamoDB's `Model.batch_get`, and `get` for `isolation`.
+
+        Cost: 1 request for each hundred keys. With `isolation` consistent reads, and what `get` takes for each item
+        that a transaction has marked: those of one decided transaction 25 in a request.
+        """
+        if isolation is not None:
+            reader = reader_of(isolation, attributes_to_get=attributes_to_get)
+            return batch_of(cls, items, reader, include_expired=include_expired)
         found = super().batch_get(items, consistent_read, cls._with_needed(attributes_to_get))
         return (item for item in found if not is_ghost(item) and (include_expired or not expiry.has_expired(item)))
 
@@ -133,14 +137,29 @@ class ReadingMixin(PlacedMixin):
         rate_limit: float | None = None,
         *,
         include_expired: bool = False,
+        isolation: str | None = None,
         **options: Any,
     ) -> ResultIterator[_R]:
-        """Query items. See PynamoDB's `Model.query`.
+        """Query items. See PynamoDB's `Model.query`, and `get` for `isolation`, which no index has.
 
         Expired items are read, not returned. So with a `limit`, and no `page_size`, each page is twice as large as the
-        page before.
+        page before; with `isolation` as well. Filters are judged by what the isolation shows.
+
+        Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for marks.
         """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
+        if isolation is not None:
+            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get)
+            how: dict[str, Any] = {
+                "range_key_condition": range_key_condition,
+                "scan_index_forward": scan_index_forward,
+                "exclusive_start_key": last_evaluated_key,
+                "limit": limit,
+                "page_size": page_size,
+                "rate_limit": rate_limit,
+            }
+            query, wanted = cls._get_connection().query, clauses.both(filter_condition, unexpired)
+            return pages_of(cls, query, cls._serialize_keys(hash_key)[:1], wanted, reader, how)
         found = super().query(
             hash_key,
             range_key_condition,
@@ -173,10 +192,23 @@ class ReadingMixin(PlacedMixin):
         attributes_to_get: Sequence[str] | None = None,
         *,
         include_expired: bool = False,
+        isolation: str | None = None,
         **options: Any,
     ) -> ResultIterator[_R]:
-        """Scan items. See PynamoDB's `Model.scan`."""
+        """Scan items. See PynamoDB's `Model.scan`, and `query` for `isolation` and its cost."""
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
+        if isolation is not None:
+            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get)
+            how: dict[str, Any] = {
+                "segment": segment,
+                "total_segments": total_segments,
+                "exclusive_start_key": last_evaluated_key,
+                "limit": limit,
+                "page_size": page_size,
+                "rate_limit": rate_limit,
+            }
+            scan, wanted = cls._get_connection().scan, clauses.both(filter_condition, unexpired)
+            return pages_of(cls, scan, (), wanted, reader, how)
         found = super().scan(
             cls._only_visible(filter_condition, unexpired),
             segment,
@@ -205,12 +237,24 @@ class ReadingMixin(PlacedMixin):
         rate_limit: float | None = None,
         *,
         include_expired: bool = False,
+        isolation: str | None = None,
         **options: Any,
     ) -> int:
-        """Count items. See PynamoDB's `Model.count`.
+        """Count items. See PynamoDB's `Model.count`, and `get` for `isolation`.
 
         Without a hash key it is DynamoDB's own estimate for the whole table, expired items included.
+
+        Cost: that of a query, with the same `isolation`, which then transfers the items.
         """
+        if isolation is not None:
+            reader_of(isolation, index_name=index_name)
+            if hash_key is None:
+                raise ConfigurationError(
+                    "without a hash key, count() is an estimate: count scan(isolation=...) instead."
+                )
+            where = (hash_key, range_key_condition, filter_condition)
+            how: dict[str, Any] = {"page_size": limit, "rate_limit": rate_limit, "include_expired": include_expired}
+            return sum(1 for _ in cls.query(*where, isolation=isolation, **how))
         if hash_key is not None:
             unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
             filter_condition = cls._only_visible(filter_condition, unexpired)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
@@ -18,12 +18,13 @@ from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import BesideWriter, InsideWriter, PlainWriter, put_document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._locks.lock import Lock
     from pynamo_locking._writes.write import Write
 
 _M = TypeVar("_M", bound="GuardedMixin")
@@ -40,6 +41,21 @@ class _Unguarded(BatchWrite[_M]):
         if put_item._lock_creates_item and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
             lock.__set__(put_item, LockState(raw={}))  # which identifies the row
         super().save(put_item)
+
+
+class Placed(Protocol):
+    """Rows with new intervals, on their way into a `Transaction`."""
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Yield the locks to hold before, if the caller wants any."""
+        ...
+
+    def stage(self) -> None:
+        """Add the rows, if they overlap no other rows."""
+
+
+def _without_intervals(model: type[Any]) -> ConfigurationError:
+    return ConfigurationError(f"{model.__name__} has no intervals: derive it from IntervalMixin.")
 
 
 class GuardedMixin(AwaitedMixin):
@@ -96,9 +112,23 @@ class GuardedMixin(AwaitedMixin):
         self,
         condition: Condition | None,
         actions: Sequence[Action] | None = None,  # noqa: ARG002 - for subclasses
+        *,
+        member: Any = None,  # noqa: ARG002
     ) -> Condition | None:
-        """Return the condition of a save or an update in a transaction. Subclasses add to it, or refuse the write."""
+        """Return the condition of a save or an update in a transaction. Subclasses add to it, or refuse the write.
+
+        The item is the `member` of a `Transaction`, if it has such.
+        """
         return condition
+
+    @classmethod
+    def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
+        """Return the insert of new rows into a `Transaction`."""
+        raise _without_intervals(cls)
+
+    def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
+        """Return the move of a row in a `Transaction`."""
+        raise _without_intervals(type(self))
 
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -19,16 +19,16 @@ from pynamo_locking._core.commit_paths import (
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import event_stream, header_requests
 from pynamo_locking._io.resolver import Resolver, conflicts
-from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._items import images
 from pynamo_locking._models import isolation
+from pynamo_locking._transactions import fates
 from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of
 from pynamo_locking._transactions.marking import can_be_marked, needs_read, plan_mark, stored_size
 from pynamo_locking._transactions.member_writes import Unread, check_key
 from pynamo_locking._transactions.validation import item_size, validate
 from pynamo_locking._writes import reports
 from pynamo_locking._writes.assembly import Assembly
-from pynamo_locking._writes.native import Commit, TransactAction
+from pynamo_locking._writes.native import Commit
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writers import BesideWriter
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.options import TransactionOptions
-
-#: For how long an idempotency key is known, in seconds.
-KEY_TTL_S: Final = 24 * 3600
 
 
 class Committing:
@@ -73,7 +70,7 @@ class Committing:
                 facts[i] = replace(facts[i], size=stored_size(self._members[i], facts[i].size))
             for i in plan.marked:
                 facts[i] = self._marked(facts[i], i, is_staged=i in staged)
-        return with_costs(plan, facts, extra=self._extra_actions())
+        return with_costs(plan, facts, extra=self._extra_actions(), record=self._options.record)
 
     def _marked(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
         """Return the facts of an item that gets a mark."""
@@ -87,20 +84,15 @@ class Committing:
     def _choose(self) -> Plan:
         try:
             extra = self._extra_actions()
-            is_long = len(self._members) + extra > limits.MOST_ACTIONS
-            plan = choose(self._facts(is_long=is_long), extra=extra)
+            is_long = len(self._members) + extra + self._options.record > limits.MOST_ACTIONS
+            plan = choose(self._facts(is_long=is_long), extra=extra, record=self._options.record)
             if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
-                plan = choose(self._facts(is_long=True), extra=extra)
+                plan = choose(self._facts(is_long=True), extra=extra, record=self._options.record)
         except CannotBeStaged as error:
             raise _too_large(error) from error
         self._check_places()
-        if self._options.header_table is None and (
-            plan.path is CommitPath.LONG or self._options.idempotency_key is not None
-        ):
-            raise ConfigurationError(
-                "a transaction of more than 100 actions, or with an idempotency key, needs a TransactionTable: pass it "
-                "to transaction(), or name it in Meta.transaction_table of a model."
-            )
+        if plan.path is CommitPath.LONG or fates.needs_table(self._options):
+            fates.check_table(self._options)
         return plan
 
     def direct(self) -> list[Member]:
@@ -141,8 +133,9 @@ class Committing:
             elif plan.path is CommitPath.LONG:
                 self._write_long(plan)
         except (Conflict, OutcomeUnknown, TransactWriteError) as error:
-            found = self._found_key()
+            found = fates.found(self._options, plan.path, error)
             if found is None:
+                fates.ask_later(self._options, plan.path, error)
                 if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # a single write reports itself
                     reports.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
                 raise
@@ -180,7 +173,7 @@ class Committing:
                 Commit(
                     self._connections()[0],
                     list(assembly.actions.values()),
-                    [*assembly.guards, *self._key_action()],
+                    [*assembly.guards, *fates.key_action(self._options), *fates.record_action(self._options)],
                     self._options.id,
                     may_change_token=True,
                     options={},
@@ -198,29 +191,11 @@ class Committing:
         return connections if header_table is None else [*connections, header_table.connection]
 
     def _write_long(self, plan: Plan) -> None:
-        self._long = LongCommit(self._members, plan, self._options, extra=self._key_action())
+        self._long = LongCommit(self._members, plan, self._options, extra=fates.key_action(self._options))
         try:
             self._long.run()
         except CannotBeStaged as error:
             raise _too_large(error) from error
-
-    def _key_action(self) -> list[TransactAction]:
-        """Return the action that stores the idempotency key, and fails if the key is stored."""
-        header_table, key = self._options.header_table, self._options.idempotency_key
-        if header_table is None or key is None:
-            return []
-        content = {"id": {"S": self._options.id}}
-        return [TransactAction(header_requests.once(header_table, _row_of_key(key), content, KEY_TTL_S))]
-
-    def _found_key(self) -> str | None:
-        """Return the id of the transaction that stored the idempotency key: an earlier one, or this one."""
-        header_table, key = self._options.header_table, self._options.idempotency_key
-        if header_table is None or key is None:
-            return None
-        try:
-            return header_requests.get_once(header_table, _row_of_key(key), lambda row: str(row["id"]["S"]))
-        except Unavailable:
-            return None
 
 
 def _too_large(error: CannotBeStaged) -> ConfigurationError:
@@ -229,10 +204,6 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
         f"their models, name the transaction's table in their Meta.transaction_table, read items that expire in the "
         f"transaction (a mark needs a day), or write fewer such items in it. Nothing was written."
     )
-
-
-def _row_of_key(key: str) -> str:
-    return f"key#{key}"
 
 
 def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:

@@ -33,12 +33,14 @@ from pynamo_locking._transactions.marking import Marked, Marker, plan_mark
 from pynamo_locking._transactions.validation import validate
 from pynamo_locking._writes.assembly import Assembly, note_applied
 from pynamo_locking._writes.native import Commit, TransactAction
+from pynamo_locking._writes.resolving import Question
 from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._core.outcome import Resolution
     from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._transactions.member import Member
@@ -260,7 +262,15 @@ class LongCommit:
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
             write_id=self._header.id,
             cause=silence.cause,
+            question=Question(self._fate),
         )
+
+    def _fate(self) -> Resolution:
+        """Return what the header says; an undecided transaction is aborted, so that no late decision is applied."""
+        stored = header_requests.abort(self._header_table, self._header.id, "itself")
+        if stored.state.is_committed:
+            return "applied"
+        return "not applied" if stored.priority else "unknown"  # the header may be gone, a day after the end
 
     def _drop_marks(self) -> None:
         """Drop the marks of this transaction; the next reader or writer of an item drops a mark that remains."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,15 @@ from pynamo_locking._io.transactional_reads import settle
 from pynamo_locking._items import clauses, knowledge, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._items.pages import stored_pages
+from pynamo_locking._items.pages import stored_pages, stored_rows
 from pynamo_locking._locks.several import in_order
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._transactions.guard_rows import Counted, forgetting, has_room, is_full, named_in, naming, too_many
+from pynamo_locking._transactions.item_locks import lock_of_name, no_lock_of_absent, shared_item
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.member_writes import UNREAD, Unread
-from pynamo_locking._transactions.options import check_model, is_guarding
-from pynamo_locking.exceptions import ItemNotFound, LockLost
+from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
+from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.isolation import Reader
     from pynamo_locking._models.writing import GuardedMixin
+    from pynamo_locking._transactions.item_locks import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 @dataclass(eq=False)
@@ -58,26 +57,31 @@ class Members:
     _relies_on_reads: bool
     by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
+    undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # restores instances that were moved
+    _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
     _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
 
-    def read(self, model: type[Any], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> Member:
-        """Return an item, reading it the first time; the transaction relies on it from now on."""
-        [member] = self.read_all(model, [(hash_key, range_key)], for_update=for_update)
-        return member
+    def read_all(
+        self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
+    ) -> list[Member]:
+        """Return the items of some keys, given as the values of hash key and range key, reading each the first time.
 
-    def read_all(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool) -> list[Member]:
-        """Return the items of some keys, given as the values of hash key and range key. See `read`."""
-        members = self._find(model, values, for_update=for_update)
-        for member in members if self._relies_on_reads else ():
-            member.rely()
+        The transaction relies on them from now on.
+        """
+        members = self._find(model, values, locking)
+        for member in members:
+            if self._relies_on_reads or member.identity in self._shared:
+                member.rely()
         return members
 
-    def _find(self, model: type[Any], values: Sequence[tuple[Any, Any]], *, for_update: bool = False) -> list[Member]:
+    def _find(
+        self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
+    ) -> list[Member]:
         check_model(model)
         keys = [key_of(model, *each) for each in values]
-        if for_update:
-            self._lock(model, values)
+        if locking is not None:
+            self._lock(model, values, locking)
         known = [self._known(model, key) for key in keys]
         for member in known if self.locks else ():
             if member is not None:
@@ -103,6 +107,11 @@ class Members:
     def _known(self, model: type[Any], key: Image) -> Member | None:
         member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
         return None if member is None or member.is_unused else member
+
+    def written(self, item: GuardedMixin) -> Member | None:
+        """Return the member of an instance, if the transaction writes it."""
+        member = self._known(type(item), key_of(type(item), *item._key_values()))
+        return None if member is None or member.write is None else member
 
     def _found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[Member]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
@@ -144,23 +153,38 @@ class Members:
             shown += _is_shown(member, model, filter_condition)
             if shown == limit:  # further rows come after the result, and the transaction does not rely on them
                 break
-        known = {id(member) for member in members}
         key_condition = clauses.both(model._hash_key_attribute() == hash_key, range_key_condition)
-        members += [
+        items = self._shown(model, members, key_condition, filter_condition)
+        if model._range_keyname is not None:
+            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
+        return items[:limit]
+
+    def scan(self, model: type[Any], filter_condition: Condition | None, at_most: int) -> list[Any]:
+        """Return the items of a table as the transaction sees them, in no order."""
+        if is_guarding_table(model):
+            self.rely_on_guard(model)
+        members = list(self._found(model, [stored_rows(model, at_most)]))
+        return self._shown(model, members, None, filter_condition)
+
+    def _shown(
+        self, model: type[Any], found: list[Member], key_condition: Condition | None, filter_condition: Condition | None
+    ) -> list[Any]:
+        """Return the items among what was found and what the transaction has created."""
+        known = {id(member) for member in found}
+        created = [
             member
             for member in self.by_key.values()
             if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
         ]
-        items = [member.item for member in members if _is_shown(member, model, filter_condition)]
-        if model._range_keyname is not None:
-            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
-        return items[:limit]
+        return [member.item for member in (*found, *created) if _is_shown(member, model, filter_condition)]
 
     def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> Member:
         """Return the member of an instance that the caller passes to write or check it."""
         check_model(type(item))
         key = key_of(type(item), *item._key_values())
         member = self._known(type(item), key)
+        if is_write and self._shared and ItemKey.of(item._get_connection().table_name, key) in self._shared:
+            raise shared_item(item)
         if member is None:
             knowledge.check_current(item, TransactWriteError)
             member = self._add(item, key, UNREAD)
@@ -172,8 +196,8 @@ class Members:
 
     def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
         """Return the guard, whose version every transaction increments that creates or deletes items of a hash key."""
-        [stored] = hash_key.values()
-        return self.counter(self.table(model), guard_name(model.Meta.table_name, next(iter(stored.items()))))
+        values = [next(iter(stored.items())) for stored in hash_key.values()]
+        return self.counter(self.table(model), guard_name(model.Meta.table_name, *values))
 
     def counter(self, model: type[Any], name: str) -> Member:
         """Return a guard; refuse a row that another program has stored under its name."""
@@ -182,17 +206,18 @@ class Members:
             raise foreign(f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version")
         return member
 
-    def rely_on_guard(self, model: type[Any], hash_key: Any) -> None:
+    def rely_on_guard(self, model: type[Any], hash_key: Any = None) -> None:
         """Rely on no transaction creating or deleting items of a hash key, and settle those that its guard names."""
-        attribute = model._hash_key_attribute()
-        stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+        attribute, stored = model._hash_key_attribute(), dict[str, Any]()
+        if not is_guarding_table(model):
+            stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
         guard.rely()
         self._settle(model, stored, guard)
 
     def count_in_guard(self, member: Member) -> None:
         """Increment the guard, so that transactions that queried the hash key notice the created or deleted item."""
-        hash_key = dict([next(iter(member.key.items()))])
+        hash_key = {} if is_guarding_table(member.model) else dict([next(iter(member.key.items()))])
         guard = self._guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
@@ -231,25 +256,53 @@ class Members:
     def _images(self, model: type[Any], keys: Sequence[Image]) -> list[Image | None]:
         return [unexpired(model, image) for image in self.reader.read_all(model, keys)]
 
+    def undo_from(self, start: int) -> None:
+        """Restore the instances that were moved since there were so many."""
+        while len(self.undo) > start:
+            self.undo.pop()()
+
     def left(self) -> float:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
 
-    def locks_for(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> Iterator[Lock[Any]]:
-        """Yield the locks that the transaction has to acquire for some items, in one canonical order."""
-        if not issubclass(model, LockableMixin):
-            raise ConfigurationError(f"{model.__name__} has no lock for for_update=True: derive it from LockableModel.")
-        held = {lock._target.row.identity for lock in self.locks}
-        for lock in in_order(model.locked(*each) for each in values):
-            if lock._target.row.identity not in held:
-                held.add(lock._target.row.identity)
-                yield lock
+    def locks_for(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> Iterator[Lock[Any]]:
+        """Yield the locks that the transaction has to acquire for some items, in one canonical order.
 
-    def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]]) -> None:
-        for lock in self.locks_for(model, values):
+        The caller acquires each before it asks for the next one. An item that does not exist has no lock of its own:
+        then that of its name follows, and the item's again, which another process may have created meanwhile.
+        """
+        if not issubclass(model, LockableMixin):
+            raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
+        table = model._get_connection().table_name
+        locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
+        for lock in in_order(locks):
+            name = lock_of_name(lock)
+            if self._holds(lock) or self._holds(name):
+                continue
+            yield lock
+            if not lock._takes and name is not None:
+                yield name
+                yield lock
+            elif not lock._takes and locking.refuses_absent:
+                raise no_lock_of_absent(lock, locking)
+            if any(not each._must_have_taken().entry.claim.may_write for each in (lock, name) if each and each._takes):
+                self._shared.add(locks[lock])
+
+    def _holds(self, lock: Lock[Any] | None) -> bool:
+        return lock is not None and any(
+            each._target.row.identity == lock._target.row.identity and each._options.claim.covers(lock._options.claim)
+            for each in self.locks
+        )
+
+    def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
+        for lock in self.locks_for(model, values, locking):
             with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                lock._enter(self.left())
-                self.locks.append(lock)
+                self.hold(lock)
+
+    def hold(self, lock: Lock[Any]) -> None:
+        """Acquire a lock, and hold it until the end of the transaction."""
+        lock._enter(self.left())
+        self.locks.append(lock)
 
     def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
         """Return the table of headers: the caller's, or the first that a model names."""
@@ -290,11 +343,3 @@ def _pages(
         range_key_condition=range_key_condition,
         scan_index_forward=options.get("scan_index_forward"),
     )
-
-
-def give_back(lock: Lock[Any]) -> None:
-    """Release a lock after the end of a transaction, whose outcome no longer depends on it."""
-    try:
-        lock._leave()
-    except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction released it: %s", lock._target.row.label, error)

@@ -61,6 +61,18 @@ def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
         )
 
 
+def check_scan(model: Any, isolation: str, at_most: Any) -> None:
+    """Refuse a scan that cannot keep the promise of the transaction's isolation, or has no bound."""
+    if not is_count(at_most):
+        raise ConfigurationError(f"at_most must be a whole number above 0, not {at_most!r}.")
+    if isolation in ("serializable", "snapshot") and not is_guarding_table(model):
+        raise ConfigurationError(
+            f"other transactions could add items to the scan of {model.__name__} before this one is committed. Set "
+            f'Meta.guard_queries = "table" (its items are then created and deleted by transactions only, which all '
+            f"write one row), or use isolation='read_committed'."
+        )
+
+
 def values_of_key(model: type[Model], key: Any) -> tuple[Any, Any]:
     """Return the hash key and the range key of what names one item: a tuple of both if the model has a range key."""
     if model._range_key_attribute() is None:
@@ -73,6 +85,11 @@ def values_of_key(model: type[Model], key: Any) -> tuple[Any, Any]:
 def is_guarding(model: Any) -> bool:
     """Tell whether transactions that create or delete items of a model increment a guard for its queries."""
     return bool(getattr(model.Meta, "guard_queries", False))
+
+
+def is_guarding_table(model: Any) -> bool:
+    """Tell whether one guard stands for all of the table, and not for each hash key."""
+    return bool(getattr(model.Meta, "guard_queries", False) == "table")
 
 
 def check_options(table: Any, idempotency_key: Any, workers: Any) -> None:
@@ -107,6 +124,7 @@ class TransactionKeywords(TypedDict, total=False):
     wait: Duration
     lease: Duration
     idempotency_key: str | None
+    record: bool
     owner: str | None
     workers: int
     on_progress: Callable[[int, int], object] | None
@@ -123,5 +141,6 @@ class TransactionOptions:
     deadline: Deadline
     workers: int
     idempotency_key: str | None = None
+    record: bool = False
     on_progress: Callable[[int, int], object] | None = None
     header_table: HeaderTable | None = None

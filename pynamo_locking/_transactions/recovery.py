@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count
+from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count, seconds
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
 from pynamo_locking._io import (
     answers,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from pynamodb.connection import Connection
 
+    from pynamo_locking._core.lease import Duration
     from pynamo_locking._core.queue import LockState, Mark
     from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.stored import Image
@@ -52,8 +53,13 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 STATES: Final = tuple(state.value for state in State)
 
 
-def outcome(header_table: HeaderTable, header_id: str) -> str | None:
+def outcome(header_table: HeaderTable, header_id: str | None, key: str | None) -> str | None:
     """Return the state of a transaction; see `TransactionTable.outcome`."""
+    if key is not None and header_id is None:
+        row = header_requests.row_of_key(key)
+        return None if answered(lambda: header_requests.key_holder(header_table, row)) is None else "committed"
+    if key is not None or header_id is None:
+        raise ConfigurationError("outcome() takes the id of a transaction, or its idempotency key: name one of them.")
     header = answered(lambda: header_requests.read(header_table, header_id))
     return None if header is None else header.state.value
 
@@ -92,15 +98,21 @@ class SweepReport:
 
 
 def sweep(
-    header_table: HeaderTable, *, segments: int, dry_run: bool, on_progress: Callable[[SweepReport], object] | None
+    header_table: HeaderTable,
+    *,
+    segments: int,
+    dry_run: bool,
+    on_progress: Callable[[SweepReport], object] | None,
+    older_than: Duration = 0.0,
 ) -> SweepReport:
     """Complete all transactions whose process has died; see `TransactionTable.sweep`."""
     report, mutex, failures = SweepReport(), runtime.current.mutex(), list[Exception]()
+    last_ms = runtime.current.time_ms() - 1000 * seconds(older_than, "older_than")
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
-        for header_id, found in header_requests.open_headers(header_table, segment, segments):
+        for header_id, found in header_requests.open_headers(header_table, segment, segments, last_ms):
             verdict = _sweep_one(header_table, header_id, found, lambda: pool.is_over, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
@@ -395,7 +407,7 @@ def _shown(header: Header) -> Shown:
         "began_at": None if began_ms is None else text_of_ms(began_ms),
         "age_s": None if began_ms is None else (now_ms - began_ms) / 1000,
         "lease_s": header.lease,
-        "since_renewal_s": (now_ms - header.until_ms + header.lease_ms) / 1000,
+        "since_renewal_s": (now_ms - header.renewed_ms) / 1000,
         "lease_ends_at": text_of_ms(header.until_ms),
         "lease_left_s": (header.until_ms - now_ms) / 1000,
         "aborted_by": header.by or None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.transaction import State
-from pynamo_locking._io import flaws, header_requests, runtime, trust
+from pynamo_locking._io import flaws, header_requests, trust
 from pynamo_locking._io.header_requests import (
     BEAT,
     BY,
@@ -22,7 +22,6 @@ from pynamo_locking._io.header_requests import (
     ID,
     ITEMS,
     LEASE,
-    ROW_TTL_S,
     ROWS,
     STATE,
     UNTIL,
@@ -100,8 +99,8 @@ def _sound(
     sound = {**dict.fromkeys((BEAT, LEASE, UNTIL), number(0)), **counts}
     changes = {STATE: {"S": state.value}, **{name: sound[name] for name in _broken_numbers(image)}}
     if state is State.PENDING or (state is State.ABORTED and known is None):
-        expires_s = runtime.current.time_ms() // 1000 + ROW_TTL_S
-        changes |= {STATE: {"S": State.ABORTED.value}, BY: {"S": "asked"}, EXPIRES: number(expires_s)}
+        ends = header_table.ends(header_table.keep.keep_rows_s)
+        changes |= {STATE: {"S": State.ABORTED.value}, BY: {"S": "asked"}, EXPIRES: ends}
     return changes
 
 

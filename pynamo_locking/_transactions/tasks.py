@@ -18,21 +18,26 @@ from pynamo_locking._io import loops, runtime
 from pynamo_locking._io.loops import Pause
 from pynamo_locking._locks import held_entry
 from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._transactions.item_locks import locking
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
-from pynamo_locking._transactions.transaction import Savepoint, Transaction
+from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._core.lease import Duration
     from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._models.writing import Placed
+    from pynamo_locking._transactions.item_locks import Locking
     from pynamo_locking._transactions.options import TransactionKeywords
+    from pynamo_locking._transactions.savepoint import Savepoint
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 _M = TypeVar("_M", bound=GuardedMixin)
@@ -76,30 +81,51 @@ class AsyncTransaction:
 
     # Reading
 
-    async def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
+    async def get(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M:
         """Return an item as the transaction sees it. See `Transaction.get`."""
         read = partial(self._transaction.get, model, hash_key, range_key)
-        return await self._read(read, model, [(hash_key, range_key)] if for_update else [])
+        wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
+        return await self._read(read, model, [(hash_key, range_key)], wanted)
 
     async def get_or_none(
-        self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
     ) -> _M | None:
         """Return an item, or None if it does not exist. See `Transaction.get_or_none`."""
         read = partial(self._transaction.get_or_none, model, hash_key, range_key)
-        return await self._read(read, model, [(hash_key, range_key)] if for_update else [])
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return await self._read(read, model, [(hash_key, range_key)], wanted)
 
-    async def get_all(self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False) -> list[_M | None]:
+    async def get_all(
+        self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False, for_share: bool = False
+    ) -> list[_M | None]:
         """Return the items of many keys, in their order, None for absent ones. See `Transaction.get_all`."""
         keys = list(keys)
         read = partial(self._transaction.get_all, model, keys)
-        return await self._read(read, model, [values_of_key(model, key) for key in keys] if for_update else [])
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return await self._read(read, model, (values_of_key(model, key) for key in keys), wanted)
 
-    async def _read(self, read: Callable[[], _T], model: type[_M], locked: Iterable[tuple[Any, Any]]) -> _T:
-        """Read some items, after locking those of some keys until the end of the transaction."""
+    async def _read(
+        self, read: Callable[[], _T], model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None
+    ) -> _T:
+        """Read some items, after locking them until the end of the transaction."""
         members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_open()
-            for lock in members.locks_for(model, locked) if locked else ():
+            for lock in () if wanted is None else members.locks_for(model, values, wanted):
                 with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
                     await lock._aenter(members.left())
                     members.locks.append(lock)
@@ -116,6 +142,11 @@ class AsyncTransaction:
         """Return the items of a hash key as the transaction sees them. See `Transaction.query`."""
         query = partial(Transaction.query, range_key_condition=range_key_condition, filter_condition=filter_condition)
         return await self._do(partial(query, self._transaction, model, hash_key, **options), is_urgent=False)
+
+    async def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+        """Return the items of a small table as the transaction sees them. See `Transaction.scan`."""
+        scan = partial(self._transaction.scan, model, filter_condition, at_most=at_most)
+        return await self._do(scan, is_urgent=False)
 
     # Writing
 
@@ -143,6 +174,24 @@ class AsyncTransaction:
     ) -> None:
         """Delete an item, with the commit. See `Transaction.delete`."""
         await self._do(partial(self._transaction.delete, item, condition, add_version_condition=add_version_condition))
+
+    async def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
+        """Store new rows of a model with intervals, with the commit. See `Transaction.insert_disjoint`."""
+        await self._place(lambda: model._inserting(self._transaction, new_rows), pessimistic=pessimistic)
+
+    async def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
+        """Give a row another interval, with the commit. See `Transaction.move`."""
+        await self._place(lambda: row._moving(self._transaction, begin, end), pessimistic=pessimistic)
+
+    async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
+        members = self._transaction._members
+        async with self._line.turn():
+            self._transaction._check_placing()
+            placed = made()
+            for lock in placed.locks() if pessimistic else ():
+                await lock._aenter(members.left())
+                members.locks.append(lock)
+            await self._in_thread(placed.stage)
 
     async def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
         """Let the commit check that the stored item is the one that was read. See `Transaction.check`."""
@@ -179,6 +228,14 @@ class AsyncTransaction:
     async def rollback(self) -> None:
         """Roll back: nothing is written. See `Transaction.rollback`."""
         await self._end(self._transaction.rollback)
+
+    async def suspend(self, *, keep: Duration = 86_400.0) -> str:
+        """Store the transaction for any process to `resume`, and roll back. See `Transaction.suspend`."""
+        return await self._do(partial(self._transaction.suspend, keep=keep))
+
+    async def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002
+        """Go on with a suspended transaction. See `Transaction.resume`."""
+        await self._do(partial(self._transaction.resume, id, models))
 
     async def __aenter__(self) -> Self:
         self._transaction._check_open()

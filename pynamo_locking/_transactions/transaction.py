@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self
 
 from pynamo_locking._core import events
@@ -19,22 +18,23 @@ from pynamo_locking._io.reports import harmless
 from pynamo_locking._locks.callbacks import call_all
 from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._models.isolation import Reader
-from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._models.writing import GuardedMixin, Placed
+from pynamo_locking._transactions import suspension
 from pynamo_locking._transactions.commit import Committing
-from pynamo_locking._transactions.members import Members, give_back
+from pynamo_locking._transactions.item_locks import give_back
+from pynamo_locking._transactions.members import Members
 from pynamo_locking._transactions.options import (
     TransactionOptions,
-    check_model,
     check_options,
-    check_query,
     checked_lease,
     is_guarding,
-    values_of_key,
 )
+from pynamo_locking._transactions.reads import Reads
+from pynamo_locking._transactions.savepoint import Savepoint
 from pynamo_locking._writes.reports import name_of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -48,33 +48,7 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
-class Savepoint:
-    """A state of a transaction to which it can roll back; `check_open` raises once the transaction is over."""
-
-    def __init__(self, members: dict[Any, Member], check_open: Callable[[], None]) -> None:
-        self._members = members
-        self._check_open = check_open
-        self._saved = {key: member.saved() for key, member in members.items() if not member.is_unused}
-
-    def rollback(self) -> None:
-        """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
-
-        A later `save` refuses another instance that still shows changes made since, until `refresh`.
-
-        Raises:
-            ConfigurationError: the transaction is over.
-        """
-        self._check_open()
-        for key, member in list(self._members.items()):
-            if key in self._saved:
-                self._saved[key](member)
-                continue
-            member.reset()
-            if member.is_unused:
-                del self._members[key]
-
-
-class Transaction:
+class Transaction(Reads):
     """A unit of work: collects reads and writes of any number of items, and commits all of them or none.
 
     Made by `transaction`, or by hand with `commit` and `rollback`. Only calls of its methods take part: ``item.save()``
@@ -103,6 +77,8 @@ class Transaction:
         lease: how long a commit lives without a renewal before other processes may abort it, in seconds. 10 s, at
             most a day.
         idempotency_key: names the work. A second transaction with this key within a day writes nothing: `is_repeated`.
+        record: also of a transaction of up to 100 actions that writes, store what became of it, so that `outcome`
+            tells it for a day. One action more, in the same native transaction. Larger transactions always do.
         owner: label for people of at most 256 bytes; host, process and thread unless given.
         workers: the number of parallel requests in a long commit. 8.
         on_progress: called with the number of items done and of all, during long commits.
@@ -124,6 +100,7 @@ class Transaction:
         wait: Duration = 60.0,
         lease: Duration = 10.0,
         idempotency_key: str | None = None,
+        record: bool = False,
         owner: str | None = None,
         workers: int = 8,
         on_progress: Callable[[int, int], object] | None = None,
@@ -133,8 +110,9 @@ class Transaction:
         self.is_repeated: bool = False
         self._isolation = isolation
         self._read_only = read_only or isolation == "snapshot"
-        if self._read_only and idempotency_key is not None:
-            raise ConfigurationError("an idempotency key is written, and this transaction is read only: leave it out.")
+        if self._read_only and (idempotency_key is not None or record):
+            what = "a record" if idempotency_key is None else "an idempotency key"
+            raise ConfigurationError(f"{what} is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
         deadline = Deadline(self._began_s + seconds(wait, "wait"))
         priority = f"{runtime.current.time_ms():015}-{self.id}"
@@ -146,6 +124,7 @@ class Transaction:
             deadline=deadline,
             workers=workers,
             idempotency_key=idempotency_key,
+            record=record,
             on_progress=on_progress,
         )
         self._is_over = False
@@ -157,99 +136,6 @@ class Transaction:
         level = "snapshot" if relies_on_reads and self._read_only else isolation
         reader = Reader(level, deadline=deadline, priority=priority)
         self._members = Members(self.id, table, reader, deadline, relies_on_reads)
-
-    def get(self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False) -> _M:
-        """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
-
-        Args:
-            model: the model.
-            hash_key: the item's hash key.
-            range_key: the item's range key, if the model has one.
-            for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
-                no other process writes the item meanwhile. Worth it under high contention.
-
-        Raises:
-            DoesNotExist: there is no such item, or the transaction has deleted it.
-            LockTimeout: the lock was not free in time.
-            TransactionConflict: another live transaction has marked the item, and `wait` is over.
-            ConfigurationError: the model has no version; or the transaction is over.
-
-        Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        marked the item. With `for_update` 1 write to enter the queue, and 1 to leave it.
-        """
-        self._check_open()
-        member = self._members.read(model, hash_key, range_key, for_update=for_update)
-        if member.look() is None:
-            raise model.DoesNotExist("There is no such item.")
-        return cast("_M", member.item)
-
-    def get_or_none(
-        self, model: type[_M], hash_key: Any, range_key: Any = None, *, for_update: bool = False
-    ) -> _M | None:
-        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`."""
-        try:
-            return self.get(model, hash_key, range_key, for_update=for_update)
-        except DoesNotExist:
-            return None
-
-    def get_all(self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False) -> list[_M | None]:
-        """Return the items of many keys, each as by `get_or_none`, in the order of the keys.
-
-        Args:
-            model: the model.
-            keys: the hash keys; tuples of hash key and range key if the model has one. The same key twice gives the
-                same instance twice.
-            for_update: acquire the queue locks of all items first, in one canonical order; see `get`.
-
-        Raises:
-            LockTimeout, TransactionConflict, ConfigurationError: as `get`.
-            GetError: DynamoDB was too busy to read some items, until `wait` was over; or refused the request.
-
-        Cost: 1 request for each hundred items that were not read yet, with the read units of single reads; 1 more
-        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and
-        `for_update`.
-        """
-        self._check_open()
-        check_model(model)
-        members = self._members.read_all(model, [values_of_key(model, key) for key in keys], for_update=for_update)
-        return [None if member.look() is None else cast("_M", member.item) for member in members]
-
-    def query(
-        self,
-        model: type[_M],
-        hash_key: Any,
-        range_key_condition: Condition | None = None,
-        filter_condition: Condition | None = None,
-        **options: Any,
-    ) -> list[_M]:
-        """Return the items of a hash key as the transaction sees them, each read as by `get`.
-
-        The items that are found take part like those of `get`; with a `limit`, those up to the last one returned. That
-        no further item *appears* until the commit is guaranteed only for models with ``Meta.guard_queries = True``,
-        whose items are created and deleted by transactions alone: each such transaction then increments a row of the
-        hash key in the `TransactionTable`, and the commit checks the row.
-
-        Args:
-            model: the model.
-            hash_key: the hash key.
-            range_key_condition: on the range key.
-            filter_condition: on the stored items; items that the transaction has changed are judged as it sees them.
-            **options: `scan_index_forward`, `limit`, `page_size` and `rate_limit` of PynamoDB's `Model.query`. Not an
-                index, which is eventually consistent, nor parts of items.
-
-        Raises:
-            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
-                its queries.
-
-        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write
-        for each item that another transaction has marked, a hundred and 25 in a request. With guarded queries 1
-        more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
-        and deleted.
-        """
-        self._check_open()
-        check_model(model)
-        check_query(model, self._isolation, options)
-        return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -269,7 +155,7 @@ class Transaction:
         Cost: none here. In a long commit 1 read, if the item gets a mark and its version is not checked.
         """
         member = self._member_of(item, replaces=True)
-        member.save(item._kept(condition), checks=add_version_condition)
+        member.save(item._kept(condition, member=member), checks=add_version_condition)
         self._count_in_guard(member)
 
     def update(
@@ -293,7 +179,7 @@ class Transaction:
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         member = self._member_of(item)
-        member.update(actions, item._kept(condition, actions), checks=add_version_condition)
+        member.update(actions, item._kept(condition, actions, member=member), checks=add_version_condition)
         self._count_in_guard(member)
 
     def delete(
@@ -323,14 +209,63 @@ class Transaction:
         """Increment an item's version, so that every process that has read it must read it again. See `save`."""
         self._member_of(item).touch(condition, checks=add_version_condition)
 
+    def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
+        """Store new rows of a model with intervals, all or none, if nothing overlaps them. See `IntervalMixin`.
+
+        The rows that the transaction has inserted, moved or deleted count as it sees them. What is free is checked
+        again by the commit: if another writer has changed an interval of the same hash keys meanwhile, it raises
+        `TransactionConflict`, which `transactional` retries.
+
+        Args:
+            model: the model, derived from `IntervalMixin`.
+            new_rows: see `IntervalMixin.insert_disjoint`. Each row, and each hash key, is an action of the transaction.
+            pessimistic: acquire range locks first, and hold them until the end; see there.
+
+        Raises:
+            OverlapError: a row overlaps another row; the transaction is as it was before the call.
+            LockTimeout: the range locks were not free in time.
+            ConfigurationError: the model has no intervals, or the isolation is ``"read_uncommitted"``; or as there.
+
+        Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
+        said there of `pessimistic`. In the commit 1 action for each row and each hash key.
+        """
+        self._place(lambda: model._inserting(self, new_rows), pessimistic=pessimistic)
+
+    def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
+        """Give a row another interval, if no other row overlaps it. See `IntervalMixin.move` and `insert_disjoint`.
+
+        The instance is the moved row from now on, and after a rollback what it was before.
+
+        Raises:
+            OverlapError, StaleVersion, LockTimeout, ConfigurationError: as there.
+
+        Cost: as `insert_disjoint`.
+        """
+        self._place(lambda: row._moving(self, begin, end), pessimistic=pessimistic)
+
+    def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
+        self._check_placing()
+        placed = made()
+        for lock in placed.locks() if pessimistic else ():
+            self._members.hold(lock)
+        placed.stage()
+
+    def _check_placing(self) -> None:
+        self._check_writable()
+        if self._isolation == "read_uncommitted":
+            raise ConfigurationError("only committed rows tell which intervals are free: choose another isolation.")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._read_only:
+            raise ConfigurationError("this transaction is read only: use another one to write.")
+
     def _count_in_guard(self, member: Member) -> None:
         if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
             self._members.count_in_guard(member)
 
     def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Member:
-        self._check_open()
-        if is_write and self._read_only:
-            raise ConfigurationError("this transaction is read only: use another one to write.")
+        (self._check_writable if is_write else self._check_open)()
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
         return self._members.of(item, is_write=is_write, replaces=replaces)
@@ -384,9 +319,63 @@ class Transaction:
         if not self._is_over:
             self._end(None)
 
+    def suspend(self, *, keep: Duration = 86_400.0) -> str:
+        """Store what was read and what is to be written, for any process to `resume`, and roll back.
+
+        Conditions are checked now; the commit checks that all items are still as they were read.
+
+        Args:
+            keep: how long DynamoDB's TTL leaves the row alone, in seconds or as a timedelta. A day.
+
+        Returns:
+            The id to resume it by, at most once: `id`, or the one that it was resumed by itself.
+
+        Raises:
+            ConfigurationError: it holds locks, has callbacks, or only reads.
+            StaleVersion: an item was changed, or another process has gone on with the transaction.
+            Conflict: a condition was not met.
+            UpdateError: the row would exceed the 400 KB of an item.
+
+        Cost: 1 write, and 1 read for each item that was written without being read.
+        """
+        self._check_open()
+        if self._read_only or self._members.locks or self._after_commit or self._after_rollback:
+            raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
+        id_ = suspension.suspend(self._members, self.id, self._options.idempotency_key, seconds(keep, "keep"))
+        self.rollback()
+        return id_
+
+    def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002 - the name of what it is
+        """Go on with a suspended transaction: rely on what it has read, plan its writes, take over its idempotency key.
+
+        Args:
+            id: as `suspend` has returned it.
+            models: of all its items; of several classes in one table the base class first.
+
+        Raises:
+            DoesNotExist: there is none: it was committed, or `keep` is over.
+            StaleVersion: an item was changed since it was read.
+            ConfigurationError: a model is missing; or this transaction is read only.
+
+        Cost: 1 read, and 1 request for each hundred items of a model; 1 action more in the commit.
+        """
+        self._check_open()
+        if self._read_only:
+            raise ConfigurationError(
+                "a read-only transaction cannot go on with another one, whose row it would delete."
+            )
+        key, planned = suspension.resume(self._members, id, list(models))
+        self._options = replace(self._options, idempotency_key=key or self._options.idempotency_key)
+        for item, actions in planned:
+            if actions is None:
+                self.delete(item)
+            else:
+                self.update(item, actions)
+
     def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
         self._is_over = True
         if self.is_repeated or not self._is_committed:
+            self._members.undo_from(0)
             for member in self._members.by_key.values():
                 member.mark_old(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
@@ -415,7 +404,7 @@ class Transaction:
     def savepoint(self) -> Savepoint:
         """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""
         self._check_open()
-        return Savepoint(self._members.by_key, self._check_open)
+        return Savepoint(self._members, self._check_open)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed and its locks are released, for example to send a mail.
@@ -431,10 +420,6 @@ class Transaction:
         """Call back after a rollback, also if the outcome is unknown. After an error, an error of it is only logged."""
         self._check_open()
         self._after_rollback.append(callback)
-
-    def _check_open(self) -> None:
-        if self._is_over:
-            raise ConfigurationError("this transaction is over: begin a new one.")
 
     def _again(self, successor: Transaction) -> Transaction:
         """Give another attempt the age of this transaction, so that younger transactions do not wound it for ever."""

@@ -8,6 +8,7 @@ from pynamodb.attributes import NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.transaction import Keep
 from pynamo_locking._io import header_requests
 from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.own_table import OwnTable
@@ -17,6 +18,7 @@ from pynamo_locking._transactions import recovery, repair
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking._core.lease import Duration
     from pynamo_locking._transactions.recovery import SweepReport
 
 
@@ -30,11 +32,13 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
                 table_name = "transactions"
                 region = "eu-west-1"
 
-    Only transactions of more than a hundred actions, idempotency keys and guarded queries need it. It must be in the
-    account and Region of the items.
+    Only transactions of more than a hundred actions, records, idempotency keys and guarded queries need it. It must be
+    in the account and Region of the items.
 
-    DynamoDB's TTL removes final headers after a day, and participant rows after thirty. Nothing depends on when that
-    happens. Do not delete rows by hand: a missing header counts as aborted.
+    DynamoDB's TTL removes final headers and records after a day, and participant rows after thirty. Nothing depends on
+    when that happens. Do not delete rows by hand: a missing header counts as aborted. To keep them longer, set these in
+    the Meta, in seconds: ``keep_finished_s`` (final headers and records, 86,400), ``keep_keys_s`` (idempotency keys,
+    86,400), ``keep_rows_s`` (participant rows, and aborted headers that may have left marks, 2,592,000).
     """
 
     id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=header_requests.ID)
@@ -44,24 +48,34 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     version: VersionAttribute = VersionAttribute(null=True)
     expires: TTLAttribute = TTLAttribute(null=True, attr_name=header_requests.EXPIRES)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse times in the Meta that cannot work."""
+        super().__init_subclass__(**options)
+        Keep.of(getattr(cls, "Meta", None))
+
     @classmethod
-    def outcome(cls, id: str) -> str | None:  # noqa: A002 - the name of what it is
-        """Return the state of a transaction of many items.
+    def outcome(cls, id: str | None = None, *, idempotency_key: str | None = None) -> str | None:  # noqa: A002
+        """Return the state of a transaction, of its id or of its idempotency key.
+
+        To be sure that an undecided one stays uncommitted, see `OutcomeUnknown.resolve` and `recover`.
 
         Args:
             id: its `Transaction.id`, which an `OutcomeUnknown` has as its `write_id`.
+            idempotency_key: its key, whichever attempt was committed.
 
         Returns:
             ``"pending"``, ``"committed"`` (decided; some items may still have to be finished), ``"finished"`` or
-            ``"aborted"``. None if nothing is known: it had at most a hundred actions, or it ended more than a day ago,
-            or it never began.
+            ``"aborted"``; of a key ``"committed"``. None if nothing is known. By its id: it had at most a hundred
+            actions and left no `record`, or it ended more than a day ago, or it never began. By its key: it was not
+            committed within a day, and may still be.
 
         Raises:
             LockingError: no response came.
+            ConfigurationError: neither of the two was given, or both.
 
         Cost: 1 consistent read.
         """
-        return recovery.outcome(header_requests.header_table_of(cls), id)
+        return recovery.outcome(header_requests.header_table_of(cls), id, idempotency_key)
 
     @classmethod
     def recover(cls, id: str, *, force: bool = False) -> str | None:  # noqa: A002
@@ -114,7 +128,12 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def sweep(
-        cls, *, segments: int = 1, dry_run: bool = False, on_progress: Callable[[SweepReport], object] | None = None
+        cls,
+        *,
+        segments: int = 1,
+        dry_run: bool = False,
+        on_progress: Callable[[SweepReport], object] | None = None,
+        older_than: Duration = 0.0,
     ) -> SweepReport:
         """Complete all transactions of many items whose process has died.
 
@@ -126,6 +145,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
             segments: how many parts of the table to scan at once.
             dry_run: only report what would be done.
             on_progress: called after each transaction.
+            older_than: leave transactions alone that have begun, or were renewed, within so many seconds, by the clocks
+                of their processes. A live one is then not watched, if it renews more often than that.
 
         Returns:
             What was found and done.
@@ -137,7 +158,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         examines an aborted transaction whose process got no response for one of its marks: the mark may arrive late.
         """
         header_table = header_requests.header_table_of(cls)
-        return recovery.sweep(header_table, segments=segments, dry_run=dry_run, on_progress=on_progress)
+        options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
+        return recovery.sweep(header_table, **options)
 
 
 def check_table(table: Any) -> type[TransactionTable]:
@@ -147,9 +169,14 @@ def check_table(table: Any) -> type[TransactionTable]:
     return table
 
 
-def outcome(table: type[TransactionTable], id: str) -> str | None:  # noqa: A002
-    """Return the state of a transaction of many items: see `TransactionTable.outcome`."""
-    return check_table(table).outcome(id)
+def outcome(
+    table: type[TransactionTable],
+    id: str | None = None,  # noqa: A002
+    *,
+    idempotency_key: str | None = None,
+) -> str | None:
+    """Return the state of a transaction, of its id or of its idempotency key: see `TransactionTable.outcome`."""
+    return check_table(table).outcome(id, idempotency_key=idempotency_key)
 
 
 def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> str | None:  # noqa: A002
@@ -163,6 +190,8 @@ def sweep(
     segments: int = 1,
     dry_run: bool = False,
     on_progress: Callable[[SweepReport], object] | None = None,
+    older_than: Duration = 0.0,
 ) -> SweepReport:
     """Complete all transactions of many items whose process has died: see `TransactionTable.sweep`."""
-    return check_table(table).sweep(segments=segments, dry_run=dry_run, on_progress=on_progress)
+    options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
+    return check_table(table).sweep(**options)

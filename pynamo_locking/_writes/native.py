@@ -13,6 +13,8 @@ from pynamo_locking._io import answers, dispatch, retries, runtime
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import expiry
 from pynamo_locking._writes.refusals import locked_out, refusal
+from pynamo_locking._writes.resolving import Sent, question_of
+from pynamo_locking._writes.write import CHECK
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -63,6 +65,13 @@ class TransactAction(NamedTuple):
     own: HeldEntry | None = None
     number: int = 0
     barrier: Barrier | None = None
+
+    def sent(self) -> Sent | None:
+        """Return what is needed to find out later whether it was applied; None if its item would not show that."""
+        if self.write is None or self.write.operation is CHECK:
+            return None
+        [kwargs] = self.request.values()
+        return Sent.of(type(self.write.item), kwargs, self.write.part, is_delete=False)
 
     def is_ours(self, image: dict[str, Any] | None) -> bool:
         """Tell whether an image shows that this action was applied already."""
@@ -204,12 +213,14 @@ class Commit:
         )
 
     def _unknown(self, error: Exception) -> OutcomeUnknown:
+        sent = [each for each in map(TransactAction.sent, self.all) if each is not None]
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
             f"you decide what to do. (For ten minutes DynamoDB recognises the same transaction of the same copies by "
             f"this client_request_token, except inside a lock and with items that expire.)",
             write_id=self.token,
             cause=error,
+            question=question_of(sent),
         )
 
 
@@ -220,7 +231,7 @@ def _gravest(errors: Collection[Exception]) -> Exception:
 
 def _is_final(action: TransactAction, refusal: Exception) -> bool:
     """Tell whether the refusal of one copy proves that DynamoDB will never accept another one."""
-    if isinstance(refusal, StaleVersion):
+    if isinstance(refusal, (StaleVersion, TransactionConflict)):  # the second one of a guard
         # An item may become absent again, and a version without a write id may come again.
         return action.write is not None and action.write.part.before.write_id is not None
     return isinstance(refusal, LockLost)

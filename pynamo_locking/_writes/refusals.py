@@ -75,6 +75,11 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
     refused = f"{write.called} was refused and nothing changed"
+    if write.part.is_checked and is_other and getattr(model, "_is_guard", False):
+        return also(TransactionConflict, kind)(
+            f"{refused}, since other writers have changed rows of the same hash key; a retry is safe. ({cause})",
+            cause=cause,
+        )
     if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
             f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",

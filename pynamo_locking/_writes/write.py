@@ -14,6 +14,7 @@ from pynamo_locking._core.freshness import Why
 from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
 from pynamo_locking._io import answers, connections, dispatch
 from pynamo_locking._items import clauses, expiry, knowledge, versions
+from pynamo_locking._writes.resolving import Sent, question_of
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Write:
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
         is_unanswered: whether its first attempt was in a batch to which no answer came.
         second: the time for its conditions about expiry: the second in which the request is first made.
+        made: the last request that was made of it.
     """
 
     item: Model
@@ -76,6 +78,7 @@ class Write:
     is_strict: bool = False
     is_unanswered: bool = False
     second: int | None = field(default=None, init=False)
+    made: dict[str, Any] = field(default_factory=dict, init=False)
 
     def copied(self) -> Write:
         """Return a copy, to be changed."""
@@ -125,6 +128,7 @@ class Write:
         )
         clauses.check_size(self.item, kwargs)
         self.second = expiry.date(kwargs, self.second)
+        self.made = kwargs
         return kwargs
 
     def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
@@ -193,9 +197,11 @@ class Write:
     def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
         write_id = write_id or self.part.write_id
+        sent = Sent.of(type(self.item), self.made, self.part, is_delete=self.operation is DELETE)
         return also(OutcomeUnknown, self.operation.error)(
             f"{self.called} (write {write_id or 'without an id'}) may or may not have "
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
+            question=question_of([sent]),
         )

@@ -27,6 +27,9 @@ _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
 _DryRun = Annotated[bool, flag("--dry-run", "Only say what would be done.")]
 _Segments = Annotated[int, option("--segments", "NUMBER", "Scan so many at once.", min=1, max=256)]
 
+_OLDER: Final = "Leave those alone that began or were renewed within so many seconds."
+_OlderThan = Annotated[float, option("--older-than", "SECONDS", _OLDER, min=0)]
+
 _TABLE: Final[Any] = {"tables": ("transaction_table",)}
 _COLUMNS: Final = ("id", "state", "owner", "items", "began", "renewed", "lease ends", "aborted by")
 
@@ -102,7 +105,14 @@ def recover(session: Session, *, tx_id: _Id, model: _Model = None, force: _Force
     return 0
 
 
-def sweep(session: Session, *, model: _Model = None, dry_run: _DryRun = False, segments: _Segments = 1) -> int:
+def sweep(
+    session: Session,
+    *,
+    model: _Model = None,
+    dry_run: _DryRun = False,
+    segments: _Segments = 1,
+    older_than: _OlderThan = 0.0,
+) -> int:
     """Complete all transactions whose process has died.
 
     Each one that is alive is watched for up to one lease. The exit code is 1 if some could not be completed.
@@ -114,7 +124,8 @@ def sweep(session: Session, *, model: _Model = None, dry_run: _DryRun = False, s
         def on_progress(report: SweepReport) -> None:
             progress.update(task, description=_summary(report, dry_run=dry_run))
 
-        report = table.sweep(segments=segments, dry_run=dry_run, on_progress=on_progress)
+        options: Any = {"segments": segments, "dry_run": dry_run, "older_than": older_than}
+        report = table.sweep(on_progress=on_progress, **options)
     counts = {name: getattr(report, name) for name in ("examined", "finished", "aborted", "pending")}
     failed = dict(sorted(report.failed.items()))
     document = {"table": table.Meta.table_name, "dry_run": dry_run, **counts, "failed": failed}

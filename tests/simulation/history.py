@@ -6,7 +6,7 @@ import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pynamodb.exceptions import PynamoDBException
@@ -97,6 +97,10 @@ class Operation:
 _inherited: ContextVar[Operation | None] = ContextVar("inherited operation", default=None)
 
 
+#: What the answer to a later question says.
+_RESOLVED: Final = {"applied": Told.APPLIED, "not applied": Told.REFUSED, "unknown": Told.UNKNOWN}
+
+
 def _told_by(error: BaseException | None) -> Told:
     if error is None:
         return Told.APPLIED
@@ -164,6 +168,7 @@ class History:
         losses: locks that were found lost.
         broken: rows and tickets that an operator has begun to break.
         lines: when those who wait for a lock together with others of their process lined up.
+        resolves: whether `OutcomeUnknown.resolve` is asked of each operation in doubt.
     """
 
     scheduler: Scheduler
@@ -175,6 +180,7 @@ class History:
     losses: int = 0
     broken: set[tuple[Place, int]] = field(default_factory=set)
     lines: WeakKeyDictionary[Caller, Line] = field(default_factory=WeakKeyDictionary)
+    resolves: bool = False
     _current: dict[Actor, Operation] = field(default_factory=dict)
 
     def _me(self) -> Actor:
@@ -235,6 +241,8 @@ class History:
             raise  # a fault of the workload
         except (LockingError, PynamoDBException) as error:
             self.tell(done, error)
+            if self.resolves and isinstance(error, OutcomeUnknown):
+                done.told = _RESOLVED[error.resolve()]
         finally:
             done.returned = self.scheduler.moment()
             if outer is None:

@@ -244,6 +244,20 @@ class Coin(LockableModel):
     lock = LockAttribute()
 
 
+class Card(LockableModel):
+    """The lock in the item; while there is no item, that of its name in a row."""
+
+    class Meta(_Meta):
+        table_name = "card"
+        lock_table = Names
+        transaction_table = Headers
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 class Booking(IntervalMixin, Model):
     """Items of one hash key that must not overlap; no locks."""
 
@@ -319,6 +333,7 @@ ALL: Final = (
     Purse,
     Headers,
     Coin,
+    Card,
     Slot,
     Shelf,
     Booking,

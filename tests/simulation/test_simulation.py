@@ -19,6 +19,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
 from tests.simulation.workloads.modes import Sharing
+from tests.simulation.workloads.resolving import ResolvedTransactions, ResolvedWrites
 from tests.simulation.workloads.sharing import Callers
 from tests.simulation.workloads.tasks import Tasks
 from tests.simulation.workloads.transacting import (
@@ -26,6 +27,7 @@ from tests.simulation.workloads.transacting import (
     LongByStatements,
     MixedByStatements,
     ReadTogether,
+    Suspended,
     SweepersByStatements,
 )
 from tests.simulation.workloads.writing import BatchByStatements
@@ -65,9 +67,12 @@ HALVED: Final = {
             ReadTogether,
             LongByStatements,
             MixedByStatements,
+            Suspended,
             SweepersByStatements,
             BatchByStatements,
             Tasks,
+            ResolvedWrites,
+            ResolvedTransactions,
         ),
     )
 }

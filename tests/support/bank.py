@@ -20,9 +20,11 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking import (
+    IntervalMixin,
     LockableModel,
     LockAttribute,
     LockingError,
+    NamedLock,
     OutcomeUnknown,
     Transaction,
     TransactionTable,
@@ -52,6 +54,10 @@ BREAK: Final = "break"
 _TOGETHER_FROM: Final = 10
 #: How many receipts are filed together: some of them are more than the deciding transaction holds.
 RECEIPTS: Final = 110
+#: The latest time of a visit: so early that some overlap.
+LAST_VISIT: Final = 4_000
+#: So many that two clerks are seldom at one of them at once.
+DESKS: Final = 8
 #: Short, so that those who wait for a killed process go on soon. In seconds.
 LEASE_S: Final = 3.0
 
@@ -94,6 +100,30 @@ class Receipt(LockableModel):
     lock = LockAttribute()
 
 
+class Desks(NamedLock):
+    """The guards of the desks."""
+
+    class Meta:
+        table_name = "bank-desks"
+
+
+class Visit(IntervalMixin, LockableModel):
+    """A time at a desk, at which nobody else is."""
+
+    class Meta:
+        table_name = "bank-visits"
+        transaction_table = Transactions
+        lock_table = Desks
+        interval = ("begin", "end")
+
+    desk = NumberAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    label = UnicodeAttribute()
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 class PlainAccount(Model):
     """An account as PynamoDB's own model sees it, which knows nothing of versions, locks and marks."""
 
@@ -107,7 +137,7 @@ class PlainAccount(Model):
     checksum = NumberAttribute()
 
 
-MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Transactions, Account, Receipt)}
+MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Transactions, Account, Receipt, Desks, Visit)}
 
 
 def checksum_of(account: Any) -> int:
@@ -133,19 +163,24 @@ def open_bank(engine: Engine) -> None:
 # Labels
 
 
-_LABEL: Final = re.compile(r"(\d+\.\d+)([mftp])(\d+)")
+_LABEL: Final = re.compile(r"(\d+\.\d+)([mftpvw])(\d+)")
 
 
 def is_long(label: str) -> bool:
     """Whether a transfer is too large for one native transaction."""
-    return kind_of(label) in "ft" or accounts_of(label) > 100
+    return kind_of(label) in "ftw" or accounts_of(label) > 100
 
 
 def kind_of(label: str) -> str:
-    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison."""
+    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison, ``v`` visits, ``w`` visits with many others."""
     match = _LABEL.fullmatch(label)
     assert match is not None, label
     return match[2]
+
+
+def visits_of(label: str) -> int:
+    """How many visits a transfer books."""
+    return {"v": 1, "w": RECEIPTS}.get(kind_of(label), 0)
 
 
 def accounts_of(label: str) -> int:
@@ -174,6 +209,7 @@ class Clerk:
         # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
         self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._filed: list[str] = []
+        self._visited: tuple[int, int] | None = None
         self._count = 0
         self.kinds: list[tuple[int, Callable[[], None]]] = [
             (20, lambda: self._move(2, 10)),
@@ -181,6 +217,8 @@ class Clerk:
             (2, lambda: self._move(101, LARGEST)),
             (1, self._file),
             (1, self._tear_up),
+            (2, lambda: self._visit("v")),
+            (1, lambda: self._visit("w")),
             (1, lambda: self._fail(2, 10)),
             (1, lambda: self._fail(101, LARGEST - 1)),
         ]
@@ -261,6 +299,20 @@ class Clerk:
                 tx.delete(receipt)
 
         self._commit(label, act)
+
+    def _visit(self, kind: str) -> None:
+        """Book one visit or many at a desk, if nobody else is there by then; move one that was booked before."""
+        label, begin = f"{self._number}.{self._count}{kind}2", self._chooser.randrange(LAST_VISIT)
+        move, desk, before = self._two(label), self._chooser.randrange(DESKS), self._visited
+        visits = [Visit(desk, begin + 2 * i, end=begin + 2 * i + 2, label=label) for i in range(visits_of(label))]
+
+        def act(tx: Transaction) -> None:
+            move(tx)
+            if before is not None:
+                tx.move(tx.get(Visit, *before), before[1] + 1, before[1] + 2)
+            tx.insert_disjoint(Visit, [Visit.from_raw_data(visit.serialize()) for visit in visits])
+
+        self._visited = (desk, begin) if self._commit(label, act) else None
 
     def _fail(self, least: int, most: int) -> None:
         """Write what nobody may see, together with a condition that is never true."""

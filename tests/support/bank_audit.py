@@ -26,12 +26,15 @@ from tests.support.bank import (
     PlainAccount,
     Receipt,
     Transactions,
+    Visit,
     accounts_of,
     checksum_of,
     kind_of,
     open_bank,
+    visits_of,
 )
 from tests.support.bank_crew import Crew, Ledger
+from tests.support.interval_models import overlaps_in
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -276,7 +279,8 @@ def check_end(ledger: Ledger, plain: PlainLooks) -> Counter[str]:
         assert label not in present or outcome != "refused", f"{label} was said to be refused"
         assert label not in present or kind_of(label) != "p", f"{label} has a condition that is never true"
     _check_receipts(present)
-    for model in (Account, Receipt):
+    _check_visits(present)
+    for model in (Account, Receipt, Visit):
         left = list(marked(model))
         assert not left, f"marks are left: {left[:3]}"
     return _check_headers()
@@ -290,6 +294,14 @@ def _check_receipts(present: set[str]) -> None:
         stored[image["label"]["S"]] += 1
     filed = {label for label in present if kind_of(label) == "f" and label.replace("f", "t") not in present}
     assert stored == dict.fromkeys(filed, RECEIPTS), f"{stored} is stored, and {filed} are filed"
+
+
+def _check_visits(present: set[str]) -> None:
+    """Visits are there with the money that was moved with them, and no two overlap."""
+    stored = Counter(image["label"]["S"] for image in _scan(Visit))
+    booked = {label: visits_of(label) for label in present if visits_of(label)}
+    assert stored == booked, f"{stored} is stored, and {booked} is booked"
+    assert overlaps_in(Visit, "desk", "begin", "end") == []
 
 
 def _check_headers() -> Counter[str]:

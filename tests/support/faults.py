@@ -137,6 +137,23 @@ def lost_requests(
 
 
 @contextmanager
+def delayed(operation: str, times: int = 99) -> Iterator[list[Forward]]:
+    """The next ``times`` requests of this operation fail with a ConnectionClosedError, and arrive when one of the
+    yielded functions is called, which are in the order of the requests.
+    """
+    faults, late = Faults(operation, times, None, lambda body: True), list[Forward]()
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if not faults.takes(endpoint, request, operation):
+            return forward()
+        late.append(forward)
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with _tapped(tap):
+        yield late
+
+
+@contextmanager
 def doubled(
     operation: str, *, times: int = 1, between: Callable[[], object] = lambda: None, where: Callable[[Body], bool]
 ) -> Iterator[Faults]:

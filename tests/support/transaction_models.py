@@ -132,6 +132,21 @@ class Robot(LockableModel):
     version = VersionAttribute()
 
 
+class Seat(LockableModel):
+    """The lock in the item; while there is no item, that of its name in a row."""
+
+    class Meta:
+        table_name = "seats"
+        lock_table = RowLocks
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    seat_id = UnicodeAttribute(hash_key=True)
+    users = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 class Animal(LockableModel):
     """A model with subclasses in the same table."""
 
@@ -184,6 +199,22 @@ class Entry(LockableModel):
     lock = LockAttribute()
 
 
+class Rate(LockableModel):
+    """Whoever creates or deletes one counts in a row for those who scan."""
+
+    class Meta:
+        table_name = "rates"
+        lock_settings = QUICK
+        transaction_table = Transactions
+        guard_queries = "table"
+
+    zone = UnicodeAttribute(hash_key=True)
+    since = NumberAttribute(range_key=True)
+    price = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 # Long transactions of few items
 
 
@@ -228,6 +259,11 @@ def rows_of(model: type[Model]) -> list[dict[str, Any]]:
 def marked_rows(model: type[Model], lock: str = "lock") -> list[dict[str, Any]]:
     """Those that carry a mark of a transaction."""
     return [row for row in rows_of(model) if "tx" in row.get(lock, {}).get("M", {})]
+
+
+def locks_of_names() -> list[str]:
+    """The names that have a holder or a waiter in `RowLocks`."""
+    return [row["name"]["S"] for row in rows_of(RowLocks) if row["lock"]["M"].get("queue", {}).get("M")]
 
 
 # A process that dies

@@ -103,6 +103,8 @@ async def models() -> None:
 @atransactional(attempts=3, wait=timedelta(seconds=5))
 async def transfer(tx: AsyncTransaction, key: str, amount: int = 1) -> int:
     account = await tx.get(Account, key, for_update=True)
+    await tx.get_or_none(Account, key, for_share=True)
+    await tx.scan(Account, at_most=5)
     assert_type(account, Account)
     assert_type(await tx.get_or_none(Account, key), Account | None)
     assert_type(await tx.query(Account, key), list[Account])
@@ -116,5 +118,10 @@ async def transactions() -> None:
     await transfer(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     async with atransaction(isolation="snapshot", wait=3) as tx:
         assert_type(tx, AsyncTransaction)
+        await tx.insert_disjoint(Account, [Account("a-1")], pessimistic=True)
+        await tx.insert_disjoint(Account, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await tx.move(Account("a-1"), 2, 3)
         assert_type(tx.is_committed, bool)
+        assert_type(await tx.suspend(), str)
+        await tx.resume("b1f0", [Account])
     atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -26,6 +26,7 @@ from pynamo_locking import (
     Conflict,
     ExpiringMixin,
     GuardedBatch,
+    IntervalMixin,
     ItemLocked,
     ItemNotFound,
     Lock,
@@ -403,20 +404,44 @@ class Transactions(TransactionTable):
         table_name = "transactions"
 
 
+class Stay(IntervalMixin, LockableModel):
+    class Meta:
+        table_name = "stays"
+        interval = ("begin", "end")
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    version = VersionAttribute()
+
+
 def use_transactions(account: Account) -> None:
     with transaction(Transactions, isolation="serializable", wait=timedelta(seconds=5), on_progress=print) as tx:
         assert_type(tx, Transaction)
         assert_type(tx.get(Account, "a-1", for_update=True), Account)
+        assert_type(tx.get_or_none(Account, "a-1", for_share=True), "Account | None")
         assert_type(tx.get_or_none(Account, "a-1"), "Account | None")
         assert_type(tx.get_all(Account, ["a-1"], for_update=True), "list[Account | None]")
+        assert_type(tx.get_all(Account, ["a-1"], for_share=True), "list[Account | None]")
+        assert_type(tx.scan(Account, Account.balance > 1, at_most=5), "list[Account]")
+        assert_type(next(Account.query("a-1", isolation="read_committed")), Account)
+        assert_type(next(Account.scan(isolation="read_committed")), Account)
+        assert_type(Account.batch_get(["a-1"], isolation="read_uncommitted"), Iterator[Account])
+        assert_type(Account.count("a-1", isolation="read_committed"), int)
         assert_type(tx.query(Account, "a-1"), list[Account])
         tx.save(account, Account.balance >= 0)
         tx.update(account, [Account.balance.add(1)])
         tx.delete(account, add_version_condition=False)
         tx.check(account)
         tx.touch(account)
+        tx.insert_disjoint(Stay, [Stay("r", 1, end=2)], pessimistic=True)
+        tx.insert_disjoint(Stay, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        tx.move(Stay("r", 1, end=2), 2, 3, pessimistic=True)
         tx.savepoint().rollback()
         tx.after_commit(lambda: None)
+        assert_type(tx.suspend(keep=timedelta(hours=1)), str)
+        tx.resume("b1f0", [Account])
+        tx.resume("b1f0", Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         assert_type(tx.plan(), Plan)
         assert_type(tx.plan().requests, int)
 

@@ -11,7 +11,7 @@ import pytest
 from pynamodb.exceptions import AttributeDeserializationError, DoesNotExist
 
 from pynamo_locking import ConfigurationError, Conflict, LockAttribute, LockingError, Transaction, transaction
-from pynamo_locking._intervals.disjoint import Disjoint
+from pynamo_locking._intervals.staging import Staging
 from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.interval_models import Slot, SlotLocks, slots
@@ -228,13 +228,13 @@ def test_between_the_look_at_a_counter_and_the_commit(cheap: Engine) -> None:
 def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program stores its item after an interval has found no guard; the next attempt says so."""
     cheap.bind(Slot, SlotLocks)
-    key, search, items = f"guard#{table_of(Slot)}/d", Disjoint._search, list[Any]()
+    key, search, items = f"guard#{table_of(Slot)}/d", Staging._search, list[Any]()
 
     def late(*arguments: Any) -> Any:
         items.append(items or put(cheap, SlotLocks, key, CUSTOMERS["a customer"]))
         return search(*arguments)
 
-    monkeypatch.setattr(Disjoint, "_search", late)
+    monkeypatch.setattr(Staging, "_search", late)
     with pytest.raises(ConfigurationError, match="It was left as it is"):
         Slot.insert_disjoint(slots((1, 2)))
     assert stored(cheap, SlotLocks, key) == items[0]

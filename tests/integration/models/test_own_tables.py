@@ -20,6 +20,7 @@ from pynamo_locking import (
     LockableModel,
     LockAttribute,
     NamedLock,
+    Transaction,
     TransactionTable,
     transaction,
 )
@@ -435,6 +436,9 @@ def test_tables_check_knows_all_rows_of_ours(
     for way in WAYS.values():
         with contextlib.suppress(Conflict, DoesNotExist, PutError, TransactWriteError):
             way.act()
+    suspended = Transaction(Transactions)
+    suspended.get_or_none(Purse, "absent")
+    suspended.suspend()
     for model in (Locks, SlotLocks, RowLocks, Memo, Transactions):
         found = rows_of(capsys, *reach(cheap), f"{model.__module__}:{model.__name__}", code=0)
         assert "none is of another program" in found["detail"]

@@ -28,8 +28,10 @@ from tests.support.transaction_models import (
     Purse,
     Robot,
     RowLocks,
+    Seat,
     Sheet,
     Transactions,
+    locks_of_names,
     make_long_from,
     rows_of,
     survive,
@@ -193,14 +195,13 @@ def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
 
     async def main() -> None:
         async with atransaction() as tx:
-            found = await tx.get_all(Purse, ["b", "none", "a", "b"], for_update=for_update)
-            assert found[1] is None
-            assert found[0] is found[3]
-            for purse, change in zip(found, (4, 0, -4), strict=False):
-                if purse is not None:
-                    assert bool(Purse.lock_state(purse.purse_id).entries) is for_update
-                    purse.balance += change
-                    await tx.save(purse)
+            found = await tx.get_all(Purse, ["b", "a", "b"], for_update=for_update)
+            assert found[0] is found[2]
+            for purse, change in zip(found, (4, -4), strict=False):
+                assert purse is not None
+                assert bool(Purse.lock_state(purse.purse_id).entries) is for_update
+                purse.balance += change
+                await tx.save(purse)
 
     with count_requests() as requests:
         asyncio.run(main())
@@ -232,15 +233,30 @@ def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) 
 
 
 def test_the_lock_of_an_absent_item(memory: Engine) -> None:
+    """Two tasks that want to create an item queue for its name, and the second finds the first one's."""
     bind(memory)
+    memory.bind(Seat)
+
+    async def create(user: str) -> None:
+        async with atransaction() as tx:
+            seat = await tx.get_or_none(Seat, "a", for_update=True) or Seat("a", users="")
+            await asyncio.sleep(0.01)
+            seat.users += user
+            await tx.save(seat)
 
     async def main() -> None:
-        async with atransaction() as tx:
-            assert await tx.get_or_none(Purse, "a", for_update=True) is None
-            await tx.save(Purse("a", balance=1))
+        await asyncio.gather(*map(create, "abc"))
+        async with atransaction() as tx, atransaction(join=True):
+            with pytest.raises(ConfigurationError, match=r"Meta\.lock_table"):
+                await tx.get_or_none(Purse, "none", for_update=True)
+            found = await tx.get_all(Seat, ["a", "none"], for_share=True)
+            assert [seat and seat.users for seat in found] == ["abc", None]
+            assert [entry.mode for entry in Seat.lock_state("a").holders] == ["shared"]
+            with pytest.raises(ConfigurationError, match="no upgrade"):
+                await tx.delete(found[0])
 
     asyncio.run(main())
-    assert balances("a") == [1]
+    assert [Seat.lock_state("a").entries, *locks_of_names()] == [()]
 
 
 @pytest.mark.parametrize(("count", "for_update"), [(200, False), (40, True)])

@@ -223,7 +223,8 @@ def test_for_update_of_an_absent_item(cheap: Engine) -> None:
     """That an item is absent is relied upon with for_update as well."""
     cheap.bind(Purse, Transactions)
     with pytest.raises(Conflict), transaction() as tx:
-        assert tx.get_or_none(Purse, "a", for_update=True) is None
+        with pytest.raises(Purse.DoesNotExist):
+            tx.get(Purse, "a", for_update=True)
         tx.save(Purse("because there is no a"))
         in_thread(Purse("a").save)
     assert stored(Purse, "because there is no a") is None

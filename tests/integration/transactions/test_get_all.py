@@ -255,19 +255,19 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
 
 
 def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:
-    """Those of the items that are there; the write that follows knows its lock."""
+    """The write that follows knows its lock."""
     engine.bind(Purse, Transactions)
     purses(2)
     with transaction() as tx:
-        found = tx.get_all(Purse, ["p1", "none", "p0", "p1"], for_update=True)
-        assert [item and item.purse_id for item in found] == ["p1", None, "p0", "p1"]
+        found = tx.get_all(Purse, ["p1", "p0", "p1"], for_update=True)
+        assert [item and item.purse_id for item in found] == ["p1", "p0", "p1"]
         for key in ("p0", "p1"):
             assert len(Purse.lock_state(key).holders) == 1
-        for item in found[1:3]:
-            if item is not None:
-                item.balance = 5
-                tx.save(item)
-        assert tx.get_all(Purse, ["p0", "p1"], for_update=True) == [found[2], found[0]]
+        for item in found[:2]:
+            assert item is not None
+            item.balance = 5
+            tx.save(item)
+        assert tx.get_all(Purse, ["p0", "p1"], for_update=True) == [found[1], found[0]]
     for key in ("p0", "p1"):
         assert Purse.lock_state(key).holders == ()
     assert Purse.get("p0").balance == 5

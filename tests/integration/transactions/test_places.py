@@ -74,7 +74,10 @@ def _read(tx: Transaction, model: Any) -> Any:
 
 
 def _for_update(tx: Transaction, model: Any) -> Any:
-    return (tx.get_or_none(model, KEY, for_update=model is Purse)) or model(KEY)
+    try:
+        return tx.get(model, KEY, for_update=model is Purse)
+    except model.DoesNotExist:
+        return model(KEY)
 
 
 def _outside(tx: Transaction, model: Any) -> Any:
@@ -183,13 +186,11 @@ PLACES = [
 
 def _outcome(model: Any, before: Any, known: Any, does: Any, *, is_blind: bool, reads: int) -> tuple[Any, str]:
     """Run it; return what is stored afterwards, but for ids and the lock, or the error; and the path."""
-    for key in [KEY, *(f"n{i}" for i in range(5))]:
-        for each in (model, Purse):
-            connection = each._get_connection()
-            name = str(each._hash_keyname)
-            connection.connection.dispatch(
-                "DeleteItem", {"TableName": connection.table_name, "Key": {name: {"S": key}}}
-            )
+    with Purse.batch_write(unguarded=True) as rows:
+        for key in [KEY, *(f"n{i}" for i in range(5))]:
+            rows.delete(Purse(key))
+    with model.batch_write(unguarded=True) as rows:
+        rows.delete(model(KEY))
     before(model)
     tx = Transaction(workers=1)
     try:

@@ -23,6 +23,7 @@ from pynamo_locking import (
     CorruptRow,
     LockingError,
     LockLost,
+    LockSettings,
     recover,
     sweep,
     transaction,
@@ -251,7 +252,7 @@ def test_repairs(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not state.unreadable, lock
         assert state.next_ticket >= 10**15
         put(Transactions, header("T", "aborted"))
-        with Purse.locked("p0", wait=70) as held:  # what can be read stays, until its lease is over
+        with Purse.locked("p0", wait=70, settings=LockSettings()) as held:  # what can be read stays for its lease
             assert held.ticket is not None
             assert held.ticket >= state.next_ticket
         assert Purse.break_lock("p0", force=True) is False

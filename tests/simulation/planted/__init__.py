@@ -2,8 +2,8 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `outcomes`,
-`tasks` and `transactions`.
+bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `locked_reads`, `outcomes`,
+`resolving`, `tasks` and `transactions`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from tests.simulation.planted import (
     guards,
     handing_over,
     intervals,
+    locked_reads,
     modes,
     outcomes,
     queue,
+    resolving,
     statements,
     tasks,
     transactions,
@@ -40,10 +42,12 @@ __all__ = [
     "guards",
     "handing_over",
     "intervals",
+    "locked_reads",
     "measure",
     "modes",
     "outcomes",
     "queue",
+    "resolving",
     "runs_until_found",
     "search",
     "statements",

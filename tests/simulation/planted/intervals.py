@@ -7,10 +7,10 @@ from typing import Any
 from pynamodb.expressions.update import SetAction
 
 from pynamo_locking._core import intervals
-from pynamo_locking._intervals import disjoint, interval_mixin, placing
+from pynamo_locking._intervals import disjoint, interval_mixin, placing, staging
 from pynamo_locking._intervals.axis import Axis
-from pynamo_locking._intervals.disjoint import Disjoint
 from pynamo_locking._intervals.guard_row import IntervalGuard
+from pynamo_locking._intervals.staging import Staging
 from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.members import Members
@@ -61,13 +61,13 @@ def guard_not_checked() -> Patches:
 @plants(_INTERVALS, "Disjoint")
 def touched_items_not_settled() -> Patches:
     """What the guard names is taken to be in its place."""
-    return [(Disjoint, "_settle", lambda self, touched: []), (disjoint, "MOST_TOUCHED", 0)]
+    return [(Staging, "_settle", lambda self, touched: []), (staging, "MOST_TOUCHED", 0)]
 
 
 @plants(_INTERVALS, "Disjoint")
 def touched_items_not_named() -> Patches:
     """The guard names nothing."""
-    return [(disjoint, "note_touched", lambda guard, touched: None)]
+    return [(staging, "note_touched", lambda guard, touched: None)]
 
 
 @plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
@@ -84,12 +84,12 @@ def open_ends_not_seen() -> Patches:
 @plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
 def open_ends_written_unseen() -> Patches:
     """An item that loses its end is written without a look at what comes after it."""
-    ends_in = interval_mixin._ends_in
+    ends_in = placing.ends_in
 
     def ends_set_in(axis: Any, actions: Any) -> Any:
         return [action for action in ends_in(axis, actions) if isinstance(action, SetAction)]
 
-    return [(interval_mixin, "_ends_in", ends_set_in)]
+    return [(interval_mixin, "ends_in", ends_set_in)]
 
 
 @plants(_INTERVALS, "Disjoint")
@@ -113,7 +113,7 @@ def _none_is_done(is_done: Any) -> Any:
 @plants(_INTERVALS.but(faults={Fault.FAILED_AFTER: 6}), "Truth")
 def own_items_in_the_way() -> Patches:
     """Who inserts again what may be stored already is refused by that."""
-    return [(Disjoint, "_is_done", _none_is_done(Disjoint._is_done))]
+    return [(Staging, "_is_done", _none_is_done(Staging._is_done))]
 
 
 class _Never(Exception):  # noqa: N818 - a stand-in
@@ -137,6 +137,24 @@ def names_forgotten_in_turn() -> Patches:
         return update(self, actions, *arguments, **options)
 
     return [(VersionedMixin, "update", forgetful)]
+
+
+@plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint")
+def staged_items_not_seen() -> Patches:
+    """A transaction does not see the items that it has inserted itself."""
+    return [(Staging, "_written", lambda self: [])]
+
+
+@plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300, first_seed=14)
+def earlier_calls_not_named() -> Patches:
+    """The guard names the items of the last call of a transaction alone."""
+    look = Staging.look
+
+    def forgetful(self: Any) -> None:
+        look(self)
+        self._touched = [each for each in self._touched if not self._is_ours(each.key(self._axis))]
+
+    return [(Staging, "look", forgetful)]
 
 
 # Queries

@@ -18,7 +18,7 @@ from pynamo_locking._io.resolver import Resolver
 from pynamo_locking._io.retries import persistently
 from pynamo_locking._items.versions import VersionPart
 from pynamo_locking._locks import guards
-from pynamo_locking._transactions import validation
+from pynamo_locking._transactions import suspension, validation
 from pynamo_locking._transactions.long_commit import LongCommit
 from pynamo_locking._transactions.marking import Marked, Marker
 from pynamo_locking._writes.native import Commit
@@ -283,3 +283,20 @@ def values_beside_the_mark() -> Patches:
             retries.ask(one.row.connection, "UpdateItem", kwargs)
 
     return [(Marker, "mark", dirty)]
+
+
+@plants(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=400)
+def resumed_without_a_look() -> Patches:
+    """What a suspended transaction had read counts as unchanged, whatever is stored when it is resumed."""
+
+    def check(member: Any, _: Any) -> None:
+        member.check()
+
+    return [(suspension, "_check", check)]
+
+
+@plants(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=400)
+def only_writes_are_suspended() -> Patches:
+    """The row has what is to be written, and forgets what was only read: write skew."""
+    is_kept = suspension._is_kept
+    return [(suspension, "_is_kept", lambda member: member.write is not None and is_kept(member))]

@@ -8,6 +8,7 @@ from tests.simulation.workloads import (
     doubt,
     intervals,
     living,
+    locked_reads,
     locking,
     mixing,
     modes,
@@ -15,6 +16,7 @@ from tests.simulation.workloads import (
     querying,
     queues,
     ranges,
+    resolving,
     sharing,
     stepping,
     tasks,
@@ -38,9 +40,11 @@ _MODULES: Final = (
     modes,
     permits,
     ranges,
+    resolving,
     queues,
     intervals,
     querying,
+    locked_reads,
     tasks,
 )
 

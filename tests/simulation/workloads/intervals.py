@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown, OverlapError
+from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown, OverlapError, Transaction
 from tests.simulation.history import Told
-from tests.simulation.models import SETTINGS, Booking, Names, Stay, Tariff
+from tests.simulation.models import SETTINGS, Booking, Names, Note, Stay, Tariff
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.simulation.engine.network import Place
 
@@ -143,3 +144,73 @@ class IntervalsUnderLocks(Intervals):
     items = ((Names, f"{Stay.Meta.table_name}/{KEY}"),)
     tables = (Stay,)
     options: ClassVar[dict[str, Any]] = {"wait": WAIT_S, "pessimistic": True}
+
+
+class IntervalsInTransactions(Intervals):
+    """Inserted, moved and replaced in transactions, together with a note that all of them write."""
+
+    name = "intervals in transactions"
+    items = ((Note, "n"),)
+
+    def party(self, index: int, turn: int) -> None:
+        """Insert; replace or move that, or what was in its way; insert two at once."""
+        begin, end = self.spans[(index + turn) % len(self.spans)]
+        item = self.insert((begin, end)) or self.in_the_way(begin, end)
+        if item is not None:
+            (self.replace, self.move)[(index + turn) % 2](item)
+        self.insert((12, 14), (22, 24))
+
+    def together(self, kind: str, begins: Sequence[int], act: Callable[[Transaction, int], object]) -> bool:
+        """Do something in a transaction that writes the note as well; tell whether it was committed."""
+        places, told = [*map(self.at, begins), place(Note, "n")], Told.REFUSED
+        for _ in range(3):
+            with self.history.operation(kind, *places) as done, Transaction(wait=WAIT_S) as tx:
+                act(tx, done.number)
+                note = tx.get(Note, "n")
+                self.append(note, done.number)
+                tx.save(note)
+            told = done.told
+            if told is not Told.REFUSED or isinstance(done.error, OverlapError):
+                break
+        return told is Told.APPLIED
+
+    def new(self, begin: int, end: int | None, number: int, log: Sequence[int] = ()) -> Any:
+        """Return a new item."""
+        return self.model(KEY, begin, end=end, log=[*log, number])
+
+    def insert(self, *spans: tuple[int, int | None]) -> Any:
+        """Insert new items, each by a call of its own, and try to insert each of them once more."""
+        rows = list[Any]()
+
+        def act(tx: Transaction, number: int) -> None:
+            rows[:] = [self.new(*span, number) for span in spans]
+            for row, (begin, end) in zip(rows, spans, strict=True):
+                tx.insert_disjoint(self.model, [row])
+                with contextlib.suppress(OverlapError):
+                    tx.insert_disjoint(self.model, [self.new(begin + 1, end, number)])
+
+        return rows[0] if self.together("insert", [begin for begin, _ in spans], act) else None
+
+    def replace(self, item: Any) -> None:
+        """Delete an item, and insert two in its place."""
+        begin, end, log = int(item.begin), int(item.end), list(item.log)
+
+        def act(tx: Transaction, number: int) -> None:
+            tx.delete(item)
+            tx.insert_disjoint(self.model, [self.new(begin, begin + 1, number, log)])
+            tx.insert_disjoint(self.model, [self.new(begin + 1, end, number)])
+
+        if end > begin + 1:
+            self.together("replace", [begin, begin + 1], act)
+
+    def move(self, item: Any) -> None:
+        """Move an item, and insert another one where it was."""
+        begin, log = int(item.begin), list(item.log)
+
+        def act(tx: Transaction, number: int) -> None:
+            item.log = [number]
+            tx.move(item, 17, 29)
+            tx.insert_disjoint(self.model, [self.new(begin, begin + 1, number, log)])
+
+        if begin != 17:  # where it goes
+            self.together("move", [begin, 17], act)

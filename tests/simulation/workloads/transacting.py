@@ -44,7 +44,7 @@ class Transacting(Workload):
     def transact(self, reads: str, writes: str, *, kind: str = "transaction", **options: Any) -> Told:
         """Read some coins, and append to others; note what was seen of all."""
         with self.history.operation(kind, *(place(Coin, key) for key in writes)) as done:
-            seen = {}
+            done.seen = seen = {}  # also of a commit that is known later to be applied
             with self.begin(**options) as tx:
                 keys = list(dict.fromkeys(reads + writes))
                 for key, coin in zip(keys, self.found(tx, keys), strict=True):
@@ -52,7 +52,6 @@ class Transacting(Workload):
                     if key in writes:
                         self.append(coin, done.number)
                         tx.save(coin)
-            done.seen = seen
         return done.told
 
     def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
@@ -351,3 +350,31 @@ class ResurrectionOfSeveral(Resurrection):
                 Coin("z").save()
             return
         super().party(index, turn)
+
+
+class Suspended(Transacting):
+    """Each is suspended between its reads and its writes, and before its commit, and taken up again."""
+
+    name = "suspended"
+    most_actions = 4
+
+    def party(self, index: int, turn: int) -> None:
+        """Write what depends on another coin: skew if a read is forgotten, a lost update if nothing is compared."""
+        self.in_three_parts(*(("a", "b"), ("b", "a"), ("ab", "c"))[(index + turn) % 3])
+
+    def in_three_parts(self, reads: str, writes: str) -> None:
+        """Read; go on with it and write; go on with it and commit."""
+        with self.history.operation("transaction", *(place(Coin, key) for key in writes)) as done:
+            with self.begin(table=Headers) as tx:
+                seen = {place(Coin, key): list(tx.get(Coin, key).log) for key in reads + writes}
+                id_ = tx.suspend()
+            with self.begin(table=Headers) as tx:
+                tx.resume(id_, [Coin])
+                for key in writes:
+                    coin = tx.get(Coin, key)
+                    self.append(coin, done.number)
+                    tx.save(coin)
+                tx.suspend()
+            with self.begin(table=Headers) as tx:
+                tx.resume(id_, [Coin])
+            done.seen = seen

@@ -130,8 +130,9 @@ def test_the_advice_for_a_reserved_name_works():
 
 
 def test_one_lock_attribute_is_enough():
-    """Two are refused with their names, also if one of them is inherited."""
-    with pytest.raises(ConfigurationError, match=r"^Two has more than one LockAttribute: lock, other"):
+    """Two are refused with their names and with what to do instead, also if one of them is inherited."""
+    advice = r"\. An item has one lock: make parts .* items of their own, or lock a name for each part \(NamedLock\)\.$"
+    with pytest.raises(ConfigurationError, match=r"^Two has more than one LockAttribute: lock, other" + advice):
 
         class Two(LockableModel):
             other = LockAttribute()

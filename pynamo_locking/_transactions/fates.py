@@ -1,0 +1,91 @@
+"""The rows by which the fate of a transaction is known: its idempotency key and its record.
+
+Each is written by the native transaction that decides, and so exists exactly if the transaction was applied. Its place
+can be taken for good instead: then no copy of that transaction, however late, is applied any more.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pynamo_locking._core.commit_paths import CommitPath
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import header_requests
+from pynamo_locking._io.retries import Unavailable, persistently
+from pynamo_locking._writes.native import TransactAction
+from pynamo_locking._writes.resolving import Question
+from pynamo_locking.exceptions import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.outcome import Resolution
+    from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._transactions.options import TransactionOptions
+
+
+def needs_table(options: TransactionOptions) -> bool:
+    """Tell whether a transaction of any size writes such a row."""
+    return options.record or options.idempotency_key is not None
+
+
+def check_table(options: TransactionOptions) -> HeaderTable:
+    """Return where the rows are; `ConfigurationError` if there is no table for them."""
+    if options.header_table is None:
+        raise ConfigurationError(
+            "a transaction of more than 100 actions, or with an idempotency key or a record, needs a TransactionTable: "
+            "pass it to transaction(), or name it in Meta.transaction_table of a model."
+        )
+    return options.header_table
+
+
+def key_action(options: TransactionOptions) -> list[TransactAction]:
+    """Return the action that stores the idempotency key, and fails if the key is stored."""
+    if options.idempotency_key is None:
+        return []
+    row = header_requests.row_of_key(options.idempotency_key)
+    return [TransactAction(header_requests.once(check_table(options), row, options.id))]
+
+
+def record_action(options: TransactionOptions) -> list[TransactAction]:
+    """Return the action that stores the record of a native transaction, which is a header that is finished."""
+    if not options.record:
+        return []
+    return [TransactAction(header_requests.record(check_table(options), _header(options, State.FINISHED)))]
+
+
+def _header(options: TransactionOptions, state: State, by: str = "") -> Header:
+    return Header(options.id, state, options.priority, options.owner, by=by)
+
+
+def found(options: TransactionOptions, path: CommitPath, error: Exception) -> str | None:
+    """Return the id of the transaction that was committed although this one got an error: an earlier one, or itself."""
+    if not needs_table(options):
+        return None
+    try:
+        if options.idempotency_key is not None:
+            return header_requests.key_holder(check_table(options), header_requests.row_of_key(options.idempotency_key))
+        if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown):
+            header = persistently(partial(header_requests.read, check_table(options), options.id))
+            return None if header is None or not header.state.is_committed else options.id
+    except Unavailable:
+        pass
+    return None
+
+
+def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -> None:
+    """Let `OutcomeUnknown.resolve` ask the rows of a native transaction instead of its items: they always tell."""
+    if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown) and needs_table(options):
+        error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
+        error._question = Question(partial(_by_record if options.record else _by_key, options))
+
+
+def _by_record(options: TransactionOptions) -> Resolution:
+    stored = header_requests.give_up(check_table(options), _header(options, State.ABORTED, by="itself"))
+    return "applied" if stored.state.is_committed else "not applied"
+
+
+def _by_key(options: TransactionOptions) -> Resolution:
+    row = header_requests.row_of_key(str(options.idempotency_key))
+    holder = header_requests.abandon(check_table(options), row, options.id)
+    return "applied" if holder == options.id else "not applied"

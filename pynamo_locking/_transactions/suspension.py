@@ -1,0 +1,177 @@
+"""A suspended transaction: a row of its table, from which any process can go on with it.
+
+Of each item the row has its version and write id, and the attributes that change. The process that goes on reads the
+items again, and its commit deletes the row: so the transaction is committed once.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.outcome import Known
+from pynamo_locking._io import flaws, runtime
+from pynamo_locking._io.header_requests import CONTENT, EXPIRES, ID
+from pynamo_locking._io.stored import Place, Stored, number
+from pynamo_locking._items import clauses, images, versions
+from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._transactions.transaction_table import TransactionTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._io.stored import Image
+    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._transactions.members import Members
+
+_PREFIX: Final = "suspended#"
+_KEY: Final = "key"
+
+#: What to do about a broken row.
+_ADVICE: Final = "Delete the row, and begin the transaction anew."
+
+#: What a row says about an item: its table and key, what is known of it, and its write.
+_Entry = dict[str, Any]
+
+#: An item, and what to do to it; None: delete it.
+_Planned = tuple[GuardedMixin, "list[Action] | None"]
+
+
+def suspend(members: Members, id_: str, idempotency_key: str | None, keep_s: float) -> str:
+    """Store a transaction, in the row that it was resumed from if it was; return the id to resume it by."""
+    resumed = next((member for member in members.by_key.values() if _id_of(member)), None)
+    entries = [{"M": _entry(member)} for member in members.by_key.values() if _is_kept(member)]
+    content = {"items": {"L": entries}, **({} if idempotency_key is None else {_KEY: {"S": idempotency_key}})}
+    row = members.table()(_PREFIX + id_) if resumed is None else resumed.item
+    expiry_s = runtime.current.time_ms() // 1000 + int(keep_s)
+    actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(EXPIRES).set(Stored(number(expiry_s)))]
+    row.update(actions, Place(ID).does_not_exist() if resumed is None else None)
+    return id_ if resumed is None else _id_of(resumed)
+
+
+def _is_own_row(member: Member) -> bool:
+    return issubclass(member.model, TransactionTable)
+
+
+def _id_of(member: Member) -> str:
+    """Return the id of the suspended transaction whose row this is; empty for any other item."""
+    name = str(member.key[ID]["S"]) if _is_own_row(member) else ""
+    return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
+
+
+def _is_kept(member: Member) -> bool:
+    """Tell whether an item is remembered. Guards are counted again when the writes of their items are planned again."""
+    return member.is_read or (member.write is not None and not _is_own_row(member))
+
+
+def _entry(member: Member) -> _Entry:
+    """Return what is stored of an item, whose write from now on requires the item as it is known.
+
+    Raises:
+        Conflict: a condition of the caller is not met; `StaleVersion` if the item is not the known one.
+    """
+    if member.write is not None and not member.is_checked:
+        member.pin()
+    member.load()
+    after = member.look()
+    if not member.holds(member.stored or None):
+        raise member.refused(member.stored or None)
+    entry: _Entry = {"table": {"S": member.table}, "key": {"M": member.key}}
+    if not member.is_absent:
+        entry["known"] = {"M": _stored(member.before)}
+    if member.write is None:
+        return entry
+    return entry | ({"op": {"S": "delete"}} if after is None else {"op": {"S": "update"}, **_changes(member, after)})
+
+
+def _stored(known: Known) -> Image:
+    version = {} if known.version is None else {"version": number(known.version)}
+    return version if known.write_id is None else {**version, "write_id": {"S": known.write_id}}
+
+
+def _known(stored: Mapping[str, Any]) -> Known:
+    version = stored.get("version")
+    return Known(None if version is None else int(version["N"]), stored.get("write_id", {}).get("S"))
+
+
+def _changes(member: Member, after: Image) -> _Entry:
+    shape, lock = versions.shape_of(member.model), member.model._lock_attribute()
+    ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
+    set_, removed = images.difference(member.stored, after, keys=member.key)
+    return {
+        "set": {"M": {name: value for name, value in set_.items() if name not in ours}},
+        "remove": {"L": [{"S": name} for name in removed if name not in ours]},
+    }
+
+
+def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> tuple[str | None, list[_Planned]]:
+    """Rely on all that a suspended transaction had read; return its idempotency key, and its writes to plan again.
+
+    The commit deletes its row, on condition that no other process has gone on with it meanwhile.
+
+    Raises:
+        DoesNotExist: there is no such row.
+        StaleVersion: an item was changed since the transaction was suspended.
+    """
+    table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
+    row = members.counter(table, _PREFIX + id_)
+    if row.is_absent:
+        raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or its time is over.")
+    key, entries = flaws.read(
+        _content,
+        row.stored,
+        f"the row of the suspended transaction {id_!r}",
+        table=row.table,
+        key=row.key,
+        advice=_ADVICE,
+    )
+    by_table = {model._get_connection().table_name: model for model in (table, *reversed(models))}
+    planned = list[_Planned]()
+    for of_table, group in groupby(sorted(entries, key=_table_of), _table_of):
+        if of_table not in by_table:
+            raise ConfigurationError(f"the suspended transaction {id_!r} has items of {of_table!r}: name their model.")
+        planned += _found(members, by_table[of_table], list(group))
+    row.delete(None, checks=True)
+    return key, planned
+
+
+def _content(stored: Mapping[str, Any]) -> tuple[str | None, list[_Entry]]:
+    content = stored[CONTENT]["M"]
+    return content.get(_KEY, {}).get("S"), [each["M"] for each in content["items"]["L"]]
+
+
+def _table_of(entry: _Entry) -> str:
+    return str(entry["table"]["S"])
+
+
+def _found(members: Members, model: type[GuardedMixin], entries: list[_Entry]) -> Iterator[_Planned]:
+    found = members._find(model, [_values(model, entry["key"]["M"]) for entry in entries])
+    for member, entry in zip(found, entries, strict=True):
+        _check(member, entry.get("known"))
+        if "op" in entry:
+            yield member.item, None if entry["op"]["S"] == "delete" else _actions(entry)
+
+
+def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
+    attributes = (model._hash_key_attribute(), model._range_key_attribute())
+    values = [None if each is None else each.deserialize(key[each.attr_name][each.attr_type]) for each in attributes]
+    return values[0], values[1]
+
+
+def _check(member: Member, stored: Any) -> None:
+    """Rely on an item, and refuse it if it was changed since the transaction was suspended."""
+    known = Known() if stored is None else _known(stored["M"])
+    is_same = member.before == known and member.is_absent == (stored is None)
+    member.before = known
+    member.check()
+    if not is_same:
+        raise member.refused(member.stored or None)
+
+
+def _actions(entry: _Entry) -> list[Action]:
+    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in entry["set"]["M"].items()]
+    actions += [Place(each["S"]).remove() for each in entry["remove"]["L"]]
+    return actions or [clauses.nothing()]

@@ -1,0 +1,450 @@
+"""Rows that must not overlap, stored, moved and deleted in a transaction with other items: all of it, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking import (
+    ConfigurationError,
+    Conflict,
+    LockableModel,
+    LockAttribute,
+    LockTimeout,
+    OverlapError,
+    StaleVersion,
+    Transaction,
+    TransactionConflict,
+    VersionAttribute,
+    atransaction,
+    transaction,
+    transactional,
+)
+from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import also
+from tests.support.interval_models import (
+    Booking,
+    Lease,
+    Slot,
+    SlotLocks,
+    SlotTransactions,
+    overlaps_in,
+    slots,
+    stored_slots,
+)
+from tests.support.parties import held_elsewhere, in_thread
+from tests.support.transaction_models import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+
+class Invoice(LockableModel):
+    """What is written together with the rows."""
+
+    class Meta:
+        table_name = "invoices"
+        lock_table = SlotLocks
+        transaction_table = SlotTransactions
+
+    number = UnicodeAttribute(hash_key=True)
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+TABLES = (Slot, Booking, Lease, SlotLocks, SlotTransactions, Invoice)
+
+
+@pytest.fixture
+def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
+    memory.bind(*TABLES)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations that are sent from here on."""
+    operations, original = list[str](), Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
+        operations.append(operation)
+        return original(connection, operation, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    return operations
+
+
+def count(number: str = "n") -> int:
+    """The total of an invoice, 0 if there is none."""
+    try:
+        return int(Invoice.get(number, consistent_read=True).total)
+    except Invoice.DoesNotExist:
+        return 0
+
+
+def bill(tx: Transaction, amount: int = 1) -> None:
+    """Add to the total of the invoice."""
+    invoice = tx.get_or_none(Invoice, "n") or Invoice("n")
+    invoice.total += amount
+    tx.save(invoice)
+
+
+# All or none
+
+
+def test_every_engine(engine: Engine) -> None:
+    """What is asked of DynamoDB, all engines understand: insert, move, delete, and an overlap."""
+    engine.bind(*TABLES)
+    Slot.insert_disjoint(slots((0, 5), (5, 9)))
+    first, second = Slot.get("d", 0), Slot.get("d", 5)
+    with transaction() as tx:
+        tx.delete(first)
+        tx.move(second, 0, 3)
+        tx.insert_disjoint(Slot, slots((3, 9)))
+        bill(tx)
+    with pytest.raises(OverlapError), transaction() as tx:
+        bill(tx)
+        tx.insert_disjoint(Slot, slots((8, 10)))
+    assert (stored_slots(), count()) == ([(0, 3), (3, 9)], 1)
+    leases = [Lease("o", f"{i:04}", after=f"{i + 1:04}") for i in range(120)]
+    with transaction() as tx:
+        tx.insert_disjoint(Lease, leases)
+        bill(tx)
+    assert (Lease.count("o"), count()) == (120, 2)
+
+
+def test_rows_invoice_and_counter_in_one_request(in_memory: None, sent: list[str]) -> None:
+    """One row and one save: as many requests as the insert alone."""
+    with transaction() as tx:
+        tx.insert_disjoint(Slot, slots((0, 5)))
+        tx.save(Invoice("n", total=1))
+    assert sent == ["GetItem", "Query", "TransactWriteItems"]
+    sent.clear()
+    with transaction() as tx:
+        tx.insert_disjoint(Slot, slots((5, 6)))
+        tx.insert_disjoint(Slot, slots((6, 7)))
+        assert tx.plan().path == "native"
+    assert sent == ["GetItem", "Query", "Query", "TransactWriteItems"]
+
+
+@pytest.mark.parametrize("rows", [3, 150])
+def test_all_or_none(in_memory: None, rows: int) -> None:
+    """The rows, the invoice: another writer has changed the invoice, so there is none of it."""
+    Invoice("n", total=1).save()
+    leases = [Lease("o", f"{i:04}", after=f"{i + 1:04}") for i in range(rows)]
+    with pytest.raises(StaleVersion), transaction() as tx:
+        bill(tx)
+        tx.insert_disjoint(Lease, leases)
+        Invoice.get("n").touch()
+    assert (Lease.count("o"), count()) == (0, 1)
+    with transaction() as tx:
+        bill(tx)
+        tx.insert_disjoint(Lease, leases)
+    assert (Lease.count("o"), count()) == (rows, 2)
+    assert {row.version for row in leases} == {1}
+
+
+def test_an_overlap_leaves_the_transaction_as_it_was(in_memory: None) -> None:
+    """Also the hash keys that were free: all rows of a call, or none. The transaction goes on."""
+    Slot.insert_disjoint(slots((0, 5)))
+    with transaction() as tx:
+        bill(tx)
+        with pytest.raises(OverlapError) as caught:
+            tx.insert_disjoint(Slot, [*slots((0, 5), device="a"), *slots((4, 6)), *slots((0, 5), device="z")])
+        assert [row.begin for row in caught.value.rows] == [0]
+        tx.insert_disjoint(Slot, slots((5, 6)))
+    assert (stored_slots(), stored_slots("a"), stored_slots("z"), count()) == ([(0, 5), (5, 6)], [], [], 1)
+
+
+def test_an_error_in_the_middle_of_a_call_ends_the_transaction(in_memory: None) -> None:
+    """It has a part of the rows by then, which must not be committed alone."""
+    bad = Lease("o", "5", after="6")
+    with suppress(StaleVersion), transaction() as tx:
+        tx.insert_disjoint(Lease, [bad])
+        tx.update(bad, [Lease.note.set("uncommitted")])
+        raise also(StaleVersion, TransactWriteError)("rolled back")
+    with pytest.raises(ConfigurationError, match="is over"), transaction() as tx:
+        bill(tx)
+        with pytest.raises(StaleVersion, match="refresh"):
+            tx.insert_disjoint(Lease, [Lease("a", "1", after="2"), bad])
+        bill(tx)
+    assert (Lease.count("a"), count()) == (0, 0)
+
+
+def test_seed_004_optimistic_locking(memory: Engine) -> None:
+    """The request of the text: a row for each element, or none and a rollback; here with other changes as well."""
+    memory.bind(*TABLES)
+    stored = [("100", "01T12", "01T15"), ("100", "01T18", "01T21")]
+    request = [("100", "01T19", "01T20"), ("101", "01T22", "02T23")]
+
+    @transactional()
+    def answer(tx: Transaction, elements: list[tuple[str, str, str]]) -> None:
+        bill(tx, len(elements))
+        tx.insert_disjoint(Lease, [Lease(device, begin, after=end) for device, begin, end in elements])
+
+    answer(stored)
+    with pytest.raises(OverlapError) as caught:
+        answer(request)
+    assert [(row.owner, row.first) for row in caught.value.rows] == [("100", "01T18")]
+    assert (Lease.count("100"), Lease.count("101"), count()) == (2, 0, 2)
+    answer([("100", "01T21", "01T22"), request[1]])
+    assert (Lease.count("100"), Lease.count("101"), count()) == (3, 1, 4)
+
+
+# What the transaction has done before counts
+
+
+def insert(tx: Transaction, *ends: tuple[int, int]) -> None:
+    tx.insert_disjoint(Slot, slots(*ends))
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda tx, row: (tx.delete(row), insert(tx, (12, 18))), [(12, 18)]),
+        (lambda tx, row: (tx.delete(row), insert(tx, (10, 30))), [(10, 30)]),
+        (lambda tx, row: (tx.delete(row), insert(tx, (0, 12), (12, 90))), [(0, 12), (12, 90)]),
+        (lambda tx, row: (tx.delete(row, add_version_condition=False), insert(tx, (12, 18))), [(12, 18)]),
+        (lambda tx, row: (tx.move(row, 40, 50), insert(tx, (10, 20))), [(10, 20), (40, 50)]),
+        (lambda tx, row: (tx.move(row, 10, 12), insert(tx, (12, 20))), [(10, 12), (12, 20)]),
+        (lambda tx, row: (tx.move(row, 40, 50), tx.move(row, 15, 25)), [(15, 25)]),
+        (lambda tx, row: (tx.move(row, 40, 50), tx.move(row, 10, 15), insert(tx, (15, 50))), [(10, 15), (15, 50)]),
+        (lambda tx, row: (insert(tx, (0, 9)), tx.delete(tx.get(Slot, "d", 0)), insert(tx, (5, 9))), [(5, 9), (10, 20)]),
+        (lambda tx, row: (insert(tx, (0, 9)), tx.move(tx.get(Slot, "d", 0), 5, 10)), [(5, 10), (10, 20)]),
+        (lambda tx, row: (tx.save(row), tx.move(row, 11, 21)), [(11, 21)]),
+        (lambda tx, row: (tx.get(Slot, "d", 10), tx.move(row, 11, 21)), [(11, 21)]),
+        (lambda tx, row: (tx.move(tx.get(Slot, "d", 10), 11, 21), insert(tx, (10, 11))), [(10, 11), (11, 21)]),
+        (lambda tx, row: (tx.update(row, [Slot.note.set("x")]), tx.move(row, 11, 21)), [(11, 21)]),
+        (lambda tx, row: (tx.move(row, 10, 30), tx.update(row, [Slot.note.set("x")]), tx.save(row)), [(10, 30)]),
+        (lambda tx, row: (tx.get_or_none(Slot, "d", 30), insert(tx, (30, 31))), [(10, 20), (30, 31)]),
+    ],
+)  # fmt: skip
+def test_what_was_done_before_frees_its_place(
+    in_memory: None, act: Callable[[Transaction, Slot], object], expected: list[Any]
+) -> None:
+    """Rows that the transaction has deleted or moved are in nobody's way, in whatever form it did that."""
+    Slot.insert_disjoint(slots((10, 20)))
+    row = Slot.get("d", 10)
+    with transaction() as tx:
+        act(tx, row)
+        bill(tx)
+    assert (stored_slots(), count()) == (expected, 1)
+    for begin, _ in expected:  # the guard names what is there, and nothing else
+        with pytest.raises(OverlapError):
+            Slot.insert_disjoint(slots((begin, begin + 1)))
+    Slot.insert_disjoint(slots((100, 101)))
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda tx, row: (insert(tx, (30, 40)), insert(tx, (35, 45))), OverlapError),
+        (lambda tx, row: (insert(tx, (30, 40)), insert(tx, (30, 40))), OverlapError),
+        (lambda tx, row: (tx.move(row, 30, 40), insert(tx, (35, 45))), OverlapError),
+        (lambda tx, row: (tx.move(row, 10, 40), insert(tx, (35, 45))), OverlapError),
+        (lambda tx, row: (insert(tx, (30, 40)), tx.move(row, 35, 45)), OverlapError),
+        (lambda tx, row: (tx.delete(row), insert(tx, (12, 18)), tx.save(row)), ConfigurationError),
+        (lambda tx, row: (tx.delete(row), tx.update(row, [Slot.note.set("x")])), ConfigurationError),
+        (lambda tx, row: (tx.delete(row), insert(tx, (12, 18)), insert(tx, (10, 13))), OverlapError),
+        (lambda tx, row: (tx.save(row), setattr(row, "end", 60), tx.save(row)), ConfigurationError),
+        (lambda tx, row: (tx.move(row, 10, 15), setattr(row, "end", 60), tx.save(row)), ConfigurationError),
+        (lambda tx, row: tx.update(row, [Slot.end.set(60)]), ConfigurationError),
+        (lambda tx, row: tx.save(slots((30, 40))[0]), ConfigurationError),
+        (lambda tx, row: tx.move(slots((30, 40))[0], 50, 60), ConfigurationError),
+        (lambda tx, row: tx.insert_disjoint(Slot, [row]), ConfigurationError),
+        (lambda tx, row: tx.insert_disjoint(Slot, slots((30, 40), (35, 45))), OverlapError),
+        (lambda tx, row: tx.insert_disjoint(Invoice, [Invoice("x")]), ConfigurationError),
+        (lambda tx, row: tx.move(Invoice("x"), 1, 2), ConfigurationError),
+    ],
+)  # fmt: skip
+def test_what_would_overlap_is_refused_at_the_call(
+    in_memory: None, act: Callable[[Transaction, Slot], object], error: type[Exception]
+) -> None:
+    """Two calls of one transaction see each other; no other method goes around the check."""
+    Slot.insert_disjoint(slots((10, 20)))
+    row = Slot.get("d", 10)
+    with pytest.raises(error), transaction() as tx:
+        bill(tx)
+        act(tx, row)
+    assert (stored_slots(), count()) == ([(10, 20)], 0)
+
+
+def test_many_rows_that_go_hide_none_that_stays(in_memory: None) -> None:
+    """More rows are deleted than an error names, and the last one of that place is still in the way."""
+    rows = slots(*((i, i + 1) for i in range(40)))
+    Slot.insert_disjoint(rows)
+    with pytest.raises(OverlapError) as caught, transaction() as tx:
+        for row in rows[1:]:
+            tx.delete(row)
+        insert(tx, (0, 40))
+    assert [row.begin for row in caught.value.rows] == [0]
+    with transaction() as tx:
+        for row in rows[1:]:
+            tx.delete(row)
+        insert(tx, (1, 40))
+    assert stored_slots() == [(0, 1), (1, 40)]
+
+
+def test_an_expired_row_that_was_read_is_deleted(in_memory: None) -> None:
+    """Read as absent, and still deleted by the insert over it, so that a late save of it is refused."""
+    Lease.insert_disjoint([Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))])
+    with transaction() as tx:
+        assert tx.get_or_none(Lease, "o", "1") is None
+        tx.insert_disjoint(Lease, [Lease("o", "2", after="3")])
+    assert [row["first"] for row in rows_of(Lease)] == [{"S": "2"}]
+
+
+# Rollback
+
+
+def test_a_rollback_leaves_the_instances(in_memory: None) -> None:
+    """A moved row is where it was, a new one is new; both can be used again."""
+    Slot.insert_disjoint(rows := slots((10, 20), (30, 40)))
+    new = slots((50, 60))[0]
+    tx = Transaction()
+    tx.move(rows[0], 1, 5)
+    tx.move(rows[1], 30, 45)
+    tx.insert_disjoint(Slot, [new])
+    tx.rollback()
+    assert [(row.begin, row.end, row.version) for row in [*rows, new]] == [(10, 20, 1), (30, 40, 1), (50, 60, None)]
+    for row in rows:
+        row.save()
+    Slot.insert_disjoint([new])
+    assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
+
+
+def test_a_savepoint_takes_moves_and_inserts_back(in_memory: None) -> None:
+    """The instance, the place in the transaction, and what may overlap."""
+    Slot.insert_disjoint(slots((10, 20)))
+    with transaction() as tx:
+        row = tx.get(Slot, "d", 10)
+        insert(tx, (0, 5))
+        before = tx.savepoint()
+        tx.move(row, 30, 40)
+        insert(tx, (10, 20), (50, 60))
+        before.rollback()
+        assert (row.begin, row.end, row.version) == (10, 20, 1)
+        assert tx.get(Slot, "d", 10) is row
+        insert(tx, (30, 40))
+        with pytest.raises(OverlapError):
+            insert(tx, (19, 25))
+        row.note = "mine"
+        tx.save(row)
+    assert stored_slots() == [(0, 5), (10, 20), (30, 40)]
+    assert Slot.get("d", 10).note == "mine"
+
+
+# Other writers
+
+
+def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory: None) -> None:
+    """Another writer stores a row after the query: the commit refuses, and the next attempt sees the row."""
+    seen = list[str]()
+
+    @transactional()
+    def book(tx: Transaction) -> None:
+        seen.append("attempt")
+        tx.insert_disjoint(Slot, slots((10, 20)))
+        bill(tx)
+        if len(seen) == 1:
+            in_thread(lambda: Slot.insert_disjoint(slots((15, 25))))
+
+    with pytest.raises(OverlapError):
+        book()
+    assert (len(seen), stored_slots(), count()) == (2, [(15, 25)], 0)
+    seen.clear()
+    with pytest.raises(TransactionConflict, match="a retry is safe"), transaction() as tx:
+        insert(tx, (30, 40))
+        in_thread(lambda: Slot.insert_disjoint(slots((60, 70))))
+
+
+@pytest.mark.parametrize("size", [1, 120])
+def test_transactions_that_race_for_one_place(in_memory: None, size: int) -> None:
+    """Each has looked before the others commit: one of them stores its rows, also on the long path."""
+    running = [Transaction(SlotTransactions) for _ in range(4)]
+    for i, tx in enumerate(running):
+        leases = [Lease("o", f"{10 * n + i:05}", after=f"{10 * n + i + 8:05}") for n in range(size)]
+        tx.insert_disjoint(Lease, leases)
+        bill(tx)
+    said = list[object]()
+    for tx in running:
+        try:
+            tx.commit()
+            said.append("stored")
+        except Conflict as error:
+            said.append(type(error).__name__)
+    assert said.count("stored") == 1
+    assert (overlaps_in(Lease, "owner", "first", "after"), Lease.count("o"), count()) == ([], size, 1)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+def test_every_isolation_that_writes_is_safe(in_memory: None, isolation: str) -> None:
+    """The guard is checked whatever the transaction relies on."""
+    with pytest.raises(TransactionConflict), transaction(isolation=isolation) as tx:
+        insert(tx, (10, 20))
+        in_thread(lambda: Slot.insert_disjoint(slots((15, 25))))
+    assert stored_slots() == [(15, 25)]
+
+
+@pytest.mark.parametrize("options", [{"isolation": "read_uncommitted"}, {"read_only": True}, {"isolation": "snapshot"}])
+def test_isolations_that_are_refused(in_memory: None, options: dict[str, Any], sent: list[str]) -> None:
+    """They show what may never be committed, or write nothing. Nothing is sent."""
+    with transaction(**options) as tx, pytest.raises(ConfigurationError):
+        tx.insert_disjoint(Slot, slots((10, 20)), pessimistic=True)
+    assert sent == []
+
+
+# Locks
+
+
+def test_range_locks_are_held_until_the_end(in_memory: None) -> None:
+    """As the plain form takes them; another transaction waits for them."""
+    with transaction() as tx:
+        tx.insert_disjoint(Slot, slots((10, 20)), pessimistic=True)
+        bill(tx)
+
+        def other() -> None:
+            with transaction(wait=0.05) as second:
+                second.insert_disjoint(Slot, slots((15, 25)), pessimistic=True)
+
+        with pytest.raises(LockTimeout):
+            in_thread(other)
+    with Slot.locked_range("d", 0, 100, wait=1):
+        assert (stored_slots(), count()) == ([(10, 20)], 1)
+    row = Slot.get("d", 10)
+    with held_elsewhere(Slot.locked_range("d", 35, 36)), pytest.raises(LockTimeout), transaction(wait=0.05) as tx:
+        tx.move(row, 30, 40, pessimistic=True)
+    assert (row.begin, stored_slots()) == (10, [(10, 20)])
+
+
+# Tasks
+
+
+@pytest.mark.parametrize("pessimistic", [False, True])
+def test_in_a_task(in_memory: None, pessimistic: bool) -> None:
+    """The same, awaited."""
+    Slot.insert_disjoint(slots((10, 20)))
+
+    async def book() -> None:
+        row = await Slot.aget("d", 10)
+        async with atransaction() as tx:
+            await tx.move(row, 40, 50, pessimistic=pessimistic)
+            await tx.insert_disjoint(Slot, slots((10, 20), device="e"), pessimistic=pessimistic)
+            await tx.save(Invoice("n", total=1))
+        with pytest.raises(OverlapError):
+            async with atransaction() as tx:
+                await tx.save(Invoice("m", total=1))
+                await tx.insert_disjoint(Slot, slots((45, 46)), pessimistic=pessimistic)
+
+    asyncio.run(book())
+    assert (stored_slots(), stored_slots("e"), count(), count("m")) == ([(40, 50)], [(10, 20)], 1, 0)

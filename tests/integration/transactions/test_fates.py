@@ -1,0 +1,290 @@
+"""Each transaction's fate can be read, by its id or its key, and an unknown one can be settled for good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import (
+    ConfigurationError,
+    OutcomeUnknown,
+    Transaction,
+    TransactionTable,
+    atransaction,
+    outcome,
+    recover,
+    sweep,
+    transaction,
+    transactional,
+)
+from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._io import header_requests, retries, runtime
+from pynamo_locking._io.header_requests import header_table_of
+from pynamo_locking._transactions import fates
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
+from tests.support.transaction_models import Plain, Purse, Transactions, make_long_from, purses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engines.engine import Engine
+
+DAY_S = 24 * 3600
+
+#: What a transaction of two new items leaves by which its fate is known.
+ROWS = [pytest.param({"record": True}, id="record"), pytest.param({"idempotency_key": "k"}, id="key")]
+
+
+@pytest.fixture(autouse=True)
+def _tables(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The tables, and time that nobody waits for while requests get lost."""
+    if "engine" not in request.fixturenames:
+        yield
+        return
+    request.getfixturevalue("engine").bind(Purse, Plain, Transactions)
+    with VirtualClock():
+        yield
+
+
+def created(n: int, **options: Any) -> Transaction:
+    """Nothing but its row keeps a late copy of it out: it creates its items."""
+    tx = Transaction(Transactions, **options)
+    for name in "ab":
+        tx.save(Plain(name, value=n))
+    return tx
+
+
+def unknown(tx: Transaction) -> OutcomeUnknown:
+    with pytest.raises(OutcomeUnknown) as caught:
+        tx.commit()
+    return caught.value
+
+
+def value(name: str = "a") -> int | None:
+    found = [item.value for item in Plain.scan(consistent_read=True) if item.plain_id == name]
+    return int(found[0]) if found else None
+
+
+def test_a_record_tells_of_a_small_transaction(engine: Engine) -> None:
+    """Committed or rolled back, alone with its item or with others; without a record nothing is known."""
+    with transaction(Transactions, record=True) as tx:
+        tx.save(Plain("a"))
+        assert (tx.plan().path, tx.plan().requests, tx.plan().write_units) == ("native", 1, 4)
+    assert outcome(Transactions, tx.id) == "finished"
+    assert recover(Transactions, tx.id) == "finished"
+    with transaction(Transactions) as tx:
+        tx.save(Plain("b"))
+    assert outcome(Transactions, tx.id) is None
+
+
+def test_a_key_tells_of_a_transaction_of_any_size(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_long_from(monkeypatch)
+    for number, count in enumerate((1, 6)):
+        assert outcome(Transactions, idempotency_key=f"k{number}") is None
+        with transaction(Transactions, idempotency_key=f"k{number}", record=True) as tx:
+            for name in range(count):
+                tx.save(Purse(f"{number}-{name}"))
+        assert outcome(Transactions, idempotency_key=f"k{number}") == "committed"
+        assert outcome(Transactions, tx.id) == "finished"
+
+
+@pytest.mark.parametrize("names", [{}, {"id": "i", "idempotency_key": "k"}])
+def test_one_name_is_asked_for(memory: Engine, names: dict[str, str]) -> None:
+    memory.bind(Transactions)
+    with pytest.raises(ConfigurationError, match="name one of them"):
+        outcome(Transactions, **names)
+
+
+@pytest.mark.parametrize("options", ROWS)
+def test_a_lost_answer_is_looked_up_in_the_row(engine: Engine, options: dict[str, Any]) -> None:
+    """The commit finds its own row, and is a success."""
+    with lost_responses("TransactWriteItems", times=99):
+        created(1, **options).commit()
+    assert value() == 1
+
+
+@pytest.mark.parametrize("options", ROWS)
+def test_an_applied_transaction_is_applied(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """One write, which is refused."""
+    monkeypatch.setattr(fates, "found", lambda *_: None)  # as if the commit got no answer to this either
+    with lost_responses("TransactWriteItems", times=99):
+        error = unknown(created(1, **options))
+    with count_requests() as counted:
+        assert error.resolve() == "applied"
+    assert counted.total == 1
+    assert value() == 1
+
+
+@pytest.mark.parametrize("options", ROWS)
+def test_a_lost_transaction_is_kept_out_for_good(engine: Engine, options: dict[str, Any]) -> None:
+    """One write takes the place of its row; another attempt is free to do the work, and late copies are not."""
+    attempts = []
+    for n in (1, 2):
+        with delayed("TransactWriteItems") as late:
+            attempts.append((unknown(created(n, **options)), list(late)))
+        with count_requests() as counted:
+            assert attempts[-1][0].resolve() == "not applied"
+        assert counted.total == 1
+    arrive(attempts)
+    assert value() is None
+
+    created(3, **options).commit()
+    arrive(attempts)
+    assert value() == 3
+    for name in "ab":
+        Plain.get(name).delete()
+    arrive(attempts)
+    assert value() is None
+    assert {error.resolve() for error, _ in attempts} == {"not applied"}
+
+
+def arrive(attempts: list[tuple[OutcomeUnknown, list[Any]]]) -> None:
+    for _, late in attempts:
+        for land in late:
+            land()
+
+
+def test_a_record_tells_that_it_was_given_up(engine: Engine) -> None:
+    """`outcome` says so, a sweep has nothing to do, and its id is the one that the error names."""
+    with lost_requests("TransactWriteItems", times=99):
+        error = unknown(created(1, record=True))
+    assert outcome(Transactions, str(error.write_id)) is None
+    assert error.resolve() == "not applied"
+    assert outcome(Transactions, str(error.write_id)) == "aborted"
+    assert sweep(Transactions).examined == 0
+
+
+def test_a_key_that_an_earlier_transaction_has_stored(engine: Engine) -> None:
+    """The later one was not applied, and the earlier one is not disturbed."""
+    with lost_requests("TransactWriteItems", times=99):
+        error = unknown(created(2, idempotency_key="k"))
+    created(1, idempotency_key="k").commit()
+    assert error.resolve() == "not applied"
+    assert outcome(Transactions, idempotency_key="k") == "committed"
+    again = created(2, idempotency_key="k")
+    again.commit()
+    assert again.is_repeated
+
+
+def test_a_key_that_was_given_up_is_not_known(engine: Engine) -> None:
+    with lost_requests("TransactWriteItems", times=99):
+        error = unknown(created(1, idempotency_key="k"))
+    assert error.resolve() == "not applied"
+    assert outcome(Transactions, idempotency_key="k") is None
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_long_transaction_is_settled_by_its_header(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+) -> None:
+    """The header cannot be reached after the decision was sent; later it can."""
+    make_long_from(monkeypatch)
+    monkeypatch.setattr(retries, "_PERSISTENT_ATTEMPTS", 1)
+    purses(6)
+    tx = Transaction(Transactions)
+    for item in list(Purse.scan()):
+        tx.update(item, [Purse.balance.add(1)])
+    with delayed("TransactWriteItems") as late, lost_requests_after(late):
+        error = unknown(tx)
+    if arrives:
+        late[0]()
+    assert error.resolve() == ("applied" if arrives else "not applied")
+    for land in late:
+        land()
+    assert sweep(Transactions).failed == {}
+    assert {Purse.get(f"p{n}", consistent_read=True).balance for n in range(6)} == ({101} if arrives else {100})
+
+
+def lost_requests_after(late: list[Any]) -> Any:
+    """No update arrives once the decision was sent."""
+    return lost_requests("UpdateItem", times=99, where=lambda body: bool(late))
+
+
+def test_a_task_asks_too(engine: Engine) -> None:
+    async def work() -> str:
+        with lost_requests("TransactWriteItems", times=99):
+            try:
+                async with atransaction(Transactions, record=True) as tx:
+                    await tx.save(Plain("a"))
+            except OutcomeUnknown as error:
+                return await error.aresolve()
+        return ""
+
+    assert asyncio.run(work()) == "not applied"
+
+
+def test_a_repeated_function_leaves_a_record(engine: Engine) -> None:
+    seen = []
+
+    @transactional(table=Transactions, record=True)
+    def work(tx: Transaction) -> None:
+        seen.append(tx.id)
+        tx.save(Plain("a"))
+
+    work()
+    assert outcome(Transactions, seen[-1]) == "finished"
+
+
+def test_the_rows_cannot_be_asked_for_what_writes_nothing(memory: Engine) -> None:
+    memory.bind(Plain, Transactions)
+    with pytest.raises(ConfigurationError, match="a record is written"):
+        Transaction(Transactions, read_only=True, record=True)
+
+
+# How long rows are kept, and which a sweep looks at
+
+
+class Patient(TransactionTable):
+    """Keeps everything longer."""
+
+    class Meta:
+        table_name = "patient"
+        keep_finished_s = 2 * DAY_S
+        keep_keys_s = 7 * DAY_S
+        keep_rows_s = 60 * DAY_S
+
+
+@pytest.mark.parametrize("name", ["keep_finished_s", "keep_keys_s", "keep_rows_s"])
+@pytest.mark.parametrize("bad", [DAY_S - 1, 1e9, "7 days", True, None])
+def test_times_that_cannot_work_are_refused_at_once(name: str, bad: Any) -> None:
+    meta = type("Meta", (), {"table_name": "t", name: bad})
+    with pytest.raises(ConfigurationError, match=rf"Meta\.{name} is {bad!r}: it must be a whole number of seconds"):
+        type("Wrong", (TransactionTable,), {"Meta": meta})
+
+
+def test_rows_are_kept_as_long_as_the_table_says(
+    memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers, records, keys, and what helps to find marks."""
+    make_long_from(monkeypatch)
+    memory.bind(Patient, Plain)
+    monkeypatch.setattr(Purse.Meta, "transaction_table", Patient)
+    with transaction(Patient, record=True, idempotency_key="k") as small:
+        small.save(Plain("a"))
+    with transaction(Patient) as long:
+        for n in range(6):
+            long.save(Purse(f"p{n}"))
+    now = runtime.current.time_ms() / 1000
+    kept = {row.id: round((row.expires.timestamp() - now) / DAY_S) for row in Patient.scan() if row.expires}
+    assert kept == {small.id: 2, "key#k": 7, long.id: 2, f"{long.id}#0000": 60}
+
+
+def test_a_sweep_leaves_the_young_alone(clock: VirtualClock) -> None:
+    """It counts from the last renewal, which is what `tx list` shows."""
+    table = header_table_of(Transactions)
+    now_ms = runtime.current.time_ms()
+    for name, age_s in (("young", 50), ("old", 70)):
+        header = Header(name, State.PENDING, priority="1", lease_ms=10_000, until_ms=now_ms - age_s * 1000 + 10_000)
+        header_requests.begin(table, header)
+    with count_requests() as counted:
+        report = sweep(Transactions, older_than=60)
+    assert (report.examined, report.aborted) == (1, 1)
+    assert counted.by_operation["Scan"] == 1
+    assert (outcome(Transactions, "young"), outcome(Transactions, "old")) == ("pending", "aborted")
+    assert sweep(Transactions).aborted == 1
+    assert outcome(Transactions, "young") == "aborted"

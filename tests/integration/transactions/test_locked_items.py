@@ -1,0 +1,324 @@
+"""Locks that a transaction takes with what it reads: alone or among readers, also of items that do not exist."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import (
+    ConfigurationError,
+    ItemLocked,
+    LockTimeout,
+    StaleVersion,
+    Transaction,
+    transaction,
+    transactional,
+)
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests
+from tests.support.models import APART
+from tests.support.parties import abandoned, in_thread
+from tests.support.transaction_helpers import add_fillers
+from tests.support.transaction_models import (
+    Purse,
+    Robot,
+    RowLocks,
+    Seat,
+    Transactions,
+    locks_of_names,
+    purses,
+    rows_of,
+    stored,
+)
+from tests.support.workers import until
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+HOMES = pytest.mark.parametrize("model", [Seat, Robot], ids=["in-the-item", "in-a-row"])
+
+
+def bind(engine: Engine) -> None:
+    engine.bind(Purse, Seat, Robot, RowLocks, Transactions)
+
+
+# Shared with other readers
+
+
+@HOMES
+def test_readers_share_an_item_and_keep_writers_out(engine: Engine, model: type[Any], path: str) -> None:
+    """Two transactions read with for_share at once; who wants the item alone waits until both are over."""
+    bind(engine)
+    model("a").save()
+    with transaction() as tx:
+        assert tx.get(model, "a", for_share=True) is tx.get_all(model, ["a"], for_share=True)[0]
+
+        def read_too() -> int:
+            with transaction() as other:
+                other.get(model, "a", for_share=True)
+                return len(model.lock_state("a").holders)
+
+        assert in_thread(read_too) == 2
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: Transaction(wait=0).get(model, "a", for_update=True))
+        add_fillers(tx, path)
+    assert model.lock_state("a").entries == ()
+
+
+def test_a_writer_without_a_lock_is_refused_while_readers_share(cheap: Engine) -> None:
+    """The lock is in the item, so DynamoDB refuses its writes, those of other transactions too."""
+    bind(cheap)
+    Seat("a", users="x").save()
+    with transaction() as tx:
+        tx.get(Seat, "a", for_share=True)
+        with pytest.raises(ItemLocked):
+            in_thread(Seat.get("a").save)
+
+        def write() -> None:
+            with transaction() as other:
+                other.touch(other.get(Seat, "a"))
+
+        with pytest.raises(ItemLocked):
+            in_thread(write)
+
+
+@HOMES
+@pytest.mark.parametrize("does", ["save", "update", "delete", "touch"])
+def test_there_is_no_upgrade(memory: Engine, model: type[Any], does: str) -> None:
+    """Who shares an item and wants to write it is refused at once, whether others share it or not."""
+    bind(memory)
+    model("a").save()
+    with transaction() as tx:
+        item = tx.get(model, "a", for_share=True)
+        for refused in (item, model("a")):
+            arguments = [[model.version.set(7)]] if does == "update" else []
+            with count_requests() as counted, pytest.raises(ConfigurationError, match=r"no upgrade.*for_update=True"):
+                getattr(tx, does)(refused, *arguments)
+            assert counted.total == 0
+        with count_requests() as counted, pytest.raises(ConfigurationError, match="not upgraded"):
+            tx.get(model, "a", for_update=True)
+        assert counted.total == 0
+        tx.check(item)
+    assert model.get("a").version == 1
+
+
+@HOMES
+def test_who_has_an_item_alone_shares_it_for_nothing(memory: Engine, model: type[Any]) -> None:
+    """The other way round costs no request, and leaves the right to write."""
+    bind(memory)
+    model("a").save()
+    with transaction() as tx:
+        item = tx.get(model, "a", for_update=True)
+        with count_requests() as counted:
+            assert tx.get(model, "a", for_share=True) is item
+        assert counted.total == 0
+        tx.touch(item)
+    with model.locked("a"), transaction() as tx:
+        tx.touch(tx.get(model, "a", for_share=True))
+    assert model.get("a").version == 3
+    with model.locked("a", shared=True), transaction() as tx, pytest.raises(ConfigurationError, match="not upgraded"):
+        tx.get(model, "a", for_update=True)
+
+
+def test_a_write_before_for_share_is_refused_too(memory: Engine) -> None:
+    """It would be written under a shared lock."""
+    bind(memory)
+    Seat("a").save()
+    with pytest.raises(ConfigurationError, match="held shared"), transaction() as tx:
+        tx.touch(Seat.get("a"))
+        tx.get(Seat, "a", for_share=True)
+    assert Seat.lock_state("a").entries == ()
+
+
+def test_both_at_once_are_refused(memory: Engine) -> None:
+    """No request tells which of the two was meant."""
+    bind(memory)
+    with transaction() as tx, count_requests() as counted:
+        for read in (tx.get, tx.get_or_none, lambda model, key, **how: tx.get_all(model, [key], **how)):
+            with pytest.raises(ConfigurationError, match="exclude each other"):
+                read(Seat, "a", for_update=True, for_share=True)
+    assert counted.total == 0
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot", "read_committed", "read_uncommitted"])
+def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) -> None:
+    """Under every isolation: a lock can be lost, and a writer that comes then is noticed."""
+    bind(cheap)
+    Seat("a").save()
+    tx = Transaction(isolation=isolation)
+    tx.get(Seat, "a", for_share=True)
+    for entry in Seat.lock_state("a").entries:
+        Seat.break_lock("a", ticket=entry.ticket)
+    in_thread(Seat.get("a").save)
+    if isolation != "snapshot":
+        tx.save(Purse("rests on it"))
+    with pytest.raises(StaleVersion):
+        tx.commit()
+    assert rows_of(Purse) == []
+
+
+# Items that do not exist
+
+
+@HOMES
+@pytest.mark.parametrize("end", ["commit", "rollback", "outside"])
+def test_two_creators_of_an_absent_item_queue(
+    engine: Engine, model: type[Any], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one waits for the end of the first, and then sees what is there: nothing, or an item that it locks.
+
+    A plain save does not wait for the lock of a name.
+    """
+    bind(engine)
+    monkeypatch.setattr(model.Meta, "lock_settings", APART)
+    found, holders, errors = list[Any](), list[int](), list[BaseException]()
+
+    def second() -> None:
+        try:
+            with transaction(wait=20) as other:
+                found.append(other.get_or_none(model, "a", for_update=True))
+                holders.append(len(model.lock_state("a").holders))
+                other.save(found[0] or model("a"))
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            errors.append(error)
+
+    thread = threading.Thread(target=second)
+    try:
+        with transaction() as tx:
+            assert tx.get_or_none(model, "a", for_update=True) is None
+            thread.start()
+            until(lambda: len(state_of_absent(model).entries) == 2, "the second one")
+            assert stored(model, "a") is None
+            if end == "commit":
+                tx.save(model("a"))
+            elif end == "outside":
+                in_thread(model("a").save)
+            if end != "commit":
+                tx.rollback()
+    finally:
+        thread.join()
+    assert errors == []
+    assert [each is None for each in found] == [end == "rollback"]
+    assert holders == [0 if end == "rollback" and model is Seat else 1]
+    assert model.get("a", consistent_read=True).version == (1 if end == "rollback" else 2)
+    assert model.lock_state("a").entries == ()
+    assert locks_of_names() == []
+
+
+def state_of_absent(model: type[Any]) -> Any:
+    """The queue of the item's name."""
+    return model.lock_state("a") if model is Robot else RowLocks.lock_state(f"{Seat.Meta.table_name}/a")
+
+
+@HOMES
+def test_readers_share_that_an_item_is_absent(cheap: Engine, model: type[Any]) -> None:
+    """Two may rely on it at once; who wants to create it waits, and neither of them may do it."""
+    bind(cheap)
+    with transaction() as tx:
+        assert tx.get_or_none(model, "a", for_share=True) is None
+        assert in_thread(lambda: Transaction().get_all(model, ["a"], for_share=True)) == [None]
+        with pytest.raises(LockTimeout):
+            in_thread(lambda: Transaction(wait=0).get_or_none(model, "a", for_update=True))
+        with pytest.raises(ConfigurationError, match="no upgrade"):
+            tx.save(model("a"))
+        with pytest.raises(ConfigurationError, match="not upgraded"):
+            tx.get_or_none(model, "a", for_update=True)
+
+
+def test_many_creators_make_one_item(concurrent_engine: Engine) -> None:
+    """Each adds its name to what the one before it has left, and none is refused."""
+    bind(concurrent_engine)
+    attempts = list[str]()
+
+    @transactional()
+    def join(tx: Transaction, name: str) -> None:
+        attempts.append(name)
+        seat = tx.get_or_none(Seat, "a", for_update=True) or Seat("a", users="")
+        seat.users += name
+        tx.save(seat)
+
+    threads = [threading.Thread(target=join, args=(name,)) for name in "abcdef"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(Seat.get("a", consistent_read=True).users) == sorted(attempts) == list("abcdef")
+
+
+def test_nothing_is_left_of_an_item_that_was_not_created(cheap: Engine, path: str) -> None:
+    """After a rollback, an error and a refused commit; and its name is free."""
+    bind(cheap)
+    purses(1)
+    for is_refused in (False, True):
+        with pytest.raises(StaleVersion if is_refused else ZeroDivisionError), transaction() as tx:
+            tx.touch(tx.get(Purse, "p0"))
+            if tx.get_or_none(Seat, "a", for_update=True) is None:
+                tx.save(Seat("a"))
+            add_fillers(tx, path)
+            if not is_refused:
+                raise ZeroDivisionError
+            in_thread(Purse.get("p0").save)
+        assert rows_of(Seat) == []
+        assert locks_of_names() == []
+
+
+def test_the_name_of_a_dead_creator_is_free_after_its_lease(memory: Engine) -> None:
+    """Its item was never written, so there is nothing to sweep: the next creator evicts its entry."""
+    bind(memory)
+    with VirtualClock() as clock:
+        abandoned(RowLocks.locked(f"{Seat.Meta.table_name}/a", lease=8))
+        with transaction(wait=30) as tx:
+            assert tx.get_or_none(Seat, "a", for_update=True) is None
+            assert clock.elapsed >= 8
+            tx.save(Seat("a"))
+    assert Seat.get("a").version == 1
+    assert locks_of_names() == []
+
+
+def test_what_cannot_be_locked_is_refused(memory: Engine) -> None:
+    """The lock of a purse would be in the purse, and no table is named for its name."""
+    bind(memory)
+    purses(1)
+    for how in ("for_update", "for_share"):
+        with transaction() as tx:
+            for read in (
+                lambda: tx.get_or_none(Purse, "none", **{how: True}),  # noqa: B023
+                lambda: tx.get_all(Purse, ["none", "p0"], **{how: True}),  # noqa: B023
+            ):
+                with pytest.raises(ConfigurationError, match=rf"{how}=True cannot lock it.*Meta\.lock_table of Purse"):
+                    read()
+            with pytest.raises(Purse.DoesNotExist):
+                tx.get(Purse, "none", **{how: True})
+    with transaction() as tx:
+        tx.delete(tx.get(Purse, "p0", for_update=True))
+        assert tx.get_or_none(Purse, "p0", for_update=True) is None
+    assert rows_of(Purse) == []
+
+
+# Costs
+
+
+@pytest.mark.parametrize(
+    ("model", "exists", "expected"),
+    [(Seat, True, (2, 1)), (Robot, True, (2, 1)), (Robot, False, (2, 1)), (Seat, False, (4, 1))],
+)
+@pytest.mark.parametrize("how", ["for_update", "for_share"])
+def test_costs(memory: Engine, model: type[Any], how: str, exists: bool, expected: tuple[int, int]) -> None:
+    """Writes and reads of one item: to enter the queue and to leave it; 2 refused ones of an absent item."""
+    bind(memory)
+    if exists:
+        model("a").save()
+
+    def read() -> None:
+        tx = Transaction()
+        tx.get_or_none(model, "a", **{how: True})
+        tx.get_or_none(model, "a", **{how: True})
+        tx.rollback()
+
+    read()  # the first lock of a row makes its document as well
+    with count_requests() as counted:
+        read()
+    assert (counted.by_operation["UpdateItem"], counted.by_operation["GetItem"]) == expected
+    assert counted.total == sum(expected)

@@ -1,0 +1,88 @@
+"""What the text "From CD to ACID" gives, by its sections: locks of items that do not exist, and isolated reads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import ItemLocked, Transaction, transaction
+from tests.support.deeds import dying_at
+from tests.support.parties import in_thread
+from tests.support.transaction_models import (
+    Purse,
+    RowLocks,
+    Seat,
+    Transactions,
+    locks_of_names,
+    make_long_from,
+    purses,
+    rows_of,
+    survive,
+)
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+def test_part_one_locks_an_item_inserted_to_acquire_the_lock(engine: Engine) -> None:
+    """A transient item: who locks it has its key alone, and a rollback leaves nothing of it."""
+    engine.bind(Seat, RowLocks, Transactions)
+    tx, other = Transaction(), Transaction(wait=20)
+    assert tx.get_or_none(Seat, "a", for_update=True) is None
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(other.get_or_none(Seat, "a", for_update=True)))
+    thread.start()
+    assert rows_of(Seat) == []
+    tx.rollback()
+    thread.join()
+    in_thread(other.rollback)
+    assert found == [None]
+    assert rows_of(Seat) == []
+    assert locks_of_names() == []
+
+
+def test_part_two_isolation_read_locks(engine: Engine) -> None:
+    """A read transaction that is coded like a write and rolled back: no process writes what it reads meanwhile."""
+    engine.bind(Purse, Transactions)
+    purses(2)
+    reader = Transaction()
+    total = sum(purse.balance for purse in reader.get_all(Purse, ["p0", "p1"], for_share=True) if purse is not None)
+
+    def move() -> None:
+        with transaction() as tx:
+            for purse in tx.get_all(Purse, ["p0", "p1"]):
+                assert purse is not None
+                tx.update(purse, [Purse.balance.add(50 if purse.purse_id == "p0" else -50)])
+
+    with pytest.raises(ItemLocked):
+        in_thread(move)
+    assert total == sum(purse.balance for purse in Purse.scan(consistent_read=True)) == 200
+    reader.rollback()
+    in_thread(move)
+    assert [Purse.get(key).balance for key in ("p0", "p1")] == [150, 50]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_part_two_isolation_levels(cheap: Engine, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
+    """Items of a transaction that is not committed: as they were, or as it will leave them; by every read."""
+    cheap.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    names = [purse.purse_id for purse in purses(8)]
+
+    def spend() -> None:
+        with transaction(lease=3600) as tx:
+            for name in names:
+                tx.update(tx.get(Purse, name), [Purse.balance.set(1)])
+
+    with dying_at(monkeypatch, "decision"):
+        assert not survive(spend)
+    expected = {name: Purse.get(name, isolation=isolation).balance for name in names}
+    assert (set(expected.values()) == {100}) is (isolation == "read_committed")
+    for read in (Purse.scan(isolation=isolation), Purse.batch_get(names, isolation=isolation)):
+        assert {purse.purse_id: purse.balance for purse in read} == expected
+    for name in names:
+        assert [purse.balance for purse in Purse.query(name, isolation=isolation)] == [expected[name]]
+    spent = [name for name in names if expected[name] == 1]
+    assert sum(Purse.count(name, None, Purse.balance == 1, isolation=isolation) for name in names) == len(spent)

@@ -1,0 +1,320 @@
+"""Examples of the texts that the project comes from, each named after its text and section.
+
+``docs/explanation/seeds.md`` lists what the texts give, and which tests show it. Here are the examples that had no test
+of their own; ``test_seed_examples.py`` has those of 002.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Barrier
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.expressions.operand import Path
+
+from pynamo_locking import (
+    LockLost,
+    LockTimeout,
+    Transaction,
+    TransactWrite,
+    locked_all,
+    recover,
+    transaction,
+    transactional,
+)
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests
+from tests.support.interval_models import Slot, SlotLocks, slots, stored_slots
+from tests.support.models import APART, Locks
+from tests.support.parties import abandoned, held_elsewhere
+from tests.support.transaction_helpers import add_fillers
+from tests.support.transaction_models import (
+    Entry,
+    Purse,
+    Sheet,
+    Transactions,
+    make_long_from,
+    marked_rows,
+    purses,
+    stored,
+)
+from tests.support.versioned_models import connection_of
+from tests.support.workers import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking import Lock
+    from tests.engines.engine import Engine
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    """Threads, which are other parties, as processes are."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    memory.bind(Locks)
+    with VirtualClock() as clock:
+        yield clock
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_seed_000_introduction_the_sum_of_an_order_history(others: ThreadPoolExecutor) -> None:
+    """One process computes the sum of a user's orders while another one adds an order: the stored sum is right."""
+    sums = list[int]()
+
+    @transactional()
+    def order(tx: Transaction, number: int, amount: int) -> None:
+        tx.save(Entry("ada", number, amount=amount))
+
+    @transactional()
+    def store_sum(tx: Transaction) -> None:
+        sums.append(int(sum(each.amount for each in tx.query(Entry, "ada"))))
+        if len(sums) == 1:
+            others.submit(order, 3, 100).result()  # the other process, in the middle of it
+        tx.save(Purse("ada", balance=sums[-1]), add_version_condition=False)
+
+    order(1, 10)
+    order(2, 20)
+    store_sum()
+    assert sums == [30, 130]
+    assert Purse.get("ada").balance == 130
+
+
+def test_seed_000_queueing_several_locks_of_one_entity(memory: Engine) -> None:
+    """A prefix gives one entity several independent locks; who wants two of them takes them in one order."""
+    memory.bind(Locks)
+    printing, shipping = Locks.lock("order-7/print", wait=0), Locks.lock("order-7/ship", wait=0)
+    with held_elsewhere(Locks.lock("order-7/print")):
+        with shipping:
+            pass
+        for locks in ([printing, shipping], [shipping, printing]):
+            with pytest.raises(LockTimeout), locked_all(*locks, wait=0):
+                pass
+    with locked_all(shipping, printing, wait=0):
+        pass
+
+
+def test_seed_000_queueing_several_guarded_locks_of_one_entity(engine: Engine) -> None:
+    """Parts as items of their own: each has its queue and its guard, and the loss of one does not touch the other."""
+    engine.bind(Sheet, Transactions)
+    for part in (1, 2):
+        Sheet("a-7", part, body="old").save()
+    first = Sheet.locked("a-7", 1, heartbeat=False).acquire()
+    with Sheet.edit("a-7", 2, wait=0) as other:
+        assert Sheet.break_lock("a-7", 1, ticket=first.ticket)
+        other.body = first.item.body = "new"
+        with pytest.raises(LockLost):
+            first.item.save()
+    with pytest.raises(LockLost):
+        first.release()
+    assert [sheet.body for sheet in Sheet.query("a-7", consistent_read=True)] == ["old", "new"]
+
+
+def test_seed_000_queueing_names_for_the_parts_of_one_item(engine: Engine) -> None:
+    """A name for each part, proved by the transaction that writes the part: refused when that lock is lost."""
+    engine.bind(Locks, Purse, Transactions)
+    purses(1, note="old")
+
+    def change(lock: Lock[Locks], action: Action) -> None:
+        with TransactWrite(connection=connection_of(Purse)) as write:
+            lock.check(write)
+            write.update(Purse("p0"), [action], add_version_condition=False)
+
+    balance = Locks.lock("p0/balance", wait=0, heartbeat=False)
+    with Locks.locked("p0/note") as note, pytest.raises(LockLost, match="p0/balance"), balance:
+        change(note, Purse.note.set("new"))
+        Locks.break_lock("p0/balance", ticket=balance.ticket)
+        with pytest.raises(TransactWriteError):
+            change(balance, Purse.balance.add(1))
+    purse = Purse.get("p0", consistent_read=True)
+    assert (purse.note, purse.balance) == ("new", 100)
+
+
+@pytest.mark.parametrize("path", ["native", "long"], indirect=True)
+@pytest.mark.usefixtures("purses_and_entries")
+def test_seed_001_item_images_an_update_that_cannot_be(path: str) -> None:
+    """Adding 1 to a string is found out when it is applied: nothing of the transaction is written, nothing marked."""
+    purses(2, note="text")
+    with pytest.raises(TransactWriteError), transaction(Transactions) as tx:
+        tx.update(Purse.get("p0"), [Purse.balance.add(1)])
+        tx.update(Purse.get("p1"), [Path("note").add(1)])
+        add_fillers(tx, path)
+    assert [Purse.get(key).balance for key in ("p0", "p1")] == [100, 100]
+    assert stored(Purse, "filler0") is None
+    assert marked_rows(Purse) == []
+
+
+@pytest.mark.usefixtures("purses_and_entries")
+def test_seed_001_contention_with_other_coordinators(
+    others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several coordinators complete the transaction of one that has gone; all find the same, and it counts once."""
+    make_long_from(monkeypatch)
+
+    def leave(done: int, total: int) -> None:
+        if done == total - 2:
+            raise RuntimeError
+
+    items = purses(8)
+    tx = Transaction(Transactions, on_progress=leave)
+    for item in items:
+        tx.update(item, [Purse.balance.add(1)])
+    tx.commit()
+    start = Barrier(4)
+
+    def coordinate() -> str | None:
+        start.wait(60)
+        return recover(Transactions, tx.id)
+
+    assert {each.result() for each in [others.submit(coordinate) for _ in range(4)]} == {"finished"}
+    assert [purse.balance for purse in Purse.scan()] == [101] * 8
+    assert marked_rows(Purse) == []
+
+
+def test_seed_001_contention_with_other_coordinators_a_form_over_several_requests(
+    engine: Engine, others: ThreadPoolExecutor
+) -> None:
+    """A coordinator begins a transaction, a second one adds requests to it, a third one commits it."""
+    engine.bind(Purse, Transactions)
+    purses(2)
+
+    def begin() -> str:
+        with transaction(Transactions) as tx:
+            assert tx.get(Purse, "p0").balance == 100
+            tx.update(tx.get(Purse, "p1"), [Purse.balance.add(-30)])
+            return tx.suspend()
+
+    def add(id_: str) -> str:
+        with transaction(Transactions) as tx:
+            tx.resume(id_, [Purse])
+            tx.update(tx.get(Purse, "p0"), [Purse.balance.add(30)])
+            return tx.suspend()
+
+    def commit(id_: str) -> None:
+        with transaction(Transactions) as tx:
+            tx.resume(id_, [Purse])
+
+    id_ = others.submit(begin).result()
+    assert others.submit(add, id_).result() == id_
+    assert [Purse.get(key, consistent_read=True).balance for key in ("p0", "p1")] == [100, 100]
+    others.submit(commit, id_).result()
+    assert [Purse.get(key, consistent_read=True).balance for key in ("p0", "p1")] == [130, 70]
+    with pytest.raises(Transactions.DoesNotExist):
+        commit(id_)
+
+
+def test_seed_003_conclusion_the_course_of_a_lock(clock: VirtualClock) -> None:
+    """Taken where there is no row, refused while it is held, taken over once it has expired, gone when it is released.
+
+    The row tells its name, the host, the end of the lease and a revision, which each renewal changes.
+    """
+    first = Locks.lock("report", lease=30, heartbeat=False, owner="host-a").acquire()
+    held = Locks.lock_state("report").holders[0]
+    assert (held.owner, held.until_ms) == ("host-a", clock.time_ms() + 30_000)
+    with pytest.raises(LockTimeout):
+        abandoned(Locks.lock("report", wait=0, settings=APART))
+
+    clock.jump(20)
+    first.renew()
+    renewed = Locks.lock_state("report").holders[0]
+    assert (renewed.beat, renewed.until_ms) == (held.beat + 1, clock.time_ms() + 30_000)
+
+    clock.jump(60)
+    second = abandoned(Locks.lock("report", owner="host-b", heartbeat=False, settings=APART))
+    assert first.ticket < second.ticket
+    assert [entry.owner for entry in Locks.lock_state("report").entries] == ["host-b"]
+
+
+@pytest.mark.parametrize(("lease", "renews"), [(600, False), (30, True)])
+def test_seed_003_tuning_a_long_lease_or_many_renewals(clock: VirtualClock, *, lease: int, renews: bool) -> None:
+    """The longest time at the start costs two writes; a lease that is renewed as work goes on frees it sooner."""
+    with Locks.locked("job"):
+        pass
+    with count_requests() as counted, Locks.locked("job", lease=lease, heartbeat=False) as lock:
+        for _ in range(10):
+            clock.jump(20)
+            if renews:
+                lock.renew()
+    assert counted.by_operation == {"UpdateItem": 12 if renews else 2}
+
+    abandoned(Locks.lock("job", lease=lease, heartbeat=False))
+    clock.jump(lease - 1)
+    with pytest.raises(LockTimeout):
+        Locks.lock("job", wait=0).acquire()
+    clock.jump(12)  # beyond the clock skew as well
+    with Locks.locked("job", wait=1):
+        pass
+
+
+def until_waits(lock_state: Any) -> None:
+    until(lambda: len(lock_state().waiters) == 1)
+
+
+@pytest.fixture
+def schedule(memory: Engine) -> type[Slot]:
+    """The seed's two rows of device 100, in hours since the first of January."""
+    memory.bind(Slot, SlotLocks)
+    Slot.insert_disjoint(slots((12, 15), (18, 21), device="100"))
+    return Slot
+
+
+def rows_between(begin: int, end: int, device: str = "100") -> list[tuple[int, int]]:
+    return [(int(row.begin), int(row.end)) for row in Slot.overlapping(device, begin, end)]
+
+
+def test_seed_004_pessimistic_locking_for_update_of_a_range(schedule: type[Slot], others: ThreadPoolExecutor) -> None:
+    """A second query for update of an overlapping range, 12 hours of it, waits, and then reads what the first wrote."""
+
+    def select_for_update() -> list[tuple[int, int]]:
+        with schedule.locked_range("100", 12, 36, settings=APART):
+            return rows_between(12, 36)
+
+    with schedule.locked_range("100", 0, 24, settings=APART):
+        assert rows_between(0, 24) == [(12, 15), (18, 21)]
+        second = others.submit(select_for_update)
+        until_waits(lambda: schedule.lock_state("100"))
+        schedule.insert_disjoint(slots((22, 23), device="100"))
+    assert second.result() == [(12, 15), (18, 21), (22, 23)]
+
+
+def test_seed_004_pessimistic_locking_for_update_of_one_row(schedule: type[Slot], others: ThreadPoolExecutor) -> None:
+    """A query by equality locks the row that it finds, and its neighbour stays free."""
+
+    def can_have(begin: int) -> bool:
+        try:
+            with schedule.locked("100", begin, wait=0):
+                return True
+        except LockTimeout:
+            return False
+
+    with schedule.locked("100", 18):
+        assert others.submit(can_have, 18).result() is False
+        assert others.submit(can_have, 12).result() is True
+
+
+def test_seed_004_pessimistic_locking_deadlock(schedule: type[Slot], others: ThreadPoolExecutor) -> None:
+    """Two requests that name the same devices in opposite orders, at the same time, are served one after the other."""
+    start = Barrier(2)
+
+    def request(begin: int, devices: tuple[str, str]) -> None:
+        rows = [Slot(device, begin, end=begin + 2) for device in devices]
+        start.wait(60)
+        schedule.insert_disjoint(rows, pessimistic=True)
+
+    both: list[Future[None]] = [
+        others.submit(request, 30, ("100", "101")),
+        others.submit(request, 32, ("101", "100")),
+    ]
+    for each in both:
+        each.result()
+    assert stored_slots("101") == [(30, 32), (32, 34)]
+    assert stored_slots("100") == [(12, 15), (18, 21), (30, 32), (32, 34)]

@@ -1,0 +1,353 @@
+"""`OutcomeUnknown.resolve()` is right whether the request was applied, is lost, or arrives after the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactWrite,
+    VersionAttribute,
+    VersionedMixin,
+)
+from pynamo_locking._writes.writers import PlainWriter
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
+from tests.support.models import QUICK
+from tests.support.parties import held_elsewhere
+
+
+class Note(VersionedMixin, Model):
+    """A version, no lock."""
+
+    class Meta:
+        table_name = "notes"
+        max_retry_attempts = 0  # else botocore pauses
+
+    key = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class Page(LockableModel):
+    """A version, and the lock in the item."""
+
+    class Meta:
+        table_name = "pages"
+        max_retry_attempts = 0  # else botocore pauses
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Rows(NamedLock):
+    class Meta:
+        table_name = "rows"
+        lock_settings = QUICK
+
+
+class Beside(LockableModel):
+    """A version, and the lock in a row of its own."""
+
+    class Meta:
+        table_name = "beside"
+        max_retry_attempts = 0  # else botocore pauses
+        lock_table = Rows
+        lock_settings = QUICK
+
+    key = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+@pytest.fixture(autouse=True)
+def _tables(engine):
+    """The tables, and time that nobody waits for while requests get lost."""
+    engine.bind(Note, Page, Rows, Beside)
+    for model in (Note, Page):
+        model("k").save()
+    with VirtualClock():
+        yield
+
+
+def stored(model, key="k"):
+    return model.get(key, consistent_read=True).n
+
+
+def saves(model):
+    item = model.get("k", consistent_read=True)
+    item.n = 1
+    item.save()
+
+
+def updates(model):
+    model.get("k", consistent_read=True).update([model.n.set(1)])
+
+
+def saves_under_the_lock(model):
+    with model.locked("k") as lock:
+        lock.item.n = 1
+        lock.item.save()
+
+
+def saves_in_a_transaction(model):
+    item = model.get("k", consistent_read=True)
+    item.n = 1
+    with TransactWrite(connection=model._get_connection().connection) as transaction:
+        transaction.save(item)
+        transaction.save(Note("another"))
+
+
+#: A model, how it is written, and the operation of that request.
+WRITES = [
+    (Note, saves, "PutItem"),
+    (Note, updates, "UpdateItem"),
+    (Page, saves, "UpdateItem"),
+    (Beside, saves_under_the_lock, "TransactWriteItems"),
+    (Note, saves_in_a_transaction, "TransactWriteItems"),
+]
+
+
+def writes():
+    """Each of them, with the items as they were."""
+    for case in WRITES:
+        for model in (Note, Page, Beside):
+            for item in model.scan(consistent_read=True):
+                item.delete()
+            model("k").save()
+        yield case
+
+
+def is_refused_late(write):
+    """Whether a copy that arrives when the lock was given back finds no entry."""
+    return write is saves_under_the_lock
+
+
+def unknown(write, model):
+    with pytest.raises(OutcomeUnknown) as caught:
+        write(model)
+    return caught.value
+
+
+def test_an_applied_write_is_applied():
+    """One read tells, and nothing is written."""
+    for model, write, operation in writes():
+        with lost_responses(operation, times=99):
+            error = unknown(write, model)
+        with count_requests() as counted:
+            assert error.resolve() == "applied"
+            assert error.resolve() == "applied"  # without a request
+
+        assert counted.by_operation == {"GetItem": 1}
+        assert stored(model) == 1
+
+
+def test_a_lost_write_is_not_applied_and_can_be_done_again():
+    """One read and one write."""
+    for model, write, operation in writes():
+        with lost_requests(operation, times=99):
+            error = unknown(write, model)
+        with count_requests() as counted:
+            assert error.resolve() == "not applied"
+
+        assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
+        assert stored(model) == 0
+        write(model)
+        assert stored(model) == 1
+
+
+def test_not_applied_stays_true_when_the_request_arrives():
+    """Every copy of the request, also after the item was written again."""
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        assert error.resolve() == "not applied"
+        for land in late:
+            land()
+        assert stored(model) == 0
+        write(model)
+        model.get("k", consistent_read=True).update([model.n.set(7)])
+        for land in late:
+            land()
+        assert (stored(model), error.resolve()) == (7, "not applied")
+
+
+def test_a_request_that_arrives_before_the_answer_is_applied():
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        late[-1]()
+        assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
+
+
+def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(monkeypatch):
+    """The write that would keep it out is refused, and the next read finds it."""
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        before_touch(monkeypatch, late[0])
+        assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
+
+
+def before_touch(monkeypatch, act):
+    """Act right before the next write that would keep a request out."""
+    touch = PlainWriter.touch
+
+    def late_touch(self, *arguments, **options):
+        monkeypatch.undo()
+        act()
+        touch(self, *arguments, **options)
+
+    monkeypatch.setattr(PlainWriter, "touch", late_touch)
+
+
+def test_after_one_other_write_it_was_not_applied():
+    """The id that the request names is gone for good, and the next version is by another writer: one read."""
+    for model, write, operation in writes():
+        with delayed(operation) as late:
+            error = unknown(write, model)
+        model.get("k", consistent_read=True).update([model.n.set(7)])
+        with count_requests() as counted:
+            assert error.resolve() == "not applied"
+        assert counted.by_operation == {"GetItem": 1}
+        for land in late:
+            land()
+        assert stored(model) == 7
+
+
+def test_after_several_other_writes_it_is_not_to_be_known():
+    for model, write, operation in writes():
+        with lost_responses(operation, times=99):
+            error = unknown(write, model)
+        for n in (7, 8):
+            model.get("k", consistent_read=True).update([model.n.set(n)])
+        assert error.resolve() == ("applied" if write is saves_in_a_transaction else "unknown")  # by the other item
+
+
+def test_tasks_ask_too():
+    for model, write, operation in writes():
+        with lost_requests(operation, times=99):
+            error = unknown(write, model)
+        assert asyncio.run(error.aresolve()) == "not applied"
+
+
+def test_an_unanswered_question_can_be_asked_again():
+    """ "unknown" is no definite answer while no response comes."""
+    with lost_responses("PutItem", times=99):
+        error = unknown(saves, Note)
+    with lost_requests("GetItem", times=99):
+        assert error.resolve() == "unknown"
+    assert error.resolve() == "applied"
+
+
+def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing():
+    with delayed("PutItem") as late:
+        error = unknown(saves, Note)
+    with lost_responses("UpdateItem", times=99):
+        assert error.resolve() == "not applied"
+    late[0]()
+    assert stored(Note) == 0
+
+
+def test_while_the_item_is_locked_it_is_not_to_be_known():
+    """The request may arrive when the lock is free, and the write that would prevent it has to wait as well."""
+    with delayed("UpdateItem") as late:
+        error = unknown(saves, Page)
+    with held_elsewhere(Page.lock("k")):
+        assert error.resolve() == "unknown"
+    late[0]()
+    assert error.resolve() == "applied"
+
+
+def test_a_created_item_is_known_by_its_life():
+    """Also after others have written it several times; while it is absent nothing keeps a late copy out."""
+    with delayed("PutItem") as late:
+        error = unknown(lambda model: model("new", n=1).save(), Note)
+    assert error.resolve() == "unknown"
+    late[0]()
+    assert stored(Note, "new") == 1
+    for n in (2, 3):
+        Note.get("new", consistent_read=True).update([Note.n.set(n)])
+    assert error.resolve() == "applied"
+
+
+def test_a_deleted_item_is_deleted():
+    with lost_responses("DeleteItem", times=99):
+        error = unknown(lambda model: model.get("k").delete(), Note)
+    assert error.resolve() == "applied"
+
+
+def test_a_delete_that_was_lost_is_not_applied():
+    with delayed("DeleteItem") as late:
+        error = unknown(lambda model: model.get("k").delete(), Note)
+    assert error.resolve() == "not applied"
+    late[0]()
+    assert stored(Note) == 0
+
+
+def test_an_absent_item_proves_nothing_of_a_transaction():
+    """Another writer may have deleted it."""
+    note = Note.get("k")
+
+    def deletes(model):
+        with TransactWrite(connection=model._get_connection().connection) as transaction:
+            transaction.delete(note)
+            transaction.save(Note("another"))
+
+    with delayed("TransactWriteItems"):
+        error = unknown(deletes, Note)
+    Note.get("k").delete()
+    assert error.resolve() == "unknown"
+
+
+def test_an_unchecked_write_cannot_be_kept_out():
+    note = Note("k", n=1)
+    with delayed("UpdateItem") as late:
+        error = unknown(lambda _: note.save(add_version_condition=False), Note)
+    assert error.resolve() == "unknown"
+    late[0]()
+    assert error.resolve() == "applied"
+
+
+def test_an_instance_that_was_changed_since_is_not_asked_about():
+    """The question is about the item that was written, whatever the caller did to the instance."""
+    note = Note.get("k", consistent_read=True)
+    note.n = 1
+    with lost_responses("PutItem", times=99):
+        error = unknown(lambda _: note.save(), Note)
+    note.key = "other"
+    assert error.resolve() == "applied"
+
+
+def test_the_holder_reads_again_after_the_answer():
+    """The write that keeps late copies out is one under the lock of the caller, whose copy is then stale."""
+    with Page.locked("k") as lock:
+        lock.item.n = 1
+        with lost_requests("UpdateItem", times=99):
+            error = unknown(lambda _: lock.item.save(), Page)
+        assert error.resolve() == "not applied"
+        with pytest.raises(StaleVersion):
+            lock.item.save()
+        lock.item.refresh()
+        lock.item.n = 2
+        lock.item.save()
+    assert stored(Page) == 2
+
+
+def test_a_pickled_error_does_not_know():
+    with lost_responses("PutItem", times=99):
+        error = unknown(saves, Note)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.resolve(), copy.write_id, str(copy)) == ("unknown", error.write_id, str(error))

@@ -1,0 +1,43 @@
+"""Bugs in what `OutcomeUnknown.resolve` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking._core.outcome import Outcome, resolve_by_id
+from pynamo_locking._io import header_requests
+from pynamo_locking._writes import resolving
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+if TYPE_CHECKING:
+    from pynamo_locking._core.transaction import Header
+
+_LATE = {Fault.LATE: 2}
+
+
+@plants(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth")
+def what_is_not_there_yet_told_as_never() -> Patches:
+    """A write that an item does not show is called not applied, and nothing keeps its late copy out."""
+
+    def told(*arguments: Any, **options: Any) -> Outcome:
+        return resolve_by_id(*arguments, **options) or Outcome.REJECTED
+
+    return [(resolving, "resolve_by_id", told)]
+
+
+@plants(Plan("resolved transactions", faults=_LATE), "Truth")
+def record_that_is_only_looked_for() -> Patches:
+    """A transaction without a record is called not applied, and nothing takes the place of the record."""
+
+    def look(table: Any, header: Header) -> Header:
+        return header_requests.read(table, header.id) or header
+
+    return [(header_requests, "give_up", look)]
+
+
+@plants(Plan("resolved transactions", faults=_LATE), "Truth")
+def key_that_is_only_looked_for() -> Patches:
+    """A transaction without a key is called not applied, and its late copy finds the key free."""
+    return [(header_requests, "abandon", lambda table, row, _: header_requests.key_holder(table, row))]
