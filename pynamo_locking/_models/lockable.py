@@ -34,7 +34,8 @@ class LockableMixin(VersionedMixin):
 
     The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
     `NamedLock` class named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a
-    `LockSettings`.
+    `LockSettings`. With ``Meta.enforce = "ranges"``, or ``"table"``, every write through the model is refused while
+    another party has locked a range around the item, or the table.
 
     Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
     lock is lost. With a `LockAttribute`, writes from outside the lock are refused while it is held.

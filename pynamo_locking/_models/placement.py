@@ -124,7 +124,7 @@ class PlacedMixin(_Base):
     @classmethod
     def _enforces(cls) -> str | None:
         """Return ``Meta.enforce``: which locks every write is checked against, also outside of them."""
-        what = getattr(cls.Meta, "enforce", None)
+        what = getattr(getattr(cls, "Meta", None), "enforce", None)
         if what is None:
             return None
         if what not in {"ranges", "table"} or cls._range_keyname is None or cls._lock_attribute() is not None:

@@ -14,6 +14,7 @@ from pynamo_locking._io import answers, dispatch, retries, runtime
 from pynamo_locking._locks import cohorts, guards
 from pynamo_locking._locks.held_entry import in_order
 from pynamo_locking._locks.holding import left
+from pynamo_locking._writes import outside
 from pynamo_locking._writes.inside import Check, judged, settle_inside
 from pynamo_locking._writes.refusals import refusal
 
@@ -100,6 +101,8 @@ def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]
         for barrier, image in met:
             barrier.see(image, write.operation.error, error)
         if met and item_reason.get("Code") != ACTION_FAILED:
+            return None
+        if not checks and outside.is_cleared(write, item_reason.get("Item")):
             return None
         # Raise what a single write would have raised: callers look for the code of a failed condition.
         message, table = item_reason.get("Message", ""), write.item.Meta.table_name

@@ -48,7 +48,6 @@ class _Sending:
         self.kwargs = write.kwargs(self.guard, self.founding)
         self.once = write.is_tried_once
         self.may_evict = True
-        self.may_clear = write.creates
         self.resolver = Resolver()
 
     def send(self) -> dict[str, Any]:
@@ -81,9 +80,7 @@ class _Sending:
                 return None
         if state.entries:
             self._evict(state, image, error, may_be_applied=may_be_applied)
-        elif self.may_clear and image is not None and expiry.is_expired(type(self.write.item), image):
-            self._clear(image)
-        else:
+        elif not is_cleared(self.write, image, self.guard):
             raise refusal(self.write, kind, image, error) from error
         return None
 
@@ -96,14 +93,6 @@ class _Sending:
             stored = None if image is None else (type(self.write.item), image)
             raise locked_out(self.row, state, self.write.operation.error, error, stored) from error
 
-    def _clear(self, image: Image) -> None:
-        """Delete an expired item, so that the update finds no item."""
-        self.may_clear = False
-        try:
-            clear_expired(self.write.item, image, self.guard)
-        except answers.BOTOCORE_EXCEPTIONS as error:
-            raise self.write.failed(error) from error
-
     def _look(self, error: Exception) -> dict[str, Any]:
         """Read the item to find the outcome of a write that must not be sent twice."""
         connection = self.write.item._get_connection().connection
@@ -115,6 +104,22 @@ class _Sending:
         if self.write.judge(image, repeated=True) is Outcome.APPLIED:
             return {"Attributes": image}
         raise self.write.unknown(error) from error  # a later write may have replaced it, or it may still arrive
+
+
+def is_cleared(write: Write, image: Image | None, guard: Condition | None = None) -> bool:
+    """Delete an expired item that has refused an update, once, so that the update finds no item; tell whether it did.
+
+    Raises:
+        PynamoDBException: the delete failed.
+    """
+    if not write.creates or image is None or not expiry.is_expired(type(write.item), image):
+        return False
+    write.creates = False
+    try:
+        clear_expired(write.item, image, guard)
+    except answers.BOTOCORE_EXCEPTIONS as error:
+        raise write.failed(error) from error
+    return True
 
 
 def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:

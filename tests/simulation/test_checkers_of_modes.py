@@ -107,6 +107,19 @@ def test_fence_for_items_in_ranges(at: int, is_right: bool) -> None:
         history.wrote(history.checked_by("Fence"), done, after={item: log(1)})
 
 
+@pytest.mark.parametrize(("at", "is_right"), [(4, False), (5, True)])
+def test_fence_for_ranges_that_are_enforced(at: int, is_right: bool) -> None:
+    """Who has no lock writes beside what others have locked, or wait for."""
+    history = History()
+    item = Place("shelf", ("d", at))
+    history.workload.is_enforced = True
+    history.workload.row_of = lambda _: LOCKED
+    history.images[LOCKED] = locked(1, e1=span(0, 5))
+    done = history.did("outside", item, at=(0, 1))
+    with contextlib.nullcontext() if is_right else refused("Fence"):
+        history.wrote(history.checked_by("Fence"), done, after={item: log(1)})
+
+
 @pytest.mark.parametrize("is_right", [True, False])
 def test_fence_for_transactions_in_steps(is_right: bool) -> None:
     """The row counts as it was at the decision; its holder may have left before the item is written."""

@@ -135,6 +135,8 @@ def modes() -> None:
         assert_type(lock.downgrade(), None)
     with Locks.locked("api", permits=3, wait=5) as permit, Locks.locked_range("file", 0, None) as part:
         assert_type((permit, part), tuple[Lock[Locks], Lock[Locks]])
+    with Mixed.locked_table(wait=5, shared=True) as table:
+        table.renew()
     with Mixed.locked_range("k", None, 10, shared=True, wait=timedelta(seconds=1)) as ranged:
         assert_type(ranged, Lock[Mixed])
     with Account.try_locked("a-1") as tried:

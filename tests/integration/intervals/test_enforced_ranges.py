@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import (
     BatchError,
     ConfigurationError,
+    ExpiringMixin,
     IntervalMixin,
     ItemLocked,
     LockableModel,
@@ -21,6 +23,7 @@ from pynamo_locking import (
     StaleVersion,
     TransactionConflict,
     TransactWrite,
+    TTLAttribute,
     VersionAttribute,
     transaction,
 )
@@ -369,6 +372,50 @@ def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key() -> None:
     with count_requests() as requests:
         Seat("C", 1).save()
     assert requests.by_operation == {"TransactWriteItems": 1}
+
+
+@pytest.mark.usefixtures("seats")
+def test_what_enforced_writes_cost() -> None:
+    """As in the table of costs."""
+    seat = Seat.get("A", 1)
+    writes = {"TransactWriteItems": 1}
+    for write, expected in (
+        (seat.save, writes),
+        (lambda: seat.update([Seat.guest.set("Ada")]), {**writes, "GetItem": 1}),
+        (seat.delete, writes),
+    ):
+        with count_requests() as requests:
+            write()
+        assert requests.by_operation == expected
+    with count_requests() as requests, Seat.locked_table():
+        pass
+    assert requests.by_operation == {"UpdateItem": 3}  # the first lock of a name is one write more
+    with held_elsewhere(Seat.locked_range("A", 1, 2)), count_requests() as requests, pytest.raises(ItemLocked):
+        Seat("A", 1).save()
+    assert requests.by_operation == writes
+
+
+class Guest(ExpiringMixin, LockableModel):
+    """Items that expire."""
+
+    class Meta:
+        table_name = "guests"
+        lock_table = SlotLocks
+        enforce = "ranges"
+
+    hall = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    visits = NumberAttribute(default=0)
+    expires = TTLAttribute(null=True)
+
+
+def test_an_expired_item_counts_as_absent(memory: Engine) -> None:
+    memory.bind(Guest, SlotLocks)
+    Guest("A", 1, visits=5, expires=datetime(2000, 1, 1, tzinfo=timezone.utc)).save()
+
+    Guest("A", 1).update([Guest.visits.add(1)])
+
+    assert Guest.get("A", 1).visits == 1
 
 
 class Wrong(LockableModel):

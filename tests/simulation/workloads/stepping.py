@@ -12,7 +12,7 @@ from tests.simulation.workloads.living import LivesOfDevice
 from tests.simulation.workloads.locking import Both, Edit
 from tests.simulation.workloads.mixing import DeletedTogether, LockedBatch, StockTransactions
 from tests.simulation.workloads.modes import Downgrades
-from tests.simulation.workloads.ranges import RangesOfItems
+from tests.simulation.workloads.ranges import EnforcedRanges, RangesOfItems
 from tests.simulation.workloads.tasks import TasksBeside
 
 if TYPE_CHECKING:
@@ -36,5 +36,6 @@ IN_STEPS: Final = (
     _in_steps(StockTransactions, "stock transaction"),
     _in_steps(Downgrades, "downgrade"),
     _in_steps(RangesOfItems, "ranges of items"),
+    _in_steps(EnforcedRanges, "enforced ranges"),
     _in_steps(TasksBeside, "tasks"),
 )
