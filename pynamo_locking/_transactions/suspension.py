@@ -72,7 +72,10 @@ def _entry(member: Member) -> _Entry:
 
     Raises:
         Conflict: a condition of the caller is not met; `StaleVersion` if the item is not the known one.
+        ConfigurationError: it is the guard of intervals, of which no other process could name the model.
     """
+    if getattr(member.model, "_is_guard", False):
+        raise ConfigurationError("a transaction that places intervals cannot be suspended: place them after `resume`.")
     if member.write is not None and not member.is_checked:
         member.pin()
     member.load()

@@ -331,7 +331,7 @@ class Transaction(Reads):
             The id to resume it by, at most once: `id`, or the one that it was resumed by itself.
 
         Raises:
-            ConfigurationError: it holds locks, has callbacks, or only reads.
+            ConfigurationError: it holds locks, has callbacks, has placed intervals, or only reads.
             StaleVersion: an item was changed, or another process has gone on with the transaction.
             Conflict: a condition was not met.
             UpdateError: the row would exceed the 400 KB of an item.

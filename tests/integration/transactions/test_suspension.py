@@ -346,6 +346,15 @@ def test_a_transaction_that_only_reads() -> None:
     go_on(id_).commit()
 
 
+def test_the_guard_of_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No caller can name its model, so it is refused at once."""
+    monkeypatch.setattr(Plain, "_is_guard", True, raising=False)  # as the guard's
+    tx = Transaction(Transactions)
+    tx.save(Plain("guard#slots/d"))
+    with pytest.raises(ConfigurationError, match="places intervals cannot be suspended"):
+        tx.suspend()
+
+
 def test_a_model_that_is_not_named() -> None:
     """The row names tables and not classes, so that it cannot lead a process into tables that it does not mean."""
     purses(1)
