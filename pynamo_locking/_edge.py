@@ -2,7 +2,7 @@
 
 from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
-from pynamo_locking._core.naming import plain
+from pynamo_locking._core.naming import plain, text_of_ms
 from pynamo_locking._items import key_text
 from pynamo_locking._locks import inspection
 from pynamo_locking._models import administration, entity_tags
@@ -18,4 +18,5 @@ __all__ = [
     "key_text",
     "plain",
     "recovery",
+    "text_of_ms",
 ]

@@ -61,12 +61,14 @@ class Waiting(LockEvent):
             transaction has the item.
         holder: label of the first entry in the queue; empty while a transaction has the item.
         holder_ticket: ticket of that entry.
+        holder_held_ms: how long it has held the lock, in ms; a hint, see `QueueEntry.held_for`.
     """
 
     queue_depth: int
     ahead: int
     holder: str
     holder_ticket: int | None
+    holder_held_ms: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -108,9 +110,15 @@ class TimedOut(Attempt):
 
     Attributes:
         wait_ms: how long we would have waited at most, in ms; 0 for ``wait=0``.
+        holder: label of the first entry in the queue at the last look; empty if there was none.
+        holder_ticket: ticket of that entry.
+        holder_held_ms: as in `Waiting`.
     """
 
     wait_ms: float
+    holder: str
+    holder_ticket: int | None
+    holder_held_ms: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -180,11 +188,13 @@ class Evicted(LockEvent):
         by: our own label.
         lease_ms: the lease that the entry's owner did not renew, in ms.
         is_forced: whether `break_lock` removed it; else it was dead.
+        queued_ms: since it entered the queue, in ms, by the wall clocks of its owner and of ours: a hint.
     """
 
     by: str
     lease_ms: int
     is_forced: bool
+    queued_ms: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

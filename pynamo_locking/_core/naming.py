@@ -1,8 +1,9 @@
-"""Names of lock rows, unique for each key of a table, and names that are shown to people. Pure."""
+"""Names of lock rows, unique for each key of a table, and names and times that are shown to people. Pure."""
 
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import quote
@@ -101,3 +102,12 @@ def plain(text: object) -> str:
 def _escaped(number: int) -> str:
     width, letter = (2, "x") if number <= 0xFF else (4, "u") if number <= 0xFFFF else (8, "U")  # noqa: PLR2004 - as in Python
     return f"\\{letter}{number:0{width}x}"
+
+
+def text_of_ms(epoch_ms: int) -> str | None:
+    """Return a time as ISO 8601 in UTC; None if no calendar has it: a table may contain any number."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
+    except (OSError, OverflowError, ValueError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

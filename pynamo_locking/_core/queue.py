@@ -58,6 +58,8 @@ class QueueEntry:
         writes: number of the last guarded write made under this entry.
         read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
         members: how many callers of one process it stands for: they get this ticket and those that follow it.
+        entered_ms: when it was stored in the queue, by the owner's wall clock, in ms since the epoch.
+        granted_ms: when it was granted the lock, by that clock; None until a renewal has stored it.
     """
 
     id: str
@@ -70,6 +72,8 @@ class QueueEntry:
     writes: int
     read_ms: int
     members: int = 1
+    entered_ms: int = 0
+    granted_ms: int | None = None
 
     @property
     def last_ticket(self) -> int:
@@ -90,6 +94,23 @@ class QueueEntry:
     def age(self) -> float:
         """Seconds since the last renewal, by the wall clocks of owner and reader: a hint."""
         return (self.read_ms - (self.until_ms - self.lease_ms)) / 1000
+
+    @property
+    def queued_for(self) -> float:
+        """Seconds since it was stored in the queue, by the wall clocks of owner and reader: a hint.
+
+        An entry that a caller has handed over to the next caller of its process was stored at that moment.
+        """
+        return (self.read_ms - self.entered_ms) / 1000
+
+    @property
+    def held_for(self) -> float:
+        """Seconds that one of `LockState.holders` has held the lock, by the wall clocks of owner and reader: a hint.
+
+        Before the first renewal under the lock it counts from the last sign of life before the grant, and is at most so
+        much too long: a third of the lease with a heartbeat, 5 % of it without. It is exact if there was no wait.
+        """
+        return self.age if self.granted_ms is None else (self.read_ms - self.granted_ms) / 1000
 
 
 @dataclass(frozen=True)

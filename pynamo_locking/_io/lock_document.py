@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, front
+from pynamo_locking._core.lease import row_expiry_s
 from pynamo_locking._core.limits import MOST_WAITERS
-from pynamo_locking._core.naming import plain, row_name, shown_owner
+from pynamo_locking._core.naming import plain, row_name, shown_owner, text_of_ms
 from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry
 from pynamo_locking._io import flaws, runtime
 from pynamo_locking._io.flaws import ADVICE, corrupt
@@ -48,7 +49,9 @@ OWNER = "o"
 MODE = "m"
 LEASE = "l"
 BEAT = "b"
-UNTIL = "u"
+ENTERED = "e"
+RENEWED = "r"  # in ms after it entered, as is the next
+GRANTED = "g"
 WRITES = "w"
 MEMBERS = "n"
 PERMITS = "p"
@@ -72,6 +75,9 @@ _MOST_TICKETS: Final = 10**30
 #: What a mark intends.
 _OPS: Final = ("save", "delete", "keep")
 
+#: The attribute of a lock row in which people read when its last lease ends: a time in the past, and it is idle.
+LEASE_ENDS: Final = "lease_ends"
+
 #: The attribute of a lock that was never taken, in a row that is there for locks alone.
 EMPTY: Final[dict[str, Any]] = {"M": {}}
 
@@ -80,7 +86,13 @@ NULL: Final[dict[str, Any]] = {"NULL": True}
 
 
 #: What a fact is that is not stored. Those that a condition compares are always stored.
-_USUAL: Final = {LEASE: number(60_000), MODE: {"S": EXCLUSIVE}, PERMITS: number(1), MEMBERS: number(1)}
+_USUAL: Final = {
+    LEASE: number(60_000),
+    RENEWED: number(0),
+    MODE: {"S": EXCLUSIVE},
+    PERMITS: number(1),
+    MEMBERS: number(1),
+}
 
 
 def new_entry(
@@ -92,7 +104,7 @@ def new_entry(
         OWNER: {"S": owner},
         LEASE: number(lease_ms),
         BEAT: number(0),
-        UNTIL: number(now_ms + lease_ms),
+        ENTERED: number(now_ms),
         WRITES: number(0),
         MEMBERS: number(members),
         **_stored_claim(claim),
@@ -289,17 +301,20 @@ def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
 def _entry(name: str, stored: Mapping[str, Any], now_ms: int, most: int = _MOST_TICKETS) -> QueueEntry:
     ticket, content = stored["L"]
     facts = content["M"]
+    entered_ms, lease_ms = int(facts[ENTERED]["N"]), int(_fact(facts, LEASE)["N"])
     return QueueEntry(
         id=name,
         ticket=_ticket_in(ticket, most),
         owner=shown_owner(facts[OWNER]["S"]),
         claim=_claim_in(facts),
-        lease_ms=int(_fact(facts, LEASE)["N"]),
+        lease_ms=lease_ms,
         beat=int(facts[BEAT]["N"]),
-        until_ms=int(facts[UNTIL]["N"]),
+        until_ms=entered_ms + int(_fact(facts, RENEWED)["N"]) + lease_ms,
         writes=int(facts[WRITES]["N"]),
         members=_members_in(facts),
         read_ms=now_ms,
+        entered_ms=entered_ms,
+        granted_ms=entered_ms + int(facts[GRANTED]["N"]) if GRANTED in facts else None,
     )
 
 
@@ -351,6 +366,14 @@ class LockRow:
         """Equal for two rows that are the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
+
+    def times(self, lease: float) -> dict[str, dict[str, str]]:
+        """Return the attributes beside a lock that is taken or renewed now: for DynamoDB's TTL, and for people."""
+        if self.ttl_attribute is None:
+            return {}
+        now_ms = runtime.current.time_ms()
+        ends = text_of_ms(now_ms + int(lease * 1000)) or "after the year 9999"
+        return {self.ttl_attribute: number(row_expiry_s(now_ms, lease)), LEASE_ENDS: {"S": ends}}
 
     @property
     def transactions(self) -> str | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.error_codes import INVALID
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import row_expiry_s
 from pynamo_locking._core.queue import LockState, QueueEntry, traces
 from pynamo_locking._io import answers, denials, event_stream, lock_document, runtime
 from pynamo_locking._io.retries import Unavailable, ask
@@ -88,14 +87,20 @@ def look_at_document(row: LockRow) -> LockState:
 
 
 def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Image:
-    """Renew our lease. Beats only grow, so a late copy cannot take a newer renewal back."""
-    until_ms = runtime.current.time_ms() + entry.lease_ms
+    """Renew our lease, and store since when we hold the lock. Beats only grow: a late copy undoes no newer renewal."""
+    renewed_ms = runtime.current.time_ms() - entry.entered_ms
+    set_ = "#l.#q.#me[1].#b = :beat, #l.#q.#me[1].#r = :renewed"
+    names = {"#me": entry.id, "#b": lock_document.BEAT, "#r": lock_document.RENEWED}
+    values = {":beat": number(beat), ":renewed": number(renewed_ms), ":ticket": number(entry.ticket)}
+    if entry.granted_ms is not None:
+        set_ += ", #l.#q.#me[1].#g = :granted"
+        names["#g"], values[":granted"] = lock_document.GRANTED, number(entry.granted_ms - entry.entered_ms)
     return _update(
         row,
-        set_="#l.#q.#me[1].#b = :beat, #l.#q.#me[1].#u = :until",
+        set_=set_,
         condition="#l.#q.#me[0] = :ticket AND #l.#q.#me[1].#b < :beat",
-        names={"#me": entry.id, "#b": lock_document.BEAT, "#u": lock_document.UNTIL},
-        values={":beat": number(beat), ":until": number(until_ms), ":ticket": number(entry.ticket)},
+        names=names,
+        values=values,
         lease=entry.lease,
         want_image=want_image,
     )
@@ -197,10 +202,9 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     known = {"#l": row.attribute, "#q": lock_document.QUEUE}
     all_names = {name: known[name] for name in used} | dict(names)
     all_values = dict(values or {})
-    if lease is not None and row.ttl_attribute is not None:
-        set_ += ", #ttl = :ttl"
-        all_names["#ttl"] = row.ttl_attribute
-        all_values[":ttl"] = number(row_expiry_s(runtime.current.time_ms(), lease))
+    for i, (name, value) in enumerate({} if lease is None else row.times(lease).items()):
+        set_ += f", #at{i} = :at{i}"
+        all_names[f"#at{i}"], all_values[f":at{i}"] = name, value
     arguments = {
         "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
         "ConditionExpression": condition,

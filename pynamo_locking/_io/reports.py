@@ -56,6 +56,7 @@ def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = Fa
                 by=runtime.current.owner(),
                 lease_ms=entry.lease_ms,
                 is_forced=is_forced,
+                queued_ms=entry.queued_for * 1000,
             )
         )
 

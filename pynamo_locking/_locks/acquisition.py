@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -386,7 +387,8 @@ class Acquisition:
                 return None
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
-        held = HeldEntry(self._row, self._entry, self._started, self._beat, self._state.since, image)
+        entry = replace(self._entry, granted_ms=runtime.current.time_ms())
+        held = HeldEntry(self._row, entry, self._started, self._beat, self._state.since, image)
         behind = [entry for entry in self._state.entries if entry.id != self._entry.id]
         held.behind = tuple(behind[i].id for i in front(entry.claim for entry in behind))
         held.caller = self._caller
@@ -411,7 +413,9 @@ class Acquisition:
         ahead = self._state.ahead_of(self._entry) if self._entry else self._state.entries
         if ahead:
             first = next((holder for holder in self._state.holders if holder in ahead), ahead[0])
-            held = f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket})"
+            held = (
+                f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket}) for {first.held_for:.0f} s"
+            )
             reason = f"{reason}; {held}" if reason else held
         reason = reason or f"no answer from DynamoDB: {self._failure}"
         if self._entry is None and self._full_at is not None:

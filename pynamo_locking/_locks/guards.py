@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._core.lease import row_expiry_s
 from pynamo_locking._io import lock_document, runtime
 from pynamo_locking._io.stored import Place, Stored, number
 
@@ -55,10 +54,7 @@ def following(held: HeldEntry, after: Succession | None) -> list[Action]:
     actions: list[Action] = [place.set(stored)]
     if after.ticket is None:
         actions = [place.set(upcoming.append(stored)), upcoming[0].set(upcoming[0] + Stored(number(new.members)))]
-    if held.row.ttl_attribute is not None:
-        expiry_s = row_expiry_s(runtime.current.time_ms(), new.lease)
-        actions.append(Place(held.row.ttl_attribute).set(Stored(number(expiry_s))))
-    return actions
+    return actions + [Place(name).set(Stored(value)) for name, value in held.row.times(new.lease).items()]
 
 
 def unlocked(row: LockRow) -> Condition:

@@ -18,7 +18,6 @@ from pynamo_locking._core.possession import Possession
 from pynamo_locking._io import event_stream, lock_requests, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import cohorts, heartbeat, mailboxes, removal, reports
-from pynamo_locking._locks.callbacks import call_back
 from pynamo_locking._locks.instances import Copies
 from pynamo_locking._locks.outages import Outage
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
@@ -303,7 +302,7 @@ class HeldEntry:
         if not event_stream.is_logged("Lost"):
             logger.warning("lost %s (holder %s): %s", self, plain(self.entry.owner), reason)
         for callback in self.on_lost:
-            call_back(callback, reason)
+            _call_back(callback, reason)
         if event_stream.listeners:
             reports.lost(self)
 
@@ -332,6 +331,17 @@ class HeldEntry:
 
     def __str__(self) -> str:
         return f"lock {self.row.label} ticket {self.entry.ticket}"
+
+
+def _call_back(on_lost: Callable[[str], object], reason: str) -> None:
+    """Call `on_lost` in a thread of its own."""
+    try:
+        runtime.current.spawn(lambda: on_lost(reason), name="pynamo-locking-on-lost")  # type: ignore[arg-type]
+    except RuntimeError:  # no thread: better here than never; what it raises must not reach our caller
+        try:
+            on_lost(reason)
+        except Exception:
+            logger.exception("on_lost failed")
 
 
 #: Our entries in all queues.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.naming import text_of_ms
 from pynamo_locking._io import dispatch, event_stream, lock_document, lock_requests, reports, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._io.stored import Place, Stored
@@ -125,7 +125,7 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
         "name": name,
         "key": {"hash": hash_key, "range": range_key},
         "is_free": not state.entries and mark is None and not state.unreadable,
-        "holders": [_shown_entry(entry) for entry in state.holders],
+        "holders": [_shown_entry(entry, entry.held_for) for entry in state.holders],
         "waiters": [_shown_entry(entry) for entry in state.waiters],
         "next_ticket": state.next_ticket or None,
         "broken_tickets": sorted(state.evicted.values()),
@@ -134,7 +134,7 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
     }
 
 
-def _shown_entry(entry: QueueEntry) -> Shown:
+def _shown_entry(entry: QueueEntry, held_s: float | None = None) -> Shown:
     claim = entry.claim
     return {
         "ticket": entry.ticket,
@@ -144,6 +144,9 @@ def _shown_entry(entry: QueueEntry) -> Shown:
         "permits": claim.permits,
         "range_lower": None if claim.lower is None else key_text.text_of(claim.lower[1]),
         "range_upper": None if claim.upper is None else key_text.text_of(claim.upper[1]),
+        "entered_at": text_of_ms(entry.entered_ms),
+        "queued_s": entry.queued_for,
+        "held_s": held_s,
         "lease_s": entry.lease,
         "renewals": entry.beat,
         "guarded_writes": entry.writes,
@@ -158,20 +161,17 @@ def entries(lock: Shown) -> list[tuple[str, Shown]]:
     return [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
 
 
+def lasted(entry: Mapping[str, Any]) -> float:
+    """Return for how many seconds a shown entry has held the lock, or has waited."""
+    seconds: float = entry["queued_s"] if entry["held_s"] is None else entry["held_s"]
+    return seconds
+
+
 def claim_of(entry: Mapping[str, Any]) -> str:
     """Return what a shown entry claims: the mode or the permits, and the range."""
     what, lower, upper = entry["mode"], entry["range_lower"], entry["range_upper"]
     what = what if entry["permits"] == 1 else f"permits={entry['permits']}"
     return what if lower is None and upper is None else f"{what} [{lower or '...'}, {upper or '...'})"
-
-
-def text_of_ms(epoch_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC; None if no calendar has it: a table may contain any number."""
-    try:
-        moment = datetime.fromtimestamp(epoch_ms / 1000, timezone.utc)
-    except (OSError, OverflowError, ValueError):
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def state(row: LockRow) -> LockState:

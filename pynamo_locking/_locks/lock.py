@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Self
 
@@ -11,10 +11,12 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._io import loops
 from pynamo_locking._locks import guards, holding, tasks
+from pynamo_locking._locks.chunks import Chunks
 from pynamo_locking._locks.taking import Taker
 from pynamo_locking._locks.target import M
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.runtime import Event
     from pynamo_locking._locks.held_entry import HeldEntry
+
+T = TypeVar("T")
 
 
 class Lock(Taker[M]):
@@ -258,6 +262,37 @@ class Lock(Taker[M]):
         """As `ensure`, awaited, with the same argument `remaining`."""
         wanted = seconds(remaining, "remaining")
         await loops.to_the_end(partial(holding.ensure, self._must_have_taken(), wanted))
+
+    def chunks(self, records: Iterable[T], every: int, *, remaining: Duration | None = None) -> Iterator[list[T]]:
+        """Yield the records in lists, for long work in small parts, and renew the lease after each of them.
+
+        The renewal shows that the lock was held all the time. If it was lost, no further list is yielded. The records
+        are read when they are needed; a generator that is left early has read no record beyond the list.
+
+        Args:
+            records: what to work on.
+            every: the most records of a list.
+            remaining: seconds or a timedelta, less than the lease: when less of the lease is left, a list is handed out
+                although it has fewer records. Two thirds of the lease. With a heartbeat so much is always left.
+
+        Raises:
+            LockLost: the lock was lost: while the records of the last list were worked on, or while more were read.
+            OutcomeUnknown: no answer came to a renewal.
+            ConfigurationError: the lock is not held, or `every` is no number above 0.
+
+        Cost: 1 write for each list. 1 write more if it took so long to read the records that less is left.
+        """
+        held = self._taken_for("chunks", "async for chunk in lock.achunks(...)")
+        return Chunks(self, held.entry.lease, every, remaining).of(records)
+
+    def achunks(
+        self, records: Iterable[T] | AsyncIterable[T], every: int, *, remaining: Duration | None = None
+    ) -> AsyncIterator[list[T]]:
+        """As `chunks`, for ``async for``, with the same arguments `every` and `remaining`.
+
+        The `records` may come from an asynchronous iterable. Another iterable is read in a thread.
+        """
+        return Chunks(self, self._must_have_taken().entry.lease, every, remaining).aof(records)
 
     def downgrade(self) -> None:
         """Go on as one of the readers: waiters that share the lock are granted it now, in their turn.

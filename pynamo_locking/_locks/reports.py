@@ -69,16 +69,23 @@ def waiting(
     if scope is None or scope.is_waiting or options.wait == 0:
         return
     scope.is_waiting = True
-    first = state.entries[0] if ahead and state.entries else None
     emit(
         events.Waiting(
             **about_lock(row, options.owner, entry_id, None if mine is None else mine.ticket),
             queue_depth=len(state.entries),
             ahead=ahead,
-            holder="" if first is None else first.owner,
-            holder_ticket=None if first is None else first.ticket,
+            **_first_of(state if ahead else None),
         )
     )
+
+
+def _first_of(state: LockState | None) -> dict[str, Any]:
+    first = state.entries[0] if state is not None and state.entries else None
+    return {
+        "holder": "" if first is None else first.owner,
+        "holder_ticket": None if first is None else first.ticket,
+        "holder_held_ms": None if first is None else first.held_for * 1000,
+    }
 
 
 def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, Any]:
@@ -95,7 +102,10 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
 def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
     emit(
         events.TimedOut(
-            **about_lock(row, options.owner, "", None), **_attempt(scope, error.queue), wait_ms=options.wait * 1000
+            **about_lock(row, options.owner, "", None),
+            **_attempt(scope, error.queue),
+            **_first_of(error.queue),
+            wait_ms=options.wait * 1000,
         )
     )
 

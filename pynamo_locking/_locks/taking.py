@@ -297,21 +297,21 @@ class Taker(Generic[M]):
             )
         return self._held
 
-    def _taken_for(self, method: str) -> HeldEntry:
-        """Return our entry for a method that blocks.
+    def _taken_for(self, method: str, instead: str = "") -> HeldEntry:
+        """Return our entry for a method that blocks; `instead` is what to write in a task.
 
         Raises:
             ConfigurationError: it would block the event loop of the task that has acquired the lock.
         """
         held = self._must_have_taken()
         if self._is_awaited and tasks.current() is not None:
-            raise self._must_await(method)
+            raise self._must_await(method, instead)
         return held
 
-    def _must_await(self, method: str) -> ConfigurationError:
+    def _must_await(self, method: str, instead: str = "") -> ConfigurationError:
         return ConfigurationError(
             f"the lock {self._target.row.label} was acquired {self._way}, and `lock.{method}` would block the event "
-            f"loop: use `await lock.a{method}()`."
+            f"loop: use `{instead or f'await lock.a{method}()'}`."
         )
 
     @property

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count, seconds
+from pynamo_locking._core.naming import text_of_ms
 from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
 from pynamo_locking._io import (
     answers,
@@ -33,7 +34,6 @@ from pynamo_locking._io.resolver import reason_now, stuck
 from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking._io.stored import Place
 from pynamo_locking._items import key_text
-from pynamo_locking._locks.inspection import text_of_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,11 +15,11 @@ from pynamo_locking._core.naming import checked_owner
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.header_requests import header_table_of
 from pynamo_locking._io.reports import harmless
-from pynamo_locking._locks.callbacks import call_all
 from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._models.isolation import Reader
 from pynamo_locking._models.writing import GuardedMixin, Placed
 from pynamo_locking._transactions import suspension
+from pynamo_locking._transactions.callbacks import call_all
 from pynamo_locking._transactions.commit import Committing
 from pynamo_locking._transactions.item_locks import give_back
 from pynamo_locking._transactions.members import Members

@@ -34,7 +34,7 @@ _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
 
 _LOCK: Final = "lock"
 _TABLE: Final[Any] = {"tables": ("table",)}
-_COLUMNS: Final = ("lock", "", "ticket", "owner", "mode", "renewed", "lease", "lease ends")
+_COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends")
 _STYLES: Final = {"holds": "green", "waits": "yellow"}
 
 
@@ -208,7 +208,8 @@ def _exit(unreadable: object) -> int:
 def _table(document: dict[str, Any]) -> RenderableType:
     rows = [row for lock in document["locks"] for row in _rows(lock)]
     rows += [
-        (name, Text("broken", "bold red"), "", why, "", "", "", "") for name, why in document["unreadable"].items()
+        (name, Text("broken", "bold red"), "", "", why, "", "", "", "", "")
+        for name, why in document["unreadable"].items()
     ]
     if not rows:
         return f"{document['table']}: no lock is held."
@@ -221,15 +222,16 @@ def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
     made: list[tuple[object, ...]] = [(Text(role, _STYLES[role]), *_cells(entry)) for role, entry in entries]
     if lock["transaction"] is not None:
         what = f"transaction {lock['transaction']['id']}"
-        made.append((Text("marked", "magenta"), "", what, lock["transaction"]["operation"], "", "", ""))
+        made.append((Text("marked", "magenta"), "", "", what, lock["transaction"]["operation"], "", "", ""))
     if not made:
-        made.append(("free", "", "", "", "", "", ""))
+        made.append(("free", "", "", "", "", "", "", ""))
     return [("" if i else lock["name"], *cells) for i, cells in enumerate(made)]
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     left = entry["lease_left_s"]
     return (
+        output.duration(inspection.lasted(entry)),
         entry["ticket"],
         entry["owner"] if entry["callers"] == 1 else f"{entry['owner']} and {entry['callers'] - 1} more",
         inspection.claim_of(entry),
@@ -278,7 +280,8 @@ def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
 def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
     who, renewed, behind = plain(entry["owner"]), output.ago(entry["since_renewal_s"]), entry["callers"] - 1
     others = f" {behind} more callers of its process lose their tickets with it." if behind else ""
+    long = output.duration(inspection.lasted(entry))
     session.confirm(
-        f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role}, was renewed {renewed}.{others} "
-        f"Break it?"
+        f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role} for {long}, was renewed {renewed}."
+        f"{others} Break it?"
     )

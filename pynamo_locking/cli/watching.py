@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.live import Live
 from rich.segment import Segment
 
-from pynamo_locking._edge import inspection, plain
+from pynamo_locking._edge import plain, text_of_ms
 from pynamo_locking.cli import output
 from pynamo_locking.cli.problems import EXPECTED, Problem, explain
 
@@ -97,7 +97,7 @@ class _Screen:
     def __init__(self, body: RenderableType, every: float, *, at: str | None = None, trouble: str = "") -> None:
         self._body = body
         self._every = every
-        self._at = at or inspection.text_of_ms(int(time.time() * 1000))
+        self._at = at or text_of_ms(int(time.time() * 1000))
         self._trouble = trouble
 
     def without_answer(self, why: str) -> _Screen:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 #: What is shown of an entry, in this order.
-COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "age", "lease")
+COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "for", "age", "lease")
 
 Row = dict[str, Any]
 
@@ -79,6 +79,7 @@ def _rows(model: Any, lock: Row) -> Iterator[Row]:
             "state": state,
             "owner": entry["owner"],
             "claim": inspection.claim_of(entry),
+            "for": round(inspection.lasted(entry), 1),
             "age": round(entry["since_renewal_s"], 1),
             "lease": entry["lease_s"],
         }

@@ -16,7 +16,7 @@ WORDS = {
     "#queue": "queue",
     "#next": "next",
     "#beat": "b",
-    "#until": "u",
+    "#renewed": "r",
 }
 
 ENTER = f"SET {MINE} = list_append({NEXT}, :entry), {NEXT}[0] = {NEXT}[0] + :one"
@@ -24,7 +24,7 @@ MAY_ENTER = f"attribute_exists({NEXT}) AND attribute_not_exists({MINE}) AND size
 RELEASE = f"REMOVE {MINE}"
 MAY_RELEASE = f"attribute_exists({MINE})"
 CREATE = "SET #lock = :map"
-RENEW = f"SET {MINE}[1].#beat = :beat, {MINE}[1].#until = :until"
+RENEW = f"SET {MINE}[1].#beat = :beat, {MINE}[1].#renewed = :renewed"
 MAY_RENEW = f"{MINE}[0] = :ticket AND {MINE}[1].#beat < :beat"
 
 
@@ -33,7 +33,7 @@ def names(me: str = "e1", **more: str) -> dict[str, str]:
 
 
 def entry(owner: str = "o", beat: int = 0) -> dict[str, Any]:
-    return {"o": owner, "l": 30_000, "b": beat, "u": 1_000, "w": 0}
+    return {"o": owner, "l": 30_000, "b": beat, "e": 1_000, "w": 0}
 
 
 def lock_map(next_ticket: int = 7, **beats: int) -> dict[str, Any]:
@@ -61,5 +61,5 @@ def release(table: Table, me: str = "e1", pk: str = "a") -> dict[str, Any]:
 
 
 def renew(table: Table, me: str, ticket: int, beat: int) -> dict[str, Any]:
-    values = {":ticket": Decimal(ticket), ":beat": beat, ":until": 2_000}
+    values = {":ticket": Decimal(ticket), ":beat": beat, ":renewed": 2_000}
     return table.update(RENEW, MAY_RENEW, names=names(me), values=values, **ALL_OLD)

@@ -120,7 +120,7 @@ def test_create_the_row_of_a_name(table: Table) -> None:
 def test_renew(table: Table) -> None:
     """A beat only goes up, and only under the ticket it was given for."""
     table.put(lock=lock_map(8, e1=3))
-    assert renew(table, "e1", ticket=7, beat=4)["lock"]["queue"]["e1"] == [7, {**entry(beat=4), "u": 2_000}]
+    assert renew(table, "e1", ticket=7, beat=4)["lock"]["queue"]["e1"] == [7, {**entry(beat=4), "r": 2_000}]
     with refused() as refusal:
         renew(table, "e1", ticket=7, beat=4)
     assert refusal.item["lock"]["queue"]["e1"][1]["b"] == 4

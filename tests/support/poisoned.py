@@ -46,7 +46,7 @@ def name_of(model: type[Any]) -> str:
 
 def entry(ticket: int = 1, **more: Any) -> dict[str, Any]:
     """A sound entry of a queue."""
-    numbers = {"b": 0, "u": 9999999999999, "w": 0}
+    numbers = {"b": 0, "e": 9999999939999, "w": 0}
     stored_numbers = {name: {"N": str(value)} for name, value in numbers.items()}
     return {"L": [{"N": str(ticket)}, {"M": {"o": {"S": "o"}, **stored_numbers, **more}}]}
 

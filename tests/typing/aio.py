@@ -56,6 +56,8 @@ async def locked(transaction: TransactWrite) -> None:
         assert_type(lock.condition(), Condition)
         lock.check(transaction)
         await lock.aensure(timedelta(seconds=5))
+        async for chunk in lock.achunks([1, 2], every=10, remaining=5):
+            assert_type(chunk, list[int])
         await lock.arenew()
         await lock.adowngrade()
     assert_type(await Account.locked("a-1").aacquire(wait=3), Lock[Account])

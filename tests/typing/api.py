@@ -157,6 +157,9 @@ def locked() -> None:
         assert_type(lock.lost, Event)
         lock.ensure(5)
         lock.ensure(timedelta(seconds=5))
+        assert_type(lock.chunks([1, 2], 10), Iterator[list[int]])
+        for chunk in lock.chunks(iter("ab"), every=10, remaining=timedelta(seconds=5)):
+            assert_type(chunk, list[str])
         lock.renew()
         assert_type(lock.condition(), Condition)
         account = lock.item
@@ -238,6 +241,7 @@ def states() -> None:
         assert_type(entry.ticket, int)
         assert_type(entry.lease, float)
         assert_type(entry.age, float)
+        assert_type((entry.queued_for, entry.held_for), tuple[float, float])
         assert_type(Account.break_lock("a-1", ticket=entry.ticket), bool)
     account = Account.get("a-1", consistent_read=True)
     assert_type(account, Account)

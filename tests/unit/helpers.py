@@ -25,7 +25,7 @@ steady = settings(derandomize=True, database=None, deadline=None, max_examples=6
 
 
 def entry(ticket: int = 1, **facts: Any) -> QueueEntry:
-    """An entry with lease 60 s whose end is at 60 s after the epoch."""
+    """An entry with lease 60 s that entered at the epoch."""
     defaults = {
         "id": f"id{ticket}",
         "owner": f"owner{ticket}",

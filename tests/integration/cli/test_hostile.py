@@ -421,8 +421,8 @@ def test_items_that_are_no_locks(memory, shell):
 
     assert (code, err) == (1, "")
     assert [each["name"] for each in json.loads(out)["locks"]] == ["job"]
-    assert json.loads(out)["unreadable"] == {"broken": "queue.e.1.b is missing"}
-    assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.1.b is missing")
+    assert json.loads(out)["unreadable"] == {"broken": "queue.e.1.e is missing"}
+    assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.1.e is missing")
 
 
 def test_a_time_that_no_calendar_has(memory, shell):
@@ -431,7 +431,7 @@ def test_a_time_that_no_calendar_has(memory, shell):
     with Locks.locked("job"):
         stored = Locks._get_connection().get_item("job")["Item"]["lock"]
         (entry,) = stored["M"]["queue"]["M"].values()
-        entry["L"][1]["M"]["u"] = {"N": "9" * 20}
+        entry["L"][1]["M"]["e"] = {"N": "9" * 20}
         put(memory, "far", stored)
         far, job = shell.answer("locks", "list", "--table", name_of(Locks))["locks"]
 

@@ -141,7 +141,15 @@ def test_who_waits(memory):
 
 def entry(ticket):
     claim = {"mode": "exclusive", "permits": 1, "range_lower": None, "range_upper": None}
-    return {"ticket": ticket, "owner": "o", **claim, "since_renewal_s": 1.25, "lease_s": 60.0}
+    return {
+        "ticket": ticket,
+        "owner": "o",
+        **claim,
+        "queued_s": 3.5,
+        "held_s": None,
+        "since_renewal_s": 1.25,
+        "lease_s": 60.0,
+    }
 
 
 def test_the_table_of_people():
@@ -154,7 +162,7 @@ def test_the_table_of_people():
     )
     heading, first, second = _queues.table(rows).splitlines()
     assert heading.split() == list(_queues.COLUMNS)
-    assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "1.2", "s", "60.0", "s"]
+    assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "3.5", "s", "1.2", "s", "60.0", "s"]
     assert first.index("waits") == second.index("waits") == heading.index("state")
     assert _queues.table([]).splitlines() == ["  ".join(_queues.COLUMNS)]
 

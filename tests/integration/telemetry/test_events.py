@@ -242,6 +242,7 @@ def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
 def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
     """It begins with who is ahead, and ends with how long it took; the two stays have names of their own."""
     first = Account.lock("a", owner="first", settings=APART).acquire()
+    clock.sleep(2)
     threads = [threading.Thread(target=lambda: in_queue(clock))]
     threads[0].start()
     until(clock, lambda: bool(heard.all(Waiting)))
@@ -250,6 +251,7 @@ def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
     threads[0].join()
     waiting = heard.only(Waiting)
     assert (waiting.owner, waiting.holder, waiting.holder_ticket) == ("second", "first", first.ticket)
+    assert 2000 <= waiting.holder_held_ms <= clock.elapsed * 1000
     assert (waiting.ahead, waiting.queue_depth) == (1, 2)
     one, two = heard.all(Acquired)
     assert two.ticket == waiting.ticket == first.ticket + 1
@@ -311,7 +313,9 @@ def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
         "by": event_stream.runtime.current.owner(),
         "lease_ms": 10_000,
         "is_forced": False,
+        "queued_ms": evicted.queued_ms,
     }
+    assert evicted.queued_ms >= 20_000  # its lease, and the greatest clock skew
     acquired = heard.all(Acquired)[-1]
     assert acquired.waited_ms >= 10_000
     assert (acquired.requests, acquired.looks) == (sent, looks)

@@ -609,10 +609,15 @@ def test_a_header_that_cannot_be_read(
 DAY: Final = 86_400
 
 
-def poisoned_lease(clock: VirtualClock, since_s: float, names: str = "l u") -> dict[str, Any]:
-    """A lease of 1e30 ms that was renewed so long ago, under the names of an entry."""
+def poisoned_lease(clock: VirtualClock, since_s: float) -> dict[str, Any]:
+    """A lease of 1e30 ms that began so long ago, of an entry."""
+    return {"l": {"N": str(10**30)}, "e": {"N": str(clock.time_ms() - int(since_s * 1000))}}
+
+
+def poisoned_header(tx_id: str, clock: VirtualClock, since_s: float) -> dict[str, Any]:
+    """The header of a transaction with a lease of 1e30 ms that was renewed so long ago."""
     until_ms = clock.time_ms() - int(since_s * 1000) + 10**30
-    return dict(zip(names.split(), ({"N": str(10**30)}, {"N": str(until_ms)}), strict=True))
+    return header(tx_id, "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(until_ms)})
 
 
 def put_held(**facts: Any) -> None:
@@ -630,7 +635,7 @@ def test_a_waiter_outlives_a_poisoned_lease(clock: VirtualClock, longest: float 
     """Its end by the wall clock is of no use; the waiter watches it for the longest lease, and 5 % more."""
     own = {} if longest is None else {"max_lease": longest}
     settings = LockSettings(lease=7200, poll=600, poll_min=600, poll_max=600, **own)
-    put_held(l={"N": str(10**30)}, u={"N": str(10**31)})
+    put_held(l={"N": str(10**30)}, e={"N": str(10**31)})
     began = clock.elapsed
     with Purse.locked("p0", wait=3 * DAY, settings=settings):
         waited = clock.elapsed - began
@@ -681,7 +686,7 @@ def test_a_write_outside_of_a_poisoned_lease(
 
 def test_a_write_that_meets_a_transaction_of_a_poisoned_lease(clock: VirtualClock) -> None:
     """It is aborted once its lease counts as over, and nothing of it is applied."""
-    put(Transactions, header("T", "pending", **poisoned_lease(clock, DAY + 11)))
+    put(Transactions, poisoned_header("T", clock, DAY + 11))
     put_marked(mark("T", name_of(Transactions)))
     purse, began = Purse.get("p0"), clock.elapsed
     purse.update([Purse.note.set("x")])
@@ -693,7 +698,7 @@ def test_a_write_that_meets_a_transaction_of_a_poisoned_lease(clock: VirtualCloc
 def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
     """It completes what counts as over, and still does not watch the other for a day."""
     for tx_id, since_s in (("T", DAY + 11), ("U", DAY - 1)):
-        put(Transactions, header(tx_id, "pending", **poisoned_lease(clock, since_s, "lease_ms until_ms")))
+        put(Transactions, poisoned_header(tx_id, clock, since_s))
         put(Transactions, participants(tx_id, participant()))
     put_marked(mark("T", name_of(Transactions)))
     report = sweep(Transactions)

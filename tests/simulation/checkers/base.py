@@ -77,7 +77,7 @@ def is_ghost(image: Image | None) -> bool:
     return mark is not None and mark.is_ghost
 
 
-_OF_LOCKS = ("lock", "expires_s")
+_OF_LOCKS = ("lock", "expires_s", "lease_ends")
 
 
 def queue_of(image: Image | None) -> LockState:

@@ -467,7 +467,10 @@ def test_a_lease_that_is_over_stands_out() -> None:
         "range_lower": None,
         "range_upper": None,
     }
-    times = [{"since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left} for left in (59.5, -5.0)]
+    times = [
+        {"queued_s": 3.0, "held_s": None, "since_renewal_s": 0.5, "lease_s": 60.0, "lease_left_s": left}
+        for left in (59.5, -5.0)
+    ]
     holder, waiter = ({**entry, **each} for each in times)
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
     alive, dead = (row[-1] for row in locks._rows(lock))

@@ -158,7 +158,7 @@ def test_claims_are_stored_and_read():
         (stored,) = lock_document.state_of(document["M"]).entries
         assert stored.claim == claim
     [whole] = lock_document.new_entry("o", WHOLE, 60.0, 0)["L"]
-    assert whole["M"].keys() == {"o", "b", "u", "w"}
+    assert whole["M"].keys() == {"o", "b", "e", "w"}
 
 
 # What an eviction leaves

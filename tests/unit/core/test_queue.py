@@ -28,6 +28,15 @@ def test_an_entry_knows_its_lease_and_age():
     assert it.age == 1.0
 
 
+def test_an_entry_knows_how_long_it_has_waited_and_held():
+    """By the clocks of owner and reader. Until its grant is stored it counts from the last sign of life before it."""
+    waited = entry(lease_ms=30_000, entered_ms=10_000, until_ms=70_000, read_ms=50_000)
+    held = entry(lease_ms=30_000, entered_ms=10_000, granted_ms=42_000, until_ms=70_000, read_ms=50_000)
+
+    assert (waited.queued_for, waited.held_for) == (40.0, 10.0)
+    assert (held.queued_for, held.held_for) == (40.0, 8.0)
+
+
 def test_free():
     """A lock that never was has neither holders nor waiters nor a document."""
     assert LockState() == FREE

@@ -31,6 +31,8 @@ ENTRIES = st.builds(
     until_ms=st.integers(0, 10**14),
     writes=st.integers(0, 10**9),
     read_ms=st.just(1_000_000),
+    entered_ms=st.integers(0, 10**14),
+    granted_ms=st.none() | st.integers(0, 10**14),
 )
 QUEUES = st.lists(ENTRIES, max_size=6, unique_by=(lambda e: e.id, lambda e: e.ticket))
 
@@ -48,8 +50,10 @@ def stored(entries, next_ticket, since, evicted):
 
 def facts(e):
     number = io_stored.number
-    always = {"o": {"S": e.owner}, "b": number(e.beat), "u": number(e.until_ms), "w": number(e.writes)}
-    return always if e.lease_ms == 60_000 else {**always, "l": number(e.lease_ms)}
+    found = {"o": {"S": e.owner}, "b": number(e.beat), "e": number(e.entered_ms), "w": number(e.writes)}
+    found |= {"r": number(e.until_ms - e.lease_ms - e.entered_ms)}
+    found |= {} if e.granted_ms is None else {"g": number(e.granted_ms - e.entered_ms)}
+    return found if e.lease_ms == 60_000 else {**found, "l": number(e.lease_ms)}
 
 
 @steady
@@ -81,7 +85,7 @@ def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
 
     assert (mine.id, mine.ticket, mine.owner, mine.mode) == ("me", ticket, owner, "exclusive")
     assert (mine.beat, mine.writes) == (0, 0)
-    assert mine.until_ms - mine.lease_ms == now_ms
+    assert (mine.entered_ms, mine.granted_ms, mine.until_ms - mine.lease_ms) == (now_ms, None, now_ms)
     assert lease - 0.001 < mine.lease <= lease
     assert (state.next_ticket, state.since, state.evicted) == (ticket + 1, ticket, {})
 
@@ -99,10 +103,11 @@ def test_a_full_queue_takes_half_of_an_item():
     """Of the largest entries, with the longest label and numbers of all their digits. So no more may wait."""
     longest = {"N": "1" * 38}
     [fresh] = lock_document.new_entry("x" * LONGEST_OWNER, Claim("shared", 400), 59, 0, 400)["L"]
+    fresh["M"] |= {"r": longest, "g": longest}  # of a renewal under the lock
     facts = {name: longest if "N" in value else value for name, value in fresh["M"].items()}
     entry = {"L": [longest, {"M": facts}]}
 
-    assert {"l", "b", "u", "w", "p", "n", "m", "o"} == facts.keys()
+    assert {"l", "b", "e", "r", "g", "w", "p", "n", "m", "o"} == facts.keys()
     assert size_of_queue(entry, 2) - size_of_queue(entry, 1) <= LARGEST_ENTRY
     assert LARGEST_ITEM * 0.3 < size_of_queue(entry, MOST_WAITERS) <= LARGEST_ITEM / 2
 
@@ -117,13 +122,20 @@ def size_of_queue(entry, entries):
     "label", ["", "ip-10-0-12-34:12345", "ip-10-0-12-34:12345:pool-0_12", "orders-7d9f8b6c5d-x2x7k:7"]
 )
 def test_a_waiter_takes_less_than_80_bytes(label):
-    """With labels as `Runtime.owner` makes them: 50 bytes and the label; 4 more if the lease is not 60 s."""
+    """With labels as `Runtime.owner` makes them: 50 bytes and the label; 4 more if the lease is not 60 s.
+
+    Renewals add up to nine bytes, so that a waiter with the default label still takes less than 80.
+    """
     waiter = NewEntry(runtime.current.entry_id(), label, 60.0).stored(1_795_000_000_123, 1_795_000_000_123_456)
     hasty = NewEntry(runtime.current.entry_id(), label, 30.0).stored(1_795_000_000_123, 1_795_000_000_123_456)
 
     size = size_of_queue(waiter, 101) - size_of_queue(waiter, 100)
     assert size == 50 + len(label) < 80
     assert size_of_queue(hasty, 101) - size_of_queue(hasty, 100) == size + 4
+    waiter["L"][1]["M"] |= {"r": io_stored.number(86_123_456), "b": io_stored.number(4321)}
+    renewed = size_of_queue(waiter, 101) - size_of_queue(waiter, 100)
+    assert renewed == size + 9
+    assert renewed < 80 or len(label) > len("ip-10-0-12-34:12345")
 
 
 def test_no_document():
@@ -152,7 +164,7 @@ def test_an_image_is_read_by_the_name_of_its_attribute():
     [
         ({"L": []}, "queue.id1 is {'L': []}"),
         ({"L": [{"N": "1"}]}, "queue.id1 is {'L': [{'N': '1'}]}"),
-        ({"L": [{"N": "1"}, {"M": {}}]}, "queue.id1.1.o is missing"),
+        ({"L": [{"N": "1"}, {"M": {}}]}, "queue.id1.1.e is missing"),
         ({"L": [{"S": "1"}, {"M": facts(entry(1))}]}, "queue.id1.0 is {'S': '1'}"),
         ({"L": [{"N": "1"}, {"M": facts(entry(1)) | {"l": {"S": "?"}}}]}, "queue.id1.1.l is {'S': '?'}"),
         ({"L": [{"N": "1"}, {"M": facts(entry(1)) | {"m": {"S": "?"}}}]}, "queue.id1.1.m is {'S': '?'}"),

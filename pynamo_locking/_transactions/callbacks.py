@@ -1,12 +1,10 @@
-"""Callbacks at the end of a transaction, and at the loss of a lock."""
+"""Callbacks at the end of a transaction."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from typing import TYPE_CHECKING
-
-from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,14 +34,3 @@ def _logging(callback: Callable[[], object], error: BaseException) -> None:
         callback()
     except Exception:
         logger.exception("a callback failed at the end of a transaction, after %s", type(error).__name__)
-
-
-def call_back(on_lost: Callable[[str], object], reason: str) -> None:
-    """Call `on_lost` in a thread of its own."""
-    try:
-        runtime.current.spawn(lambda: on_lost(reason), name="pynamo-locking-on-lost")  # type: ignore[arg-type]
-    except RuntimeError:  # no thread: better here than never; what it raises must not reach our caller
-        try:
-            on_lost(reason)
-        except Exception:
-            logger.exception("on_lost failed")

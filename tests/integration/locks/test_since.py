@@ -1,0 +1,165 @@
+"""Since when an entry waits, or holds the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pynamo_locking import LockTimeout
+from pynamo_locking._io import runtime
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests
+from tests.support.models import APART, Account, Locks
+from tests.support.parties import held_elsewhere, shifted_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamo_locking import LockSettings
+    from tests.engines.engine import Engine
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    memory.bind(Account, Locks)
+    Account("a").save()
+    with VirtualClock() as clock:
+        yield clock
+
+
+def test_seed_000_created_at_of_a_queued_lock_row(engine: Engine) -> None:
+    """Seed 000, "creating queued lock row": `createdAt` and `expiresAt`, for a holder and for a waiter."""
+    engine.bind(Locks)
+    with shifted_clock() as clock, Locks.locked("job", heartbeat=False, settings=APART) as lock:
+        began_ms = runtime.current.time_ms()
+        clock.shift += 300
+        with held_elsewhere(Locks.lock("beside", heartbeat=False)):
+            pass  # another lock has a queue of its own
+        (holder,) = Locks.lock_state("job").holders
+        assert 299 <= holder.queued_for <= 330
+        assert holder.queued_for == pytest.approx(holder.held_for, abs=0.01)
+        assert holder.entered_ms <= began_ms
+        assert holder.until_ms == holder.entered_ms + 60_000
+        lock.renew()
+        (renewed,) = Locks.lock_state("job").holders
+        assert renewed.entered_ms == holder.entered_ms
+        assert renewed.until_ms >= holder.until_ms + 299_000
+        assert renewed.granted_ms is not None
+        assert 0 <= renewed.granted_ms - renewed.entered_ms < 30_000
+
+
+@contextlib.contextmanager
+def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterator[None]:
+    """Let another thread wait for the lock, and hold it for 300 s."""
+
+    def wait() -> None:
+        with Account.locked("a", owner="second", wait=10_000, settings=settings):
+            clock.sleep(300)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_a_waiter_becomes_the_holder(clock: VirtualClock) -> None:
+    """It has waited since it entered. What it has held is exact from its first renewal under the lock on.
+
+    Before, it is at most a third of the lease too much: the waiter renews its entry as well.
+    """
+    first, began = Account.lock("a", owner="first", settings=APART).acquire(), clock.elapsed
+    clock.sleep(100)
+    with waiting(clock, APART):
+        until_entries(clock, 2)
+        entered = clock.elapsed
+        clock.sleep(70)
+        state, now = Account.lock_state("a"), clock.elapsed
+        (holder,), (waiter,) = state.holders, state.waiters
+        assert (holder.held_for, holder.queued_for) == pytest.approx((now - began, now - began), abs=1)
+        assert (waiter.queued_for, waiter.granted_ms) == (pytest.approx(now - entered, abs=1), None)
+
+        first.release()
+        until_entries(clock, 1)
+        granted = clock.elapsed
+        (fresh,) = Account.lock_state("a").holders
+        assert fresh.queued_for == pytest.approx(granted - entered, abs=1)
+        assert 0 <= fresh.held_for <= 22
+        clock.sleep(200)
+        (holder,), now = Account.lock_state("a").holders, clock.elapsed
+        assert holder.held_for == pytest.approx(now - granted, abs=3)
+        assert holder.queued_for == pytest.approx(now - entered, abs=1)
+
+
+def until_entries(clock: VirtualClock, count: int) -> None:
+    for _ in range(100_000):
+        if len(Account.lock_state("a").entries) == count:
+            return
+        clock.sleep(0.01)
+    raise AssertionError("it did not enter")
+
+
+def test_an_entry_of_a_block_counts_from_its_hand_over(clock: VirtualClock) -> None:
+    """The next caller of the process holds the lock from the write on that stores its entry."""
+    first = Account.lock("a", owner="first").acquire()
+    with waiting(clock):
+        clock.sleep(50)
+        first.release()
+        clock.sleep(5)
+        (holder,) = Account.lock_state("a").holders
+        assert holder.owner == "second"
+        assert (holder.held_for, holder.queued_for) == pytest.approx((5, 5), abs=1)
+
+
+def test_a_timeout_says_for_how_long(clock: VirtualClock) -> None:
+    """In words, and in its queue."""
+    with held_elsewhere(Account.lock("a", owner="first", settings=APART)):
+        clock.sleep(42)
+        with pytest.raises(LockTimeout, match=r"held by first \(ticket \d+\) for 4[23] s\. Nothing is held") as caught:
+            Account.lock("a", wait=0).acquire()
+    assert caught.value.queue is not None
+    assert caught.value.queue.holders[0].held_for == pytest.approx(42, abs=1)
+
+
+def test_a_cycle_costs_what_it_did(engine: Engine) -> None:
+    """One write to acquire and one to release; a renewal under the lock is one write, whatever it stores."""
+    engine.bind(Locks)
+    with Locks.locked("job"):
+        pass
+    with count_requests() as counted, Locks.locked("job", heartbeat=False) as lock:
+        lock.renew()
+    assert counted.by_operation == {"UpdateItem": 3}
+
+
+def test_seed_003_when_a_lock_ends_can_be_read(engine: Engine) -> None:
+    """Seed 003, "items of the lock table": the time when the lock ends, as text that people read in a console.
+
+    An entry, a renewal and a hand-over set it. It stays behind in an idle row, where it is over soon.
+    """
+    engine.bind(Locks)
+    with shifted_clock() as clock:
+        with Locks.locked("job", lease=30, heartbeat=False) as lock:
+            first = ends_at()
+            assert first == Locks.lock_state("job").holders[0].until_ms
+            clock.shift += 20
+            lock.renew()
+            assert ends_at() >= first + 19_000
+        assert ends_at() > runtime.current.time_ms()
+        clock.shift += 40
+        assert ends_at() < runtime.current.time_ms()
+        Locks.get("job").save()
+        assert "lease_ends" in row()
+
+
+def ends_at() -> int:
+    return round(datetime.fromisoformat(row()["lease_ends"]["S"].replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def row() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = Locks._get_connection().get_item("job")["Item"]
+    return found
