@@ -254,7 +254,8 @@ def overlap(
 ) -> OverlapError:
     """Return the error for a row whose interval overlaps others."""
     where = ", ".join(_text(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
-    whose = "another row of the same call has" if is_same_call else f"{len(others)} row(s) of that hash key, stored or staged, have"
+    all_of_them = f"{len(others)} row(s) of that hash key, stored or staged, have"
+    whose = "another row of the same call has" if is_same_call else all_of_them
     model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
     return also(OverlapError, error)(
         f"a {model.__name__} of {placing.hash_key!r} from {_text(placing.span)} was refused, and nothing was written: "
