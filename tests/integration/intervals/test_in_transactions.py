@@ -305,6 +305,38 @@ def test_an_expired_row_that_was_read_is_deleted(in_memory: None) -> None:
     assert [row["first"] for row in rows_of(Lease)] == [{"S": "2"}]
 
 
+def test_an_expiring_row_is_moved_on(in_memory: None) -> None:
+    """That it is alive is checked where it is stored, and not where the transaction has put it first."""
+    row = Lease("o", "1", after="2", expires=datetime(2100, 1, 1, tzinfo=timezone.utc))
+    with transaction() as tx:
+        tx.insert_disjoint(Lease, [row])
+        tx.move(row, "3", "4")
+    assert [row["first"] for row in rows_of(Lease)] == [{"S": "3"}]
+
+
+def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB has put the new row into its place, and not yet removed the old one: the guard names that as well."""
+    Slot.insert_disjoint(slots((10, 20)))
+    [old] = rows_of(Slot)
+    with transaction() as tx:
+        tx.delete(Slot.get("d", 10))
+        insert(tx, (12, 14))
+    original, connection, key = Connection.dispatch, Slot._get_connection(), {name: old[name] for name in ("pk", "sk")}
+    place = {"TableName": connection.table_name}
+    original(connection.connection, "PutItem", {**place, "Item": old})
+
+    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
+        if operation == "TransactGetItems" and {**place, "Key": key} in [
+            each["Get"] for each in kwargs["TransactItems"]
+        ]:
+            original(self, "DeleteItem", {**place, "Key": key})
+        return original(self, operation, kwargs, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    Slot.insert_disjoint(slots((11, 12)))
+    assert stored_slots() == [(11, 12), (12, 14)]
+
+
 # Rollback
 
 
@@ -343,6 +375,13 @@ def test_a_savepoint_takes_moves_and_inserts_back(in_memory: None) -> None:
         tx.save(row)
     assert stored_slots() == [(0, 5), (10, 20), (30, 40)]
     assert Slot.get("d", 10).note == "mine"
+    outside = Slot.get("d", 10)  # an instance that the transaction has not read
+    with transaction() as tx:
+        before = tx.savepoint()
+        tx.move(outside, 60, 70)
+        before.rollback()
+    assert (outside.begin, outside.end, outside.version) == (10, 20, 2)
+    outside.save()
 
 
 # Other writers
