@@ -326,9 +326,7 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypat
     original(connection.connection, "PutItem", {**place, "Item": old})
 
     def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems" and {**place, "Key": key} in [
-            each["Get"] for each in kwargs["TransactItems"]
-        ]:
+        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
             original(self, "DeleteItem", {**place, "Key": key})
         return original(self, operation, kwargs, *arguments)
 
