@@ -318,6 +318,8 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypat
     """DynamoDB has put the new row into its place, and not yet removed the old one: the guard names that as well."""
     Slot.insert_disjoint(slots((10, 20)))
     [old] = rows_of(Slot)
+    for begin in range(100, 110):  # the guard forgets the first row
+        Slot.insert_disjoint(slots((begin, begin + 1)))
     with transaction() as tx:
         tx.delete(Slot.get("d", 10))
         insert(tx, (12, 14))
@@ -332,7 +334,7 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypat
 
     monkeypatch.setattr(Connection, "dispatch", dispatch)
     Slot.insert_disjoint(slots((11, 12)))
-    assert stored_slots() == [(11, 12), (12, 14)]
+    assert stored_slots()[:2] == [(11, 12), (12, 14)]
 
 
 # Rollback
