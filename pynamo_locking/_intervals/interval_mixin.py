@@ -33,6 +33,7 @@ from pynamo_locking._items import clauses, knowledge
 from pynamo_locking._models.lockable import LockableMixin
 from pynamo_locking._models.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
+from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -88,7 +89,7 @@ class IntervalMixin(LookingMixin):
       change the range key.
     * `delete` is a plain delete.
     * In `Transaction` and `TransactWrite`, in PynamoDB's own TransactWrite and in `edit`, rows can be changed and
-      deleted. A changed interval is refused, and so are new rows.
+      deleted. Another interval and new rows need `move` and `insert_disjoint` of the first two.
     * `batch_write` needs ``unguarded=True``, and guards nothing.
 
     Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. A row of
@@ -154,15 +155,14 @@ class IntervalMixin(LookingMixin):
 
     @override
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
-        self._interval()
-        member = tx._members.written(self)
+        member = None if tx is None else tx._members.written(self)
         if member is None or member.is_deleted:
             self._check_stored(self, "move")
         return self._staged(tx, [self._move_to(begin, end)])
 
     @classmethod
     def _staged(cls, tx: Any, placings: list[Placing]) -> Staged:
-        return Staged(tx, cls._interval(), placings, lambda: cls._range_locks(placings))
+        return Staged(tx or Transaction(), cls._interval(), placings, lambda: cls._range_locks(placings))
 
     @classmethod
     def move(cls, row: Self, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
@@ -347,18 +347,16 @@ class IntervalMixin(LookingMixin):
 
     def _is_placed(self, axis: Axis, member: Any, actions: Sequence[Action] | None) -> bool:
         """Tell whether the transaction has checked where the row will be; refuse to bring it back, or elsewhere."""
+        this = type(self).__name__
         if member.is_deleted:
             raise ConfigurationError(
-                f"the transaction has deleted this {type(self).__name__}, and other rows may be in its place: "
-                f"insert_disjoint() a new instance."
+                f"the transaction has deleted this {this}, and other rows may be there: insert_disjoint() a new one."
             )
         if not (member.is_checked and isinstance(member.after, dict)):
             return False
         mine = axis.span(*(getattr(self, name) for name in axis.names))
         if actions is None and mine != axis.span_in(member.after):
-            raise ConfigurationError(
-                f"the transaction has a write of this {type(self).__name__} with another interval: use its move()."
-            )
+            raise ConfigurationError(f"the transaction gives this {this} another interval already: use its move().")
         return True
 
     @override

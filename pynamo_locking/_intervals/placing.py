@@ -229,7 +229,7 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
     member = tx._members.of(old, is_write=True, replaces=False)
     member.item = old  # also if it was the instance, which becomes the new row
-    expires = None if member.is_absent else expiry.attribute_name(type(row))
+    expires = expiry.attribute_name(type(row))
     member.delete(None if expires is None else expiry.alive(expires), checks=True)
     tx._count_in_guard(member)
     knowledge.set_known(row, Known())

@@ -102,22 +102,25 @@ class Staging:
         self._error = error
         self._hash_key = group[0].stored_hash_key
         self._expired: list[Image] = []
-        self._ours = {member.identity: member for member in self._written()}
+        self._ours = {member.identity: member.after for member in self._written()}
+        self._ours |= {identity: None for identity, key in tx._members.gone.items() if self._is_here(identity, key)}
         self._touched: list[Touched] = []
         self._left: list[Placing] = []
         self.has_cleared = False
 
     def _written(self) -> list[Member]:
         """Return the rows of the hash key that the transaction writes, and of which it knows where they will be."""
-        here, [name] = self._identity(self._hash_key), self._hash_key
         return [
             member
             for member in self._tx._members.by_key.values()
             if member.write is not None
             and not isinstance(member.after, Unread)
-            and member.table == here.table
-            and self._identity({name: member.key[name]}) == here
+            and self._is_here(member.identity, member.key)
         ]
+
+    def _is_here(self, identity: ItemKey, key: Image) -> bool:
+        here, [name] = self._identity(self._hash_key), self._hash_key
+        return identity.table == here.table and self._identity({name: key[name]}) == here
 
     def _is_ours(self, key: Image) -> bool:
         return self._identity(key) in self._ours
@@ -132,7 +135,7 @@ class Staging:
         item: Any = self._guard.item
         named = touched_in(item, self._hash_key)
         ours = [each for each in named if self._is_ours(each.key(self._axis))]
-        touched = [each for each in named if each not in ours]
+        touched = [each for each in named if not self._is_ours(each.key(self._axis))]
         in_the_way = any(
             each.overlaps(self._axis, placing.span) and each.key(self._axis) != placing.leaves
             for each in touched
@@ -160,8 +163,9 @@ class Staging:
         for placing in self._left:
             placing.member = placing.write(self._tx)
             self._tx._count_in_guard(placing.member)
-        removed = [member for member in self._written() if member.is_deleted]
-        touched = self._touched + [Touched(self._hash_key, (each.key[self._axis.key_name],)) for each in removed]
+        removed = [member.key for member in self._written() if member.is_deleted]
+        removed += [key for identity, key in self._tx._members.gone.items() if identity in self._ours]
+        touched = self._touched + [Touched(self._hash_key, (key[self._axis.key_name],)) for key in removed]
         touched += [Touched(self._hash_key, self._axis.ends(placing.span)) for placing in self._left]
         self._clear()
         newest = {repr(each.key(self._axis)): each for each in touched}  # the last write of each row counts
@@ -197,10 +201,10 @@ class Staging:
             )
             others = (each for each in rows if self._identity(self._axis.key_in(each[0])) not in hidden)
             found += islice(others, most)
-        for identity, member in self._ours.items():
-            its = self._axis.span_in(member.after) if isinstance(member.after, dict) else None
+        for identity, image in self._ours.items():
+            its = self._axis.span_in(image) if isinstance(image, dict) else None
             if its is not None and identity not in leaving:
-                found.append((member.after, its))
+                found.append((image, its))
         return found
 
     def _stored(self, placing: Placing, found: list[tuple[Image, Span]]) -> Image | None:
@@ -250,7 +254,8 @@ def overlap(
 ) -> OverlapError:
     """Return the error for a row whose interval overlaps others."""
     where = ", ".join(_text(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
-    whose = "another row of the same call has" if is_same_call else f"{len(others)} other row(s) of that hash key have"
+    all_of_them = f"{len(others)} row(s) of that hash key, stored or staged, have"
+    whose = "another row of the same call has" if is_same_call else all_of_them
     model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
     return also(OverlapError, error)(
         f"a {model.__name__} of {placing.hash_key!r} from {_text(placing.span)} was refused, and nothing was written: "

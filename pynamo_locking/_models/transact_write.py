@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.constants import ITEM
 from pynamodb.exceptions import TransactWriteError
@@ -15,7 +15,7 @@ from pynamo_locking._io import answers, connections, event_stream, runtime
 from pynamo_locking._items import knowledge, versions
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks import guards
-from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._models.writing import GuardedMixin, Placed
 from pynamo_locking._writes import reports
 from pynamo_locking._writes.assembly import Assembly
 from pynamo_locking._writes.native import Commit, TransactAction
@@ -25,6 +25,8 @@ from pynamo_locking._writes.writers import BesideWriter, PlainWriter
 from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
@@ -33,12 +35,16 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.write import Write
 
 
+_M = TypeVar("_M", bound=GuardedMixin)
+
+
 class TransactWrite(PynamoTransactWrite):
     """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
 
     Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
 
     * `save` takes `add_version_condition`, and `read` checks an item that is not written.
+    * `insert_disjoint` and `move` place rows of models with intervals.
     * The `cancellation_reasons` of an error have the order in which the actions were added.
     * After a lost response the transaction is sent again with its token, which DynamoDB knows for ten minutes. If
       DynamoDB cancels it because of another transaction or a limit, it is sent up to nine times, with pauses of full
@@ -72,8 +78,10 @@ class TransactWrite(PynamoTransactWrite):
         connections.note(self._connection)
         self._has_own_token = client_request_token is None
         self._is_committed = False
+        self._is_done = False
         self._assembly = Assembly()
         self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
+        self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
 
     @override
     def condition_check(
@@ -179,6 +187,59 @@ class TransactWrite(PynamoTransactWrite):
         kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
         self._add({"Delete": kwargs})
 
+    def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M]) -> None:
+        """Store new rows of a model with intervals, if nothing overlaps them. See `Transaction.insert_disjoint`.
+
+        Rows that were inserted, moved or deleted before in this transaction count as it leaves them. Its errors name
+        these actions, and those of the guards, after all others.
+
+        Raises:
+            OverlapError: a row overlaps another row; also a `TransactWriteError`.
+            ConfigurationError: the model has no intervals; or there is a `client_request_token`, by which the same
+                transaction can be repeated: the query would find its own rows.
+
+        Cost: for each hash key 1 read the first time, and for each row 1 query; 1 action for each of both.
+        """
+        self._place(lambda unit: model._inserting(unit, new_rows))
+
+    def move(self, row: GuardedMixin, begin: Any, end: Any) -> None:
+        """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `IntervalMixin.move`."""
+        self._place(lambda unit: row._moving(unit, begin, end))
+
+    def _place(self, made: Callable[[Any], Placed]) -> None:
+        self._check_open()
+        if not self._has_own_token:
+            raise ConfigurationError(
+                "a transaction with a client_request_token can be repeated, and would find its own rows in the way: "
+                "leave the token out, or use Transaction with an idempotency_key."
+            )
+        placed = made(self._placed)
+        self._placed = placed.tx
+        self._placed._check_open()
+        actions = self._assembly.actions.items()
+        self._placed._members.gone = {
+            key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request
+        }
+        placed.stage()
+
+    def _take_over(self) -> None:
+        """Add the actions of the rows that were placed, and of their guards."""
+        self._placed._check_open()
+        for member in list(self._placed._members.by_key.values()):
+            if member.write is not None:
+                self._add_write(member.writer, member.final())
+            elif member.is_read:
+                self._make_room(member.identity, None)
+                self._assembly.add_check(member.identity, member.final(), member.row)
+
+    @override
+    def __exit__(self, *error: object) -> None:
+        try:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+        finally:
+            if self._placed is not None and not self._is_done:
+                self._placed._members.undo_from(0)
+
     def _writer_of(self, model: Model) -> PlainWriter | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
         if writer is not None and not self._has_own_token:
@@ -226,6 +287,8 @@ class TransactWrite(PynamoTransactWrite):
     @override
     def _commit(self) -> Any:
         self._check_open()
+        if self._placed is not None:
+            self._take_over()
         self._is_committed = True
         if not self._assembly.actions:
             return {}
@@ -243,6 +306,7 @@ class TransactWrite(PynamoTransactWrite):
         for model in self._models_for_version_attribute_update:
             model.update_local_version_attribute()
         self._assembly.note_commit()
+        self._is_done = True
         return data
 
     def _send(self) -> dict[str, Any]:

@@ -44,7 +44,10 @@ class _Unguarded(BatchWrite[_M]):
 
 
 class Placed(Protocol):
-    """Rows with new intervals, on their way into a `Transaction`."""
+    """Rows with new intervals, on their way into the `Transaction` `tx`."""
+
+    @property
+    def tx(self) -> Any: ...
 
     def locks(self) -> Iterator[Lock[Any]]:
         """Yield the locks to hold before, if the caller wants any."""
@@ -123,11 +126,11 @@ class GuardedMixin(AwaitedMixin):
 
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
-        """Return the insert of new rows into a `Transaction`."""
+        """Return the insert of new rows into a `Transaction`, a new one unless given."""
         raise _without_intervals(cls)
 
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
-        """Return the move of a row in a `Transaction`."""
+        """Return the move of a row in a `Transaction`, a new one unless given."""
         raise _without_intervals(type(self))
 
     @override

@@ -57,6 +57,7 @@ class Members:
     _relies_on_reads: bool
     by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
+    gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # restores instances that were moved
     _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)

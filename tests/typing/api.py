@@ -442,6 +442,8 @@ def use_transactions(account: Account) -> None:
         tx.insert_disjoint(Stay, [Stay("r", 1, end=2)], pessimistic=True)
         tx.insert_disjoint(Stay, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         tx.move(Stay("r", 1, end=2), 2, 3, pessimistic=True)
+        TransactWrite().insert_disjoint(Stay, [Stay("r", 1, end=2)])
+        TransactWrite().move(Stay("r", 1, end=2), 2, 3)
         tx.savepoint().rollback()
         tx.after_commit(lambda: None)
         assert_type(tx.suspend(keep=timedelta(hours=1)), str)

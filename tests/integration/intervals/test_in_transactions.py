@@ -22,6 +22,7 @@ from pynamo_locking import (
     StaleVersion,
     Transaction,
     TransactionConflict,
+    TransactWrite,
     VersionAttribute,
     atransaction,
     transaction,
@@ -304,6 +305,38 @@ def test_an_expired_row_that_was_read_is_deleted(in_memory: None) -> None:
     assert [row["first"] for row in rows_of(Lease)] == [{"S": "2"}]
 
 
+def test_an_expiring_row_is_moved_on(in_memory: None) -> None:
+    """That it is alive is checked where it is stored, and not where the transaction has put it first."""
+    row = Lease("o", "1", after="2", expires=datetime(2100, 1, 1, tzinfo=timezone.utc))
+    with transaction() as tx:
+        tx.insert_disjoint(Lease, [row])
+        tx.move(row, "3", "4")
+    assert [row["first"] for row in rows_of(Lease)] == [{"S": "3"}]
+
+
+def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB has put the new row into its place, and not yet removed the old one: the guard names that as well."""
+    Slot.insert_disjoint(slots((10, 20)))
+    [old] = rows_of(Slot)
+    for begin in range(100, 110):  # the guard forgets the first row
+        Slot.insert_disjoint(slots((begin, begin + 1)))
+    with transaction() as tx:
+        tx.delete(Slot.get("d", 10))
+        insert(tx, (12, 14))
+    original, connection, key = Connection.dispatch, Slot._get_connection(), {name: old[name] for name in ("pk", "sk")}
+    place = {"TableName": connection.table_name}
+    original(connection.connection, "PutItem", {**place, "Item": old})
+
+    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
+        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
+            original(self, "DeleteItem", {**place, "Key": key})
+        return original(self, operation, kwargs, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    Slot.insert_disjoint(slots((11, 12)))
+    assert stored_slots()[:2] == [(11, 12), (12, 14)]
+
+
 # Rollback
 
 
@@ -342,6 +375,13 @@ def test_a_savepoint_takes_moves_and_inserts_back(in_memory: None) -> None:
         tx.save(row)
     assert stored_slots() == [(0, 5), (10, 20), (30, 40)]
     assert Slot.get("d", 10).note == "mine"
+    outside = Slot.get("d", 10)  # an instance that the transaction has not read
+    with transaction() as tx:
+        before = tx.savepoint()
+        tx.move(outside, 60, 70)
+        before.rollback()
+    assert (outside.begin, outside.end, outside.version) == (10, 20, 2)
+    outside.save()
 
 
 # Other writers
@@ -448,3 +488,75 @@ def test_in_a_task(in_memory: None, pessimistic: bool) -> None:
 
     asyncio.run(book())
     assert (stored_slots(), stored_slots("e"), count(), count("m")) == ([(40, 50)], [(10, 20)], 1, 0)
+
+
+# TransactWrite
+
+
+def put(write: TransactWrite, *ends: tuple[int, int]) -> None:
+    write.insert_disjoint(Slot, slots(*ends))
+
+
+def together(act: Callable[[TransactWrite], object], **options: Any) -> None:
+    """Do something in a `TransactWrite` that also writes an invoice."""
+    with TransactWrite(connection=Slot._get_connection().connection, **options) as write:
+        act(write)
+        write.save(Invoice("n", total=1))
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda write, row: put(write, (20, 30)), [(10, 20), (20, 30)]),
+        (lambda write, row: write.move(row, 40, 50), [(40, 50)]),
+        (lambda write, row: (write.move(row, 10, 12), put(write, (12, 20))), [(10, 12), (12, 20)]),
+        (lambda write, row: (write.delete(row), put(write, (12, 90))), [(12, 90)]),
+        (lambda write, row: (put(write, (1, 2)), put(write, (3, 4)), row.delete()), [(1, 2), (3, 4)]),
+    ],
+)  # fmt: skip
+def test_a_native_transaction_of_the_caller(in_memory: None, act: Any, expected: list[Any], sent: list[str]) -> None:
+    """All in the one request that the caller makes; the instances know what was stored."""
+    Slot.insert_disjoint(slots((10, 20)))
+    row = Slot.get("d", 10)
+    sent.clear()
+    together(lambda write: act(write, row))
+    assert (stored_slots(), count()) == (expected, 1)
+    assert sent.count("TransactWriteItems") == 1
+    for begin, _ in expected:
+        with pytest.raises(OverlapError):
+            Slot.insert_disjoint(slots((begin, begin + 1)))
+    if row.begin != 10:
+        row.note = "mine"
+        row.save()
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda write, row: put(write, (19, 30)), OverlapError),
+        (lambda write, row: [put(write, (30, 40)) for _ in "ab"], OverlapError),
+        (lambda write, row: (write.move(row, 40, 50), write.delete(row)), ConfigurationError),
+        (lambda write, row: (write.move(row, 40, 50), put(write, (45, 46))), OverlapError),
+        (lambda write, row: put(write, *((i, i + 1) for i in range(60, 160))), ConfigurationError),
+        (lambda write, row: write.insert_disjoint(Invoice, [Invoice("x")]), ConfigurationError),
+        (lambda write, row: write.move(Invoice("x"), 1, 2), ConfigurationError),
+        (lambda write, row: write.move(slots((30, 40))[0], 1, 2), ConfigurationError),
+        (lambda write, row: (write.move(row, 40, 50), in_thread(slots((60, 61))[0].save)), TransactionConflict),
+        (lambda write, row: (write.move(row, 40, 50), Slot.get("d", 10).touch()), StaleVersion),
+    ],
+)  # fmt: skip
+def test_a_native_transaction_that_is_refused(in_memory: None, act: Any, error: type[Exception]) -> None:
+    """Nothing of it is written, and the instance is where it was."""
+    Slot.insert_disjoint(slots((10, 20)))
+    row = Slot.get("d", 10)
+    with pytest.raises(error):
+        together(lambda write: act(write, row))
+    assert ((10, 20) in stored_slots(), (40, 50) in stored_slots(), count()) == (True, False, 0)
+    assert (row.begin, row.end, row.version) == (10, 20, 1)
+
+
+def test_a_token_of_the_caller_is_refused(in_memory: None) -> None:
+    """A repetition would find its own rows."""
+    with pytest.raises(ConfigurationError, match="idempotency_key"):
+        together(lambda write: write.insert_disjoint(Slot, slots((20, 30))), client_request_token="t")
+    assert stored_slots() == []
