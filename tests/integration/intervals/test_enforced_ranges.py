@@ -140,6 +140,8 @@ WAYS: dict[str, Callable[[Plan], object]] = {
     "TransactWrite delete": lambda row: write_together(lambda tx: tx.delete(row)),
     "Transaction": lambda row: in_transaction(lambda tx: saved_in(tx, row)),
     "Transaction get": lambda _: in_transaction(lambda tx: tx.update(tx.get(Plan, "d", 14), [Plan.note.set("new")])),
+    "Transaction insert_disjoint": lambda _: in_transaction(lambda tx: tx.insert_disjoint(Plan, [planned(16, 17)])),
+    "Transaction move": lambda row: in_transaction(lambda tx: tx.move(row, 16, 17)),
     "long Transaction": in_long_transaction,
     "guarded_batch": in_batch,
     "guarded_batch of transactions": lambda row: in_batch(row, transactions=True),
