@@ -30,6 +30,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from typing_extensions import Self
+
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
@@ -277,6 +279,12 @@ class OutcomeUnknown(LockingError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.args, _state_of(self)
+
+    def __copy__(self) -> Self:
+        make, arguments, _ = self.__reduce__()
+        copied: Self = make(*arguments)
+        vars(copied).update(vars(self))
+        return copied
 
 
 class OverlapError(LockingError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pynamo_locking._core.commit_paths import CommitPath
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_requests
+from pynamo_locking._io import header_requests, runtime
 from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.resolving import Question
@@ -74,18 +74,31 @@ def found(options: TransactionOptions, path: CommitPath, error: Exception) -> st
 
 
 def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -> None:
-    """Let `OutcomeUnknown.resolve` ask the rows of a native transaction instead of its items: they always tell."""
+    """Let `OutcomeUnknown.resolve` ask the rows of a native transaction: they tell where its items may not."""
     if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown) and needs_table(options):
         error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
-        error._question = Question(partial(_by_record if options.record else _by_key, options))
+        ask = _by_record if options.record else _by_key
+        error._question = Question(partial(ask, options, check_table(options), runtime.current.monotonic()))
 
 
-def _by_record(options: TransactionOptions) -> Resolution:
-    stored = header_requests.give_up(check_table(options), _header(options, State.ABORTED, by="itself"))
-    return "applied" if stored.state.is_committed else "not applied"
+def _may_have_expired(since: float, keep_s: int) -> bool:
+    """Tell whether a row of that time may be gone by now. Half of the time is for clocks that differ."""
+    return runtime.current.monotonic() - since > keep_s / 2
 
 
-def _by_key(options: TransactionOptions) -> Resolution:
+def _by_record(options: TransactionOptions, table: HeaderTable, since: float) -> Resolution:
+    if _may_have_expired(since, table.keep.keep_finished_s):
+        stored = persistently(partial(header_requests.read, table, options.id))
+        return "unknown" if stored is None else _said_by(stored)
+    return _said_by(header_requests.give_up(table, _header(options, State.ABORTED, by="itself")))
+
+
+def _said_by(header: Header) -> Resolution:
+    return "applied" if header.state.is_committed else "not applied"
+
+
+def _by_key(options: TransactionOptions, table: HeaderTable, since: float) -> Resolution:
     row = header_requests.row_of_key(str(options.idempotency_key))
-    holder = header_requests.abandon(check_table(options), row, options.id)
-    return "applied" if holder == options.id else "not applied"
+    if _may_have_expired(since, table.keep.keep_keys_s):
+        return "applied" if header_requests.key_holder(table, row) == options.id else "unknown"
+    return "applied" if header_requests.abandon(table, row, options.id) == options.id else "not applied"

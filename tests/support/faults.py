@@ -137,11 +137,13 @@ def lost_requests(
 
 
 @contextmanager
-def delayed(operation: str, times: int = 99) -> Iterator[list[Forward]]:
+def delayed(
+    operation: str, times: int = 99, *, where: Callable[[Body], bool] = lambda body: True
+) -> Iterator[list[Forward]]:
     """The next ``times`` requests of this operation fail with a ConnectionClosedError, and arrive when one of the
     yielded functions is called, which are in the order of the requests.
     """
-    faults, late = Faults(operation, times, None, lambda body: True), list[Forward]()
+    faults, late = Faults(operation, times, None, where), list[Forward]()
 
     def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
         if not faults.takes(endpoint, request, operation):

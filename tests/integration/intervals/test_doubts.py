@@ -17,6 +17,7 @@ from pynamo_locking import (
     StaleVersion,
 )
 from pynamo_locking._io import runtime
+from tests.support.faults import delayed, lost_responses
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.parties import in_thread
 from tests.support.transaction_models import make_long_from, rows_of
@@ -53,6 +54,22 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             call()
 
     return lose
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_the_error_tells_and_keeps_the_rows_out() -> None:
+    """The guard of the hash key is a row that the call has read, so its late copy is refused."""
+    Slot.insert_disjoint([Slot("d", 0, end=1)])
+    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+        Slot.insert_disjoint([Slot("d", 2, end=3)])
+    assert caught.value.resolve() == "not applied"
+    for land in late:
+        land()
+    assert len(stored()) == 1
+    with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
+        Slot.insert_disjoint([Slot("d", 2, end=3)])
+    assert caught.value.resolve() == "applied"
+    assert len(stored()) == 2
 
 
 def stored() -> list[tuple[int, int, str | None, int]]:

@@ -150,6 +150,23 @@ def arrive(attempts: list[tuple[OutcomeUnknown, list[Any]]]) -> None:
             land()
 
 
+@pytest.mark.parametrize("options", ROWS)
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_row_that_has_expired_proves_nothing(
+    memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], *, is_kept: bool
+) -> None:
+    """DynamoDB removes it after a day; then there is none although the transaction was applied."""
+    memory.bind(Plain)
+    monkeypatch.setattr(fates, "found", lambda *_: None)
+    with lost_responses("TransactWriteItems", times=99):
+        error = unknown(created(1, **options))
+    clock.jump(DAY_S * 0.6)
+    if not is_kept:
+        for row in Transactions.scan():
+            row.delete()
+    assert error.resolve() == ("applied" if is_kept else "unknown")
+
+
 def test_a_record_tells_that_it_was_given_up(memory: Engine) -> None:
     """`outcome` says so, a sweep has nothing to do, and its id is the one that the error names."""
     with lost_requests("TransactWriteItems", times=99):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
 
 import pytest
@@ -272,6 +273,33 @@ def test_while_the_item_is_locked_it_is_not_to_be_known(engine):
     assert error.resolve() == "applied"
 
 
+def saves_at_the_end_of_an_edit(model):
+    with model.edit("k") as item:
+        item.n = 1
+
+
+def is_save(body):
+    """Whether a request stores `n`; to take the lock, to renew it and to give it back do not."""
+    return "n" in body.get("ExpressionAttributeNames", {}).values()
+
+
+@pytest.mark.parametrize("write", [saves_under_the_lock, saves_at_the_end_of_an_edit])
+def test_writes_under_a_lock_in_the_item(memory, write):
+    """They name the entry as well, which is gone when the lock was given back."""
+    with lost_responses("UpdateItem", times=99, where=is_save):
+        error = unknown(write, Page)
+    assert error.resolve() == "applied"
+    Page.get("k").update([Page.n.set(0)])
+    with delayed("UpdateItem", where=is_save) as late:
+        error = unknown(write, Page)
+    assert error.resolve() == "not applied"
+    for land in late:
+        land()
+    assert stored(Page) == 0
+    write(Page)
+    assert stored(Page) == 1
+
+
 def test_a_created_item_is_known_by_its_life(memory):
     """Also after others have written it several times; while it is absent nothing keeps a late copy out."""
     with delayed("PutItem") as late:
@@ -350,5 +378,7 @@ def test_the_holder_reads_again_after_the_answer(memory):
 def test_a_pickled_error_does_not_know(memory):
     with lost_responses("PutItem", times=99):
         error = unknown(saves, Note)
-    copy = pickle.loads(pickle.dumps(error))
-    assert (copy.resolve(), copy.write_id, str(copy)) == ("unknown", error.write_id, str(error))
+    pickled = pickle.loads(pickle.dumps(error))
+    assert (pickled.resolve(), pickled.write_id, str(pickled)) == ("unknown", error.write_id, str(error))
+    # Callers whose changes were saved together get a copy each.
+    assert copy.copy(error).resolve() == "applied"

@@ -16,6 +16,7 @@ class ResolvedWrites(IdleHolders):
     """Saves, alone and in a transaction, beside holders that are in the way of them and of the answer."""
 
     name = "resolved writes"
+    most_actions = 100  # as ever; but a transaction takes steps, and a read may show what was before it
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
