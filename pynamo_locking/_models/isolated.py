@@ -45,7 +45,11 @@ def pages_of(
     arguments: tuple[Any, ...],
     wanted: Condition | None,
     reader: Reader,
-    how: dict[str, Any],
+    *,
+    limit: int | None,
+    page_size: int | None,
+    rate_limit: float | None,
+    **how: Any,
 ) -> ResultIterator[_M]:
     """Return the items of a query or scan that a filter wants, judged by what the isolation shows of them.
 
@@ -58,7 +62,6 @@ def pages_of(
     sent = wanted
     if lock is not None and wanted is not None:
         sent = wanted | Place(lock.attr_name, lock_document.TX).exists()
-    limit, page_size, rate_limit = how.pop("limit"), how.pop("page_size"), how.pop("rate_limit")
     first = limit if page_size is None else page_size
     kwargs = {**how, "filter_condition": sent, "consistent_read": True, "limit": first}
     found: ResultIterator[_M] = ResultIterator(

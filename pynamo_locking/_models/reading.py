@@ -150,16 +150,19 @@ class ReadingMixin(PlacedMixin):
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
         if isolation is not None:
             reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get)
-            how: dict[str, Any] = {
-                "range_key_condition": range_key_condition,
-                "scan_index_forward": scan_index_forward,
-                "exclusive_start_key": last_evaluated_key,
-                "limit": limit,
-                "page_size": page_size,
-                "rate_limit": rate_limit,
-            }
-            query, wanted = cls._get_connection().query, clauses.both(filter_condition, unexpired)
-            return pages_of(cls, query, cls._serialize_keys(hash_key)[:1], wanted, reader, how)
+            return pages_of(
+                cls,
+                cls._get_connection().query,
+                cls._serialize_keys(hash_key)[:1],
+                clauses.both(filter_condition, unexpired),
+                reader,
+                limit=limit,
+                page_size=page_size,
+                rate_limit=rate_limit,
+                exclusive_start_key=last_evaluated_key,
+                range_key_condition=range_key_condition,
+                scan_index_forward=scan_index_forward,
+            )
         found = super().query(
             hash_key,
             range_key_condition,
@@ -199,16 +202,19 @@ class ReadingMixin(PlacedMixin):
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
         if isolation is not None:
             reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get)
-            how: dict[str, Any] = {
-                "segment": segment,
-                "total_segments": total_segments,
-                "exclusive_start_key": last_evaluated_key,
-                "limit": limit,
-                "page_size": page_size,
-                "rate_limit": rate_limit,
-            }
-            scan, wanted = cls._get_connection().scan, clauses.both(filter_condition, unexpired)
-            return pages_of(cls, scan, (), wanted, reader, how)
+            return pages_of(
+                cls,
+                cls._get_connection().scan,
+                (),
+                clauses.both(filter_condition, unexpired),
+                reader,
+                limit=limit,
+                page_size=page_size,
+                rate_limit=rate_limit,
+                exclusive_start_key=last_evaluated_key,
+                segment=segment,
+                total_segments=total_segments,
+            )
         found = super().scan(
             cls._only_visible(filter_condition, unexpired),
             segment,

@@ -22,7 +22,7 @@ from pynamo_locking import (
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import QUICK, Device, Locks
 from tests.support.transaction_helpers import add_fillers
-from tests.support.transaction_models import Entry, Purse, Robot, RowLocks, Transactions
+from tests.support.transaction_models import Entry, Purse, Robot, RowLocks, Seat, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +116,12 @@ def for_update() -> None:
         tx.get(Robot, "r", for_update=True)
 
 
+def for_update_of_nothing() -> None:
+    """Take the lock of the name of an absent item."""
+    with transaction() as tx:
+        tx.get_or_none(Seat, "a", for_update=True)
+
+
 def keyed(path: str) -> None:
     """Commit a transaction with a key."""
     with transaction(idempotency_key="order-1") as tx:
@@ -172,6 +178,9 @@ LOCKS: Final[dict[str, Way]] = {
     "`Model.edit` with `Meta.lock_table`": Way(Locks, "{items}/d", lambda: take(Device.edit("d")), (Device,)),
     "`Model.locked_range`": Way(SlotLocks, "{items}/d", lambda: take(Slot.locked_range("d", 1, 2)), (Slot,)),
     "`tx.get(for_update=True)`": Way(RowLocks, "{items}/r", for_update, (Robot, Transactions)),
+    "`tx.get(for_update=True)` of an absent item": Way(
+        RowLocks, "{items}/a", for_update_of_nothing, (Seat, Transactions)
+    ),
 }
 
 ROWS: Final[dict[str, Way]] = {

@@ -252,6 +252,7 @@ def test_the_lock_of_an_absent_item(memory: Engine) -> None:
             found = await tx.get_all(Seat, ["a", "none"], for_share=True)
             assert [seat and seat.users for seat in found] == ["abc", None]
             assert [entry.mode for entry in Seat.lock_state("a").holders] == ["shared"]
+            assert found[0] is not None
             with pytest.raises(ConfigurationError, match="no upgrade"):
                 await tx.delete(found[0])
 
