@@ -66,7 +66,7 @@ def watch() -> None:
                 while owner not in {entry.owner for entry in Locks.lock_state(name).entries}:
                     end.wait(0.05)
             program = [str(BIN / "pynamo-locking"), "locks", "watch", "--table", "locks", "--every", "0.5"]
-            with running([*program, "--endpoint", server.url], 30, 117, _environment()) as terminal:
+            with running([*program, "--endpoint", server.url], 30, 126, _environment()) as terminal:
                 terminal.wait_for("shop-2")
                 terminal.draw(HERE / "watch.svg", "pynamo-locking locks watch --table locks")
         finally:

@@ -138,8 +138,8 @@ def is_strange(model: Any, image: Image) -> bool:
         return not (is_guard or {header_requests.PRIORITY, header_requests.CONTENT} & image.keys())
     if has_foreign(model, image):
         return not is_guard
-    write_id = versions.shape_of(model).write_id_name
-    return not image.keys() <= {write_id, *(each.attr_name for each in model.get_attributes().values())}
+    ours = versions.shape_of(model).write_id_name, lock_document.LEASE_ENDS
+    return not image.keys() <= {*ours, *(each.attr_name for each in model.get_attributes().values())}
 
 
 def has_lock(model: Any, image: Image) -> bool:

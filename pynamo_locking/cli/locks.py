@@ -208,8 +208,7 @@ def _exit(unreadable: object) -> int:
 def _table(document: dict[str, Any]) -> RenderableType:
     rows = [row for lock in document["locks"] for row in _rows(lock)]
     rows += [
-        (name, Text("broken", "bold red"), "", "", why, "", "", "", "", "")
-        for name, why in document["unreadable"].items()
+        (name, Text("broken", "bold red"), "", "", why, "", "", "", "") for name, why in document["unreadable"].items()
     ]
     if not rows:
         return f"{document['table']}: no lock is held."
