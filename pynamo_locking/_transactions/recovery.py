@@ -6,6 +6,7 @@ No reader or writer waits for it: each completes a marked item that it meets by 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,7 +108,8 @@ def sweep(
 ) -> SweepReport:
     """Complete all transactions whose process has died; see `TransactionTable.sweep`."""
     report, mutex, failures = SweepReport(), runtime.current.mutex(), list[Exception]()
-    last_ms = runtime.current.time_ms() - 1000 * seconds(older_than, "older_than")
+    age = seconds(older_than, "older_than")
+    last_ms = runtime.current.time_ms() - 1000 * age if age else math.inf  # the clock that stored it may be ahead
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 

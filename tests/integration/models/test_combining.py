@@ -27,6 +27,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
+from pynamo_locking._io import loops
 from pynamo_locking._models import combining
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
@@ -475,7 +476,7 @@ def test_tasks(memory):
         tasks = [asyncio.ensure_future(Board.amodify("a", each, combine=True)) for each in (gate, *changes)]
         while len(getattr(line_of(Board), "waiting", ())) < len(tasks):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
-        assert threading.active_count() < 40
+        assert sum(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate()) <= loops.MAX_THREADS
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     with count_requests() as counted:
