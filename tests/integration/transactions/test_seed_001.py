@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-def test_part_one_locks_an_item_inserted_to_acquire_the_lock(engine: Engine) -> None:
+def test_seed_001_no_contention_an_item_inserted_to_acquire_the_lock(engine: Engine) -> None:
     """A transient item: who locks it has its key alone, and a rollback leaves nothing of it."""
     engine.bind(Seat, RowLocks, Transactions)
     tx, other = Transaction(), Transaction(wait=20)
@@ -43,7 +43,7 @@ def test_part_one_locks_an_item_inserted_to_acquire_the_lock(engine: Engine) -> 
     assert locks_of_names() == []
 
 
-def test_part_two_isolation_read_locks(engine: Engine) -> None:
+def test_seed_001_isolation_read_locks(engine: Engine) -> None:
     """A read transaction that is coded like a write and rolled back: no process writes what it reads meanwhile."""
     engine.bind(Purse, Transactions)
     purses(2)
@@ -65,7 +65,7 @@ def test_part_two_isolation_read_locks(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_part_two_isolation_levels(cheap: Engine, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
+def test_seed_001_isolation_levels(cheap: Engine, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
     """Items of a transaction that is not committed: as they were, or as it will leave them; by every read."""
     cheap.bind(Purse, Transactions)
     make_long_from(monkeypatch)

@@ -17,6 +17,8 @@ from pynamodb.expressions.operand import Path
 from pynamo_locking import (
     LockLost,
     LockTimeout,
+    OverlapError,
+    StaleVersion,
     Transaction,
     TransactWrite,
     locked_all,
@@ -26,12 +28,13 @@ from pynamo_locking import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
-from tests.support.interval_models import Slot, SlotLocks, slots, stored_slots
+from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import APART, Locks
 from tests.support.parties import abandoned, held_elsewhere
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import (
     Entry,
+    Plain,
     Purse,
     Sheet,
     Transactions,
@@ -212,6 +215,22 @@ def test_seed_001_contention_with_other_coordinators_a_form_over_several_request
         commit(id_)
 
 
+def test_seed_002_conditioning_on_the_version_the_write_succeeds(engine: Engine) -> None:
+    """Without the condition an old copy updates and deletes whatever is there; the copies that it passes then fail."""
+    engine.bind(Plain)
+    Plain("a").save()
+    old, other = Plain.get("a"), Plain.get("a")
+    other.update([Plain.value.set(1)])
+    with pytest.raises(StaleVersion):
+        old.update([Plain.value.add(1)])
+    old.update([Plain.value.add(1)], add_version_condition=False)
+    assert (Plain.get("a").value, Plain.get("a").version) == (2, 3)
+    with pytest.raises(StaleVersion):
+        other.delete()
+    other.delete(add_version_condition=False)
+    assert Plain.count("a") == 0
+
+
 def test_seed_003_conclusion_the_course_of_a_lock(clock: VirtualClock) -> None:
     """Taken where there is no row, refused while it is held, taken over once it has expired, gone when it is released.
 
@@ -269,6 +288,27 @@ def schedule(memory: Engine) -> type[Slot]:
 
 def rows_between(begin: int, end: int, device: str = "100") -> list[tuple[int, int]]:
     return [(int(row.begin), int(row.end)) for row in Slot.overlapping(device, begin, end)]
+
+
+def test_seed_004_example_race_condition_the_rows_of_all_devices(engine: Engine) -> None:
+    """The four steps of a request: the earliest begin and the latest end, the rows of all devices, verify, insert."""
+    engine.bind(Lease, SlotLocks, SlotTransactions)
+    stored_hours = [("2024-01-01T12:00:00.000Z", "2024-01-01T15:00:00.000Z")]
+    stored_hours.append(("2024-01-01T18:00:00.000Z", "2024-01-01T21:00:00.000Z"))
+    Lease.insert_disjoint([Lease("100", begin, after=end) for begin, end in stored_hours])
+    request = [
+        Lease("100", "2024-01-01T19:00:00.000Z", after="2024-01-01T20:00:00.000Z"),
+        Lease("101", "2024-01-01T22:00:00.000Z", after="2024-01-02T23:00:00.000Z"),
+    ]
+
+    first, last = min(row.first for row in request), max(row.after for row in request)
+    found = list(Lease.overlapping_in([row.owner for row in request], first, last))
+    assert [(row.owner, row.first, row.after) for row in found] == [("100", *stored_hours[1])]
+    with pytest.raises(OverlapError):
+        Lease.insert_disjoint(request)
+    assert list(Lease.overlapping_in(["101"], first, last)) == []
+    Lease.insert_disjoint(request[1:])
+    assert [row.owner for row in Lease.overlapping_in(["100", "101"], first, last)] == ["100", "101"]
 
 
 def test_seed_004_pessimistic_locking_for_update_of_a_range(schedule: type[Slot], others: ThreadPoolExecutor) -> None:
