@@ -176,6 +176,9 @@ def test_what_cannot_be_shown_is_refused(memory: Engine) -> None:
             lambda: Sheet.batch_get([("f", 1)], attributes_to_get=["body"], **level),
             lambda: Sheet.get("f", 1, attributes_to_get=["body"], **level),
             lambda: Sheet.scan(isolation="serializable"),
+            lambda: Sheet.query("f", settings=object(), **level),
+            lambda: Sheet.scan(settings=object(), **level),
+            lambda: Sheet.count("f", settings=object(), **level),
         ):
             with pytest.raises(ConfigurationError, match="read_committed and read_uncommitted"):
                 refused()
