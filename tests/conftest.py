@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,12 @@ def pytest_configure() -> None:
     runtime.Runtime.has_bells = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there by now out of collections: modules and thousands of tests, which every one would visit."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -71,8 +71,13 @@ class Staged:
         tx, groups, model = self.tx, by_guard(self.placings), guards_of(self.axis)
         guards = {name: tx._members.counter(model, name) for name in groups}
         work = [Staging(self.axis, tx, guards[name], group, TransactWriteError) for name, group in groups.items()]
-        for staging in work:
-            staging.look()
+        try:
+            for staging in work:
+                staging.look()
+        except OverlapError:
+            if tx._is_done_before(self.axis.model):  # its own rows are in the way
+                return
+            raise
         tx._members.undo += [Memory(placing.row).restore for placing in self.placings if placing.kind == MOVE]
         try:
             for staging in work:
@@ -163,11 +168,11 @@ class Staging:
         for placing in self._left:
             placing.member = placing.write(self._tx)
             self._tx._count_in_guard(placing.member)
+        self._clear()
         removed = [member.key for member in self._written() if member.is_deleted]
         removed += [key for identity, key in self._tx._members.gone.items() if identity in self._ours]
         touched = self._touched + [Touched(self._hash_key, (key[self._axis.key_name],)) for key in removed]
         touched += [Touched(self._hash_key, self._axis.ends(placing.span)) for placing in self._left]
-        self._clear()
         newest = {repr(each.key(self._axis)): each for each in touched}  # the last write of each row counts
         item: Any = self._guard.item
         note_touched(item, list(newest.values()))
@@ -180,7 +185,8 @@ class Staging:
         kept = [key for placing in self._group for key in (placing.key, placing.leaves)]
         for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
             key, item = self._axis.key_in(image), as_model(self._axis.model, image)
-            if key in kept or self._is_ours(key) or knowledge.known(item).version is None:
+            is_ours = self._is_ours(key) or members.written(item) is not None
+            if key in kept or is_ours or knowledge.known(item).version is None:
                 continue
             members.by_key.pop(self._identity(key), None)  # read as absent: this version of it is checked instead
             members.of(item, is_write=True, replaces=False).delete(None, checks=True)

@@ -15,7 +15,7 @@ from pynamo_locking._io import answers, connections, event_stream, runtime
 from pynamo_locking._items import knowledge, versions
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks import guards
-from pynamo_locking._models.writing import GuardedMixin, Placed
+from pynamo_locking._models.writing import GuardedMixin, Placed, inserted, moved
 from pynamo_locking._writes import reports
 from pynamo_locking._writes.assembly import Assembly
 from pynamo_locking._writes.native import Commit, TransactAction
@@ -200,11 +200,11 @@ class TransactWrite(PynamoTransactWrite):
 
         Cost: for each hash key 1 read the first time, and for each row 1 query; 1 action for each of both.
         """
-        self._place(lambda unit: model._inserting(unit, new_rows))
+        self._place(lambda unit: inserted(unit, model, new_rows))
 
     def move(self, row: GuardedMixin, begin: Any, end: Any) -> None:
         """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `IntervalMixin.move`."""
-        self._place(lambda unit: row._moving(unit, begin, end))
+        self._place(lambda unit: moved(unit, row, begin, end))
 
     def _place(self, made: Callable[[Any], Placed]) -> None:
         self._check_open()

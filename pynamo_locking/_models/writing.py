@@ -57,8 +57,22 @@ class Placed(Protocol):
         """Add the rows, if they overlap no other rows."""
 
 
-def _without_intervals(model: type[Any]) -> ConfigurationError:
-    return ConfigurationError(f"{model.__name__} has no intervals: derive it from IntervalMixin.")
+def _without_intervals(model: object) -> ConfigurationError:
+    return ConfigurationError(f"{getattr(model, '__name__', model)!s} has no intervals: derive it from IntervalMixin.")
+
+
+def inserted(tx: Any, model: Any, new_rows: object) -> Placed:
+    """Return the insert of new rows into a `Transaction`, a new one unless given."""
+    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
+        raise _without_intervals(model)
+    return model._inserting(tx, new_rows)
+
+
+def moved(tx: Any, row: Any, begin: Any, end: Any) -> Placed:
+    """Return the move of a row in a `Transaction`, a new one unless given."""
+    if not isinstance(row, GuardedMixin):
+        raise _without_intervals(row)
+    return row._moving(tx, begin, end)
 
 
 class GuardedMixin(AwaitedMixin):
@@ -126,11 +140,11 @@ class GuardedMixin(AwaitedMixin):
 
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
-        """Return the insert of new rows into a `Transaction`, a new one unless given."""
+        """See `inserted`."""
         raise _without_intervals(cls)
 
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
-        """Return the move of a row in a `Transaction`, a new one unless given."""
+        """See `moved`."""
         raise _without_intervals(type(self))
 
     @override

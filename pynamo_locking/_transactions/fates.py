@@ -14,6 +14,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import header_requests, runtime
 from pynamo_locking._io.retries import Unavailable, persistently
+from pynamo_locking._io.transactional_reads import get_together
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.resolving import Question
 from pynamo_locking.exceptions import OutcomeUnknown
@@ -71,6 +72,13 @@ def found(options: TransactionOptions, path: CommitPath, error: Exception) -> st
     except Unavailable:
         pass
     return None
+
+
+def is_done(options: TransactionOptions) -> bool:
+    """Tell whether a transaction with this idempotency key was committed, also if its rows show before its key does."""
+    table, row = check_table(options), header_requests.row_of_key(str(options.idempotency_key))
+    get_together(table.connection, [{"Get": {"TableName": table.table, "Key": table.key(row)}}])  # settles it
+    return header_requests.key_holder(table, row) is not None
 
 
 def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -> None:

@@ -17,7 +17,7 @@ from pynamo_locking._core.lease import is_count
 from pynamo_locking._io import loops, runtime
 from pynamo_locking._io.loops import Pause
 from pynamo_locking._locks import held_entry
-from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._models.writing import GuardedMixin, inserted, moved
 from pynamo_locking._transactions.item_locks import locking
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
@@ -177,11 +177,11 @@ class AsyncTransaction:
 
     async def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
         """Store new rows of a model with intervals, with the commit. See `Transaction.insert_disjoint`."""
-        await self._place(lambda: model._inserting(self._transaction, new_rows), pessimistic=pessimistic)
+        await self._place(lambda: inserted(self._transaction, model, new_rows), pessimistic=pessimistic)
 
     async def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
         """Give a row another interval, with the commit. See `Transaction.move`."""
-        await self._place(lambda: row._moving(self._transaction, begin, end), pessimistic=pessimistic)
+        await self._place(lambda: moved(self._transaction, row, begin, end), pessimistic=pessimistic)
 
     async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
         members = self._transaction._members

@@ -17,8 +17,8 @@ from pynamo_locking._io.header_requests import header_table_of
 from pynamo_locking._io.reports import harmless
 from pynamo_locking._locks.reports import ms_since
 from pynamo_locking._models.isolation import Reader
-from pynamo_locking._models.writing import GuardedMixin, Placed
-from pynamo_locking._transactions import suspension
+from pynamo_locking._models.writing import GuardedMixin, Placed, inserted, moved
+from pynamo_locking._transactions import fates, suspension
 from pynamo_locking._transactions.callbacks import call_all
 from pynamo_locking._transactions.commit import Committing
 from pynamo_locking._transactions.item_locks import give_back
@@ -130,6 +130,7 @@ class Transaction(Reads):
         self._is_over = False
         self._commit: Committing | None = None
         self._is_committed = False
+        self._was_done = False  # before, by another transaction with this idempotency key
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         relies_on_reads = isolation in ("serializable", "snapshot")
@@ -216,6 +217,9 @@ class Transaction(Reads):
         again by the commit: if another writer has changed an interval of the same hash keys meanwhile, it raises
         `TransactionConflict`, which `transactional` retries.
 
+        With an `idempotency_key` that was committed before, a call that would raise `OverlapError` adds nothing: the
+        rows in the way may be its own, and the commit writes nothing.
+
         Args:
             model: the model, derived from `IntervalMixin`.
             new_rows: see `IntervalMixin.insert_disjoint`. Each row, and each hash key, is an action of the transaction.
@@ -227,9 +231,10 @@ class Transaction(Reads):
             ConfigurationError: the model has no intervals, or the isolation is ``"read_uncommitted"``; or as there.
 
         Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
-        said there of `pessimistic`. In the commit 1 action for each row and each hash key.
+        said there of `pessimistic`. In the commit 1 action for each row and each hash key. With an `idempotency_key`
+            2 reads before an `OverlapError`.
         """
-        self._place(lambda: model._inserting(self, new_rows), pessimistic=pessimistic)
+        self._place(lambda: inserted(self, model, new_rows), pessimistic=pessimistic)
 
     def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
         """Give a row another interval, if no other row overlaps it. See `IntervalMixin.move` and `insert_disjoint`.
@@ -241,7 +246,7 @@ class Transaction(Reads):
 
         Cost: as `insert_disjoint`.
         """
-        self._place(lambda: row._moving(self, begin, end), pessimistic=pessimistic)
+        self._place(lambda: moved(self, row, begin, end), pessimistic=pessimistic)
 
     def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
         self._check_placing()
@@ -259,6 +264,13 @@ class Transaction(Reads):
         self._check_open()
         if self._read_only:
             raise ConfigurationError("this transaction is read only: use another one to write.")
+
+    def _is_done_before(self, model: type[Any]) -> bool:
+        """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
+        if self._options.idempotency_key is not None and not self._was_done:
+            table = header_table_of(self._members.table(model))
+            self._was_done = fates.is_done(replace(self._options, header_table=table))
+        return self._was_done
 
     def _count_in_guard(self, member: Member) -> None:
         if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
@@ -304,9 +316,10 @@ class Transaction(Reads):
         self._check_open()
         self._is_over = True
         try:
-            self._members.name_in_guards(lambda: self._committing().direct())
-            self._commit = self._committing()
-            self.is_repeated = self._commit.run()
+            if not self._was_done:
+                self._members.name_in_guards(lambda: self._committing().direct())
+                self._commit = self._committing()
+            self.is_repeated = self._commit is None or self._commit.run()
         except BaseException as error:  # also an interrupt, perhaps after the decision
             self._is_committed = self._commit is not None and self._commit.is_decided
             self._end(error, told=error)

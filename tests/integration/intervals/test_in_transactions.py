@@ -11,6 +11,7 @@ import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
+from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
@@ -39,8 +40,9 @@ from tests.support.interval_models import (
     overlaps_in,
     slots,
     stored_slots,
+    unapplied,
 )
-from tests.support.parties import held_elsewhere, in_thread
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
 
 if TYPE_CHECKING:
@@ -266,6 +268,10 @@ def test_what_was_done_before_frees_its_place(
         (lambda tx, row: tx.insert_disjoint(Slot, slots((30, 40), (35, 45))), OverlapError),
         (lambda tx, row: tx.insert_disjoint(Invoice, [Invoice("x")]), ConfigurationError),
         (lambda tx, row: tx.move(Invoice("x"), 1, 2), ConfigurationError),
+        (lambda tx, row: tx.insert_disjoint("Slot", slots((30, 40))), ConfigurationError),
+        (lambda tx, row: tx.insert_disjoint(Model, slots((30, 40))), ConfigurationError),
+        (lambda tx, row: tx.move("row", 1, 2), ConfigurationError),
+        (lambda tx, row: tx.move(Slot, 1, 2), ConfigurationError),
     ],
 )  # fmt: skip
 def test_what_would_overlap_is_refused_at_the_call(
@@ -335,6 +341,82 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypat
     monkeypatch.setattr(Connection, "dispatch", dispatch)
     Slot.insert_disjoint(slots((11, 12)))
     assert stored_slots()[:2] == [(11, 12), (12, 14)]
+
+
+def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still shows, and the next writer's clock is behind: for that writer it is alive, and hides the new row."""
+    with shifted_clock() as world:
+        soon = datetime.fromtimestamp(runtime.current.time_ms() / 1000 + 60, timezone.utc)
+        Lease.insert_disjoint([Lease("o", "1", after="2", expires=soon)])
+        [old] = rows_of(Lease)
+        world.shift = 120
+        with transaction() as tx:
+            tx.insert_disjoint(Lease, [Lease("o", "0", after="5")])
+    original, table = Connection.dispatch, Lease._get_connection().table_name
+    key = {name: old[name] for name in ("owner", "first")}
+    original(Lease._get_connection().connection, "PutItem", {"TableName": table, "Item": old})
+
+    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
+        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
+            original(self, "DeleteItem", {"TableName": table, "Key": key})
+        return original(self, operation, kwargs, *arguments)
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    with pytest.raises(OverlapError):
+        Lease.insert_disjoint([Lease("o", "3", after="4")])
+
+
+def test_an_update_of_an_expired_row_is_not_forgotten(in_memory: None) -> None:
+    """A row takes its place in the same transaction: the update is refused as without that row."""
+    row = Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))
+    Lease.insert_disjoint([row])
+    with pytest.raises(Conflict), transaction() as tx:
+        tx.update(row, [Lease.note.set("x")])
+        tx.insert_disjoint(Lease, [Lease("o", "2", after="3")])
+    assert [each["first"] for each in rows_of(Lease)] == [{"S": "1"}]
+
+
+# Idempotency keys
+
+
+@pytest.mark.parametrize("size", [1, 120])
+def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory: None, size: int) -> None:
+    """The key tells whose rows they are, so the second transaction writes nothing, and is told of no overlap."""
+    stored = Lease("m", "1", after="2")
+    Lease.insert_disjoint([stored])
+
+    def book(key: str) -> bool:
+        row = Lease.get("m", "1", consistent_read=True) if Lease.count("m", Lease.first == "1") else stored
+        with transaction(idempotency_key=key) as tx:
+            tx.insert_disjoint(Lease, [Lease("o", f"{i:04}", after=f"{i + 1:04}") for i in range(size)])
+            bill(tx)
+            tx.move(row, "3", "4")
+        return tx.is_repeated
+
+    assert [book("k"), book("k")] == [False, True]
+    assert (Lease.count("o"), count(), {row.first for row in Lease.query("m")}) == (size, 1, {"3"})
+    with pytest.raises(OverlapError):
+        book("another")
+    assert count() == 1
+
+
+def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB has stored the rows of the first transaction, and not yet its key; the second one runs in a task."""
+
+    async def again() -> bool:
+        async with atransaction(SlotTransactions, idempotency_key="k") as tx:
+            await tx.insert_disjoint(Slot, slots((0, 6)))
+            await tx.save(Invoice("n", total=9))
+        return tx.is_repeated
+
+    with unapplied(monkeypatch, SlotTransactions):
+        with transaction(SlotTransactions, idempotency_key="k") as tx:
+            tx.insert_disjoint(Slot, slots((0, 5)))
+            bill(tx)
+        assert asyncio.run(again())
+    assert (stored_slots(), count()) == ([(0, 5)], 1)
 
 
 # Rollback

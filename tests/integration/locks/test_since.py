@@ -54,11 +54,11 @@ def test_seed_000_created_at_of_a_queued_lock_row(engine: Engine) -> None:
 
 @contextlib.contextmanager
 def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterator[None]:
-    """Let another thread wait for the lock, and hold it for 300 s."""
+    """Let another thread wait for the lock, and hold it for 90 s."""
 
     def wait() -> None:
         with Account.locked("a", owner="second", wait=10_000, settings=settings):
-            clock.sleep(300)
+            clock.sleep(90)
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -78,7 +78,7 @@ def test_a_waiter_becomes_the_holder(clock: VirtualClock) -> None:
     with waiting(clock, APART):
         until_entries(clock, 2)
         entered = clock.elapsed
-        clock.sleep(70)
+        clock.sleep(30)
         state, now = Account.lock_state("a"), clock.elapsed
         (holder,), (waiter,) = state.holders, state.waiters
         assert (holder.held_for, holder.queued_for) == pytest.approx((now - began, now - began), abs=1)
@@ -90,7 +90,7 @@ def test_a_waiter_becomes_the_holder(clock: VirtualClock) -> None:
         (fresh,) = Account.lock_state("a").holders
         assert fresh.queued_for == pytest.approx(granted - entered, abs=1)
         assert 0 <= fresh.held_for <= 22
-        clock.sleep(200)
+        clock.sleep(45)
         (holder,), now = Account.lock_state("a").holders, clock.elapsed
         assert holder.held_for == pytest.approx(now - granted, abs=3)
         assert holder.queued_for == pytest.approx(now - entered, abs=1)
