@@ -48,11 +48,12 @@ nitpick_ignore_regex = [
     (r"py:.*", r"TracerProvider|MeterProvider|Flask|Response"),
     (r"py:.*", r"(Abstract(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
-    (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Model|ResultIterator|TransactWrite|\w+Error)"),
+    (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
+    (r"py:.*", r"\w+(Error|Exception)"),
     # Private names, and type variables.
     (
         r"py:.*",
-        r"pynamo_locking\._.*|Block|Edit|LockKeywords|TransactionKeywords|RangeKeywords|timedelta|asyncio\.CancelledError|M|Duration",
+        r"pynamo_locking\._.*|Block|Edit|(Lock|Transaction|Range)Keywords|Resolution|timedelta|asyncio\.CancelledError|[MT]|Duration",
     ),
     (
         r"py:.*",

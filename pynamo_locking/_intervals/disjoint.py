@@ -1,7 +1,7 @@
 """Stores rows where no other row is: reads, and writes only if no other writer has stored a row there meanwhile.
 
 How one attempt finds out what is free stands in `staging`. A writer that was refused a few times takes its turn in the
-queue of a lock, so that no writer is refused for long. The lock decides who is first, the guard what is stored.
+queue of a lock, so that no writer is refused for long. The lock decides the order of writers, the guard what is stored.
 """
 
 from __future__ import annotations

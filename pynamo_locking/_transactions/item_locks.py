@@ -36,7 +36,7 @@ class Locking:
 def locking(*, for_update: bool, for_share: bool, refuses_absent: bool = True) -> Locking | None:
     """Return how to lock, None for not at all."""
     if for_update and for_share:
-        raise ConfigurationError("for_update=True and for_share=True exclude each other: who may write locks alone.")
+        raise ConfigurationError("for_update=True and for_share=True exclude each other: to write, use for_update.")
     return Locking(for_share, refuses_absent) if for_update or for_share else None
 
 

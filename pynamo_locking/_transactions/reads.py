@@ -48,7 +48,7 @@ class Reads:
             range_key: the item's range key, if the model has one.
             for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
                 no other process writes the item meanwhile. Worth it under high contention. Of an absent item the name
-                is locked, in ``Meta.lock_table``, so that those who want to create it queue.
+                is locked, in ``Meta.lock_table``, so that callers that want to create it queue.
             for_share: acquire the lock together with other readers. The commit checks the item under every isolation,
                 and the transaction cannot write it: there is no upgrade.
 

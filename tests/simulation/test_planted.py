@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.simulation import checkers, planted
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "testing.md"
 
 #: Bugs are listed with what breaks.
 EACH_BUG = pytest.mark.parametrize("bug", planted.BUGS, ids=lambda bug: bug.name)
@@ -48,3 +53,12 @@ def test_bugs_have_a_name_and_a_reason() -> None:
 
     assert len(set(names)) == len(names) >= 16
     assert all(bug.breaks.endswith(".") for bug in planted.BUGS)
+
+
+def test_the_page_has_a_row_for_each_bug() -> None:
+    """And says how many there are."""
+    _, _, rest = PAGE.read_text().partition("### Planted bugs")
+    section, _, _ = rest.partition("\n### ")
+    rows = re.findall(r"^\| (?!what was broken)([^|]+?) \|", section, re.MULTILINE)
+    assert len(set(rows)) == len(rows) == len(planted.BUGS)
+    assert f"in {len(planted.BUGS)} ways" in section
