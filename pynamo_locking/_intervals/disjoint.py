@@ -78,7 +78,8 @@ class Disjoint:
         """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
         model: Any = self._axis.model
         is_embedded = model._lock_attribute() is not None
-        besides = len(self._groups) * (2 if is_locked and not is_embedded else 1)
+        is_checked = (is_locked and not is_embedded) or model._enforces() is not None
+        besides = len(self._groups) * (2 if is_checked else 1)
         can_be_long = is_embedded and getattr(model.Meta, "transaction_table", None) is not None
         most = f"the {limits.MOST_ACTIONS} actions of a native transaction"
         if besides >= limits.MOST_ACTIONS:

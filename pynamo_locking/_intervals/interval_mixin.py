@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
@@ -16,6 +17,7 @@ from pynamo_locking._intervals.axis import Axis, axis_of
 from pynamo_locking._intervals.disjoint import Disjoint, behind
 from pynamo_locking._intervals.looking import LookingMixin, value_of
 from pynamo_locking._intervals.placing import (
+    MOVE,
     Placing,
     by_guard,
     check_together,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.intervals import Span
     from pynamo_locking._models.writing import Placed
     from pynamo_locking._writes.writers import PlainWriter
 
@@ -175,7 +178,8 @@ class IntervalMixin(LookingMixin):
             row: the instance, as it was loaded.
             begin: the new begin.
             end: the new end.
-            pessimistic: see `insert_disjoint`; what is locked is the new interval.
+            pessimistic: see `insert_disjoint`; what is locked is the new interval, with ``Meta.enforce`` from the
+                old one to the new one.
             wait: see `insert_disjoint`.
 
         Raises:
@@ -413,10 +417,18 @@ class IntervalMixin(LookingMixin):
         """Return one range lock for each hash key, which spans all of its new rows."""
         if not issubclass(cls, LockableMixin):
             raise ConfigurationError(f"{cls.__name__} has no locks for pessimistic=True: derive it from LockableModel.")
-        groups = [
-            (group[0].hash_key, enclosing([each.span for each in group])) for group in by_guard(placings).values()
-        ]
+        groups = [(group[0].hash_key, cls._locked_span(group)) for group in by_guard(placings).values()]
         return [cls.locked_range(hash_key, value_of(span.lower), value_of(span.upper)) for hash_key, span in groups]
+
+    @classmethod
+    def _locked_span(cls, group: list[Placing]) -> Span:
+        """Return what spans all new intervals; with enforced ranges all range keys that are written, old ones too."""
+        axis, spans = cls._interval(), [placing.span for placing in group]
+        if cls._enforces() is None:
+            return enclosing(spans)
+        moved = [placing.row for placing in group if placing.kind == MOVE]
+        span = enclosing([*spans, *(axis.span(*(getattr(row, name) for name in axis.names)) for row in moved)])
+        return span if axis.is_by_begin else replace(span, upper=None)  # the last end is a range key as well
 
 
 def _where(model: type[IntervalMixin]) -> object:

@@ -69,6 +69,7 @@ class Staged:
     def stage(self) -> None:
         """Add the rows. An error before the first of them leaves the transaction as it was."""
         tx, groups, model = self.tx, by_guard(self.placings), guards_of(self.axis)
+        tx._members.note_locks()
         guards = {name: tx._members.counter(model, name) for name in groups}
         work = [Staging(self.axis, tx, guards[name], group, TransactWriteError) for name, group in groups.items()]
         try:

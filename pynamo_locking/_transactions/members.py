@@ -311,6 +311,11 @@ class Members:
         lock._enter(self.left())
         self.locks.append(lock)
 
+    def note_locks(self) -> None:
+        """Let all planned writes use the locks that were acquired since."""
+        for member in self.by_key.values() if self.locks else ():
+            member.note_lock()
+
     def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
         """Return the table of headers: the caller's, or the first that a model names."""
         models = [*([] if model is None else [model]), *(member.model for member in self.by_key.values())]

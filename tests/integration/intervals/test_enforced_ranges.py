@@ -20,6 +20,7 @@ from pynamo_locking import (
     LockableModel,
     LockAttribute,
     LockLost,
+    LockTimeout,
     StaleVersion,
     TransactionConflict,
     TransactWrite,
@@ -56,6 +57,22 @@ class Plan(IntervalMixin, LockableModel):
     begin = NumberAttribute(range_key=True)
     end = NumberAttribute()
     note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+class Stay(IntervalMixin, LockableModel):
+    """The end is the range key."""
+
+    class Meta:
+        table_name = "stays"
+        lock_table = SlotLocks
+        lock_settings = QUICK
+        interval = ("begin", "end")
+        enforce = "ranges"
+
+    device = UnicodeAttribute(hash_key=True)
+    end = NumberAttribute(range_key=True)
+    begin = NumberAttribute()
     version = VersionAttribute()
 
 
@@ -282,6 +299,26 @@ def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic() -> None:
     thread.join()
 
     assert results == [[(16, 17, None), (40, 41, None)]]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction writes at both places. Writes that it had before are under the lock as well."""
+    make_long_from(monkeypatch, 9)
+    Plan.move(Plan.get("d", 14), 30, 31, pessimistic=True)
+    with transaction() as tx:
+        saved_in(tx, Plan.get("d", 30))
+        tx.insert_disjoint(Plan, [planned(29, 30), planned(31, 32)], pessimistic=True)
+    assert stored() == [(29, 30, None), (30, 31, "new"), (31, 32, None), (40, 41, None)]
+    with held_elsewhere(Plan.locked_range("d", 40, 41)), pytest.raises(LockTimeout):
+        Plan.move(Plan.get("d", 40), 14, 15, pessimistic=True, wait=0)
+
+
+def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory: Engine) -> None:
+    memory.bind(Stay, SlotLocks)
+    Stay.insert_disjoint([Stay("d", end, begin=end - 1) for end in (2, 5, 9)], pessimistic=True)
+    Stay.move(Stay.get("d", 9), 3, 4, pessimistic=True)
+    assert [int(row.end) for row in Stay.query("d")] == [2, 4, 5]
 
 
 @pytest.mark.usefixtures("tables")
