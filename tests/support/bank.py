@@ -175,7 +175,7 @@ def is_long(label: str) -> bool:
 
 
 def kind_of(label: str) -> str:
-    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison, ``s`` suspends, ``v`` visits, ``w`` visits with many others."""
+    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison, ``s`` suspends, ``v`` visits, ``w`` with many others."""
     match = _LABEL.fullmatch(label)
     assert match is not None, label
     return match[2]
