@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pynamodb.attributes import TTLAttribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking._models.attributes import LockAttribute
+from pynamo_locking._models.attributes import LockAttribute, TTLAttribute
 from pynamo_locking._models.lockable import LockableModel
 from pynamo_locking._models.own_table import OwnTable
 

@@ -47,7 +47,8 @@ class Committing:
 
     def __init__(self, members: Sequence[Member], options: TransactionOptions) -> None:
         used = [member for member in members if member.write is not None or member.is_read]
-        self._members = sorted(used, key=lambda member: repr(member.identity))
+        # The row of a suspended one comes first: `OutcomeUnknown.resolve` changes that, and no item that it has read.
+        self._members = sorted(used, key=lambda member: (not fates.suspended_id(member), repr(member.identity)))
         self._options = options
         self._long: LongCommit | None = None
         self._assembly: Assembly | None = None

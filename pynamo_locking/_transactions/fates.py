@@ -2,12 +2,14 @@
 
 Each is written by the native transaction that decides, and so exists exactly if the transaction was applied. Its place
 can be taken for good instead: then no copy of that transaction, however late, is applied any more.
+
+The row of a suspended transaction is deleted by it instead.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.commit_paths import CommitPath
 from pynamo_locking._core.errors import ConfigurationError
@@ -15,6 +17,7 @@ from pynamo_locking._core.transaction import Header, State
 from pynamo_locking._io import header_requests, runtime
 from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking._io.transactional_reads import get_together
+from pynamo_locking._transactions.transaction_table import TransactionTable
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.resolving import Question
 from pynamo_locking.exceptions import OutcomeUnknown
@@ -22,7 +25,23 @@ from pynamo_locking.exceptions import OutcomeUnknown
 if TYPE_CHECKING:
     from pynamo_locking._core.outcome import Resolution
     from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.options import TransactionOptions
+
+
+#: What the name of the row of a suspended transaction begins with.
+SUSPENDED: Final = "suspended#"
+
+
+def is_own_row(member: Member) -> bool:
+    """Tell whether an item is a row of the transactions' own table."""
+    return issubclass(member.model, TransactionTable)
+
+
+def suspended_id(member: Member) -> str:
+    """Return the id of the suspended transaction whose row this is; empty for any other item."""
+    name = str(member.key[header_requests.ID]["S"]) if is_own_row(member) else ""
+    return name.removeprefix(SUSPENDED) if name.startswith(SUSPENDED) else ""
 
 
 def needs_table(options: TransactionOptions) -> bool:

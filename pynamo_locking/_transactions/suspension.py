@@ -7,7 +7,7 @@ items again, and its commit deletes the row: so the transaction is committed onc
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import Known
@@ -16,7 +16,7 @@ from pynamo_locking._io.header_requests import CONTENT, EXPIRES, ID
 from pynamo_locking._io.stored import Place, Stored, number
 from pynamo_locking._items import clauses, images, versions
 from pynamo_locking._models.writing import GuardedMixin
-from pynamo_locking._transactions.transaction_table import TransactionTable
+from pynamo_locking._transactions import fates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.members import Members
 
-_PREFIX: Final = "suspended#"
 _KEY: Final = "key"
 
 #: What to do about a broken row.
@@ -36,35 +35,40 @@ _ADVICE: Final = "Delete the row, and begin the transaction anew."
 #: What a row says about an item: its table and key, what is known of it, and its write.
 _Entry = dict[str, Any]
 
+
+class _Remembered(NamedTuple):
+    """An item in a row: `known` is None if it was absent, `write` if it was only read, and empty for a delete."""
+
+    table: str
+    values: tuple[Any, Any]
+    known: Known | None
+    write: _Entry | None
+
+
 #: An item, and what to do to it; None: delete it.
 _Planned = tuple[GuardedMixin, "list[Action] | None"]
 
 
 def suspend(members: Members, id_: str, idempotency_key: str | None, keep_s: float) -> str:
     """Store a transaction, in the row that it was resumed from if it was; return the id to resume it by."""
-    resumed = next((member for member in members.by_key.values() if _id_of(member)), None)
+    resumed = _resumed(members)
     entries = [{"M": _entry(member)} for member in members.by_key.values() if _is_kept(member)]
     content = {"items": {"L": entries}, **({} if idempotency_key is None else {_KEY: {"S": idempotency_key}})}
-    row = members.table()(_PREFIX + id_) if resumed is None else resumed.item
+    row = members.table()(fates.SUSPENDED + id_) if resumed is None else resumed.item
     expiry_s = runtime.current.time_ms() // 1000 + int(keep_s)
     actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(EXPIRES).set(Stored(number(expiry_s)))]
     row.update(actions, Place(ID).does_not_exist() if resumed is None else None)
-    return id_ if resumed is None else _id_of(resumed)
+    return id_ if resumed is None else fates.suspended_id(resumed)
 
 
-def _is_own_row(member: Member) -> bool:
-    return issubclass(member.model, TransactionTable)
-
-
-def _id_of(member: Member) -> str:
-    """Return the id of the suspended transaction whose row this is; empty for any other item."""
-    name = str(member.key[ID]["S"]) if _is_own_row(member) else ""
-    return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
+def _resumed(members: Members) -> Member | None:
+    """Return the row of the suspended transaction that this one goes on with."""
+    return next((each for each in members.by_key.values() if each.write is not None and fates.suspended_id(each)), None)
 
 
 def _is_kept(member: Member) -> bool:
     """Tell whether an item is remembered. Guards are counted again when the writes of their items are planned again."""
-    return member.is_read or (member.write is not None and not _is_own_row(member))
+    return member.is_read or (member.write is not None and not fates.is_own_row(member))
 
 
 def _entry(member: Member) -> _Entry:
@@ -85,7 +89,7 @@ def _entry(member: Member) -> _Entry:
     entry: _Entry = {"table": {"S": member.table}, "key": {"M": member.key}}
     if not member.is_absent:
         entry["known"] = {"M": _stored(member.before)}
-    if member.write is None:
+    if member.write is None or fates.is_own_row(member):
         return entry
     return entry | ({"op": {"S": "delete"}} if after is None else {"op": {"S": "update"}, **_changes(member, after)})
 
@@ -118,20 +122,24 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
     Raises:
         DoesNotExist: there is no such row.
         StaleVersion: an item was changed since the transaction was suspended.
+        ConfigurationError: this transaction goes on with one already, or a model is missing.
+        CorruptRow: the row is not as it was written.
     """
+    if _resumed(members) is not None:
+        raise ConfigurationError("a transaction goes on with one suspended transaction: use another one for the next.")
     table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
-    row = members.counter(table, _PREFIX + id_)
+    row = members.counter(table, fates.SUSPENDED + id_)
     if row.is_absent:
         raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or its time is over.")
+    by_table = {model._get_connection().table_name: model for model in (table, *reversed(models))}
     key, entries = flaws.read(
-        _content,
+        lambda stored: _content(stored, by_table, row.table),
         row.stored,
         f"the row of the suspended transaction {id_!r}",
         table=row.table,
         key=row.key,
         advice=_ADVICE,
     )
-    by_table = {model._get_connection().table_name: model for model in (table, *reversed(models))}
     planned = list[_Planned]()
     for of_table, group in groupby(sorted(entries, key=_table_of), _table_of):
         if of_table not in by_table:
@@ -141,21 +149,40 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
     return key, planned
 
 
-def _content(stored: Mapping[str, Any]) -> tuple[str | None, list[_Entry]]:
+def _content(
+    stored: Mapping[str, Any], models: Mapping[str, type[Any]], own: str
+) -> tuple[str | None, list[_Remembered]]:
     content = stored[CONTENT]["M"]
-    return content.get(_KEY, {}).get("S"), [each["M"] for each in content["items"]["L"]]
+    key = content[_KEY]["S"] if _KEY in content else None
+    return key, [_remembered(each["M"], models, own) for each in content["items"]["L"]]
 
 
-def _table_of(entry: _Entry) -> str:
-    return str(entry["table"]["S"])
+def _remembered(entry: Mapping[str, Any], models: Mapping[str, type[Any]], own: str) -> _Remembered:
+    table, key, known = entry["table"]["S"], entry["key"]["M"], entry["known"]["M"] if "known" in entry else None
+    values = _values(models[table], key) if table in models else (None, None)
+    return _Remembered(table, values, None if known is None else _known(known), _write(entry, is_own=table == own))
 
 
-def _found(members: Members, model: type[GuardedMixin], entries: list[_Entry]) -> Iterator[_Planned]:
-    found = members._find(model, [_values(model, entry["key"]["M"]) for entry in entries])
+def _write(entry: Mapping[str, Any], *, is_own: bool) -> _Entry | None:
+    if "op" not in entry:
+        return None
+    if is_own or entry["op"]["S"] not in ("update", "delete"):  # rows of the table itself are only relied on
+        raise ValueError
+    if entry["op"]["S"] == "delete":
+        return {}
+    return {"set": dict(entry["set"]["M"]), "remove": [each["S"] for each in entry["remove"]["L"]]}
+
+
+def _table_of(entry: _Remembered) -> str:
+    return entry.table
+
+
+def _found(members: Members, model: type[GuardedMixin], entries: list[_Remembered]) -> Iterator[_Planned]:
+    found = members._find(model, [entry.values for entry in entries])
     for member, entry in zip(found, entries, strict=True):
-        _check(member, entry.get("known"))
-        if "op" in entry:
-            yield member.item, None if entry["op"]["S"] == "delete" else _actions(entry)
+        _check(member, entry.known)
+        if entry.write is not None:
+            yield member.item, _actions(entry.write) if entry.write else None
 
 
 def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
@@ -164,17 +191,16 @@ def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
     return values[0], values[1]
 
 
-def _check(member: Member, stored: Any) -> None:
+def _check(member: Member, known: Known | None) -> None:
     """Rely on an item, and refuse it if it was changed since the transaction was suspended."""
-    known = Known() if stored is None else _known(stored["M"])
-    is_same = member.before == known and member.is_absent == (stored is None)
-    member.before = known
+    is_same = member.before == (known or Known()) and member.is_absent == (known is None)
+    member.before = known or Known()
     member.check()
     if not is_same:
         raise member.refused(member.stored or None)
 
 
 def _actions(entry: _Entry) -> list[Action]:
-    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in entry["set"]["M"].items()]
-    actions += [Place(each["S"]).remove() for each in entry["remove"]["L"]]
+    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in entry["set"].items()]
+    actions += [Place(name).remove() for name in entry["remove"]]
     return actions or [clauses.nothing()]

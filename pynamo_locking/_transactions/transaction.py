@@ -368,7 +368,9 @@ class Transaction(Reads):
         Raises:
             DoesNotExist: there is none: it was committed, or `keep` is over.
             StaleVersion: an item was changed since it was read.
-            ConfigurationError: a model is missing; or this transaction is read only.
+            ConfigurationError: a model is missing; or this transaction is read only, has resumed one already, or has
+                another idempotency key.
+            CorruptRow: the row is not as it was written.
 
         Cost: 1 read, and 1 request for each hundred items of a model; 1 action more in the commit.
         """
@@ -377,8 +379,11 @@ class Transaction(Reads):
             raise ConfigurationError(
                 "a read-only transaction cannot go on with another one, whose row it would delete."
             )
+        own = self._options.idempotency_key
         key, planned = suspension.resume(self._members, id, list(models))
-        self._options = replace(self._options, idempotency_key=key or self._options.idempotency_key)
+        if key is not None and own not in (None, key):
+            raise ConfigurationError(f"the suspended transaction has the idempotency key {key!r}: leave out {own!r}.")
+        self._options = replace(self._options, idempotency_key=key or own)
         for item, actions in planned:
             if actions is None:
                 self.delete(item)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.attributes import NumberAttribute, TTLAttribute, UnicodeAttribute
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transaction import Keep
 from pynamo_locking._io import header_requests
-from pynamo_locking._models.attributes import VersionAttribute
+from pynamo_locking._models.attributes import TTLAttribute, VersionAttribute
 from pynamo_locking._models.own_table import OwnTable
 from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking._transactions import recovery, repair

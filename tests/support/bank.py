@@ -13,6 +13,7 @@ import random
 import re
 import time
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -50,6 +51,8 @@ POISON: Final = -777_777
 THINK_S: Final = 0.3
 #: While there is a file of this name in the folder of the logs, clerks begin no other transfer.
 BREAK: Final = "break"
+#: Of transfers that a clerk has suspended, of which each clerk that sees the file of one goes on with it.
+SUSPENDED: Final = "suspended-"
 #: Larger transfers read their accounts together, by a query or by `get_all`; smaller ones one by one.
 _TOGETHER_FROM: Final = 10
 #: How many receipts are filed together: some of them are more than the deciding transaction holds.
@@ -163,7 +166,7 @@ def open_bank(engine: Engine) -> None:
 # Labels
 
 
-_LABEL: Final = re.compile(r"(\d+\.\d+)([mftpvw])(\d+)")
+_LABEL: Final = re.compile(r"(\d+\.\d+)([mftpsvw])(\d+)")
 
 
 def is_long(label: str) -> bool:
@@ -172,7 +175,7 @@ def is_long(label: str) -> bool:
 
 
 def kind_of(label: str) -> str:
-    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison, ``v`` visits, ``w`` visits with many others."""
+    """``m`` moves, ``f`` files, ``t`` tears up, ``p`` poison, ``s`` suspends, ``v`` visits, ``w`` with many others."""
     match = _LABEL.fullmatch(label)
     assert match is not None, label
     return match[2]
@@ -213,6 +216,7 @@ class Clerk:
         self._number = number
         self._chooser = random.Random(f"{seed}/{number}")
         self._break = folder / BREAK
+        self._folder = folder
         # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
         self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._filed: list[str] = []
@@ -226,6 +230,7 @@ class Clerk:
             (1, self._tear_up),
             (2, lambda: self._visit("v")),
             (1, lambda: self._visit("w")),
+            (4, self._suspend),
             (1, lambda: self._fail(2, 10)),
             (1, lambda: self._fail(101, LARGEST - 1)),
         ]
@@ -235,6 +240,7 @@ class Clerk:
         weights, kinds = zip(*self.kinds, strict=True)
         while True:
             self._count += 1
+            self._go_on()
             self._chooser.choices(kinds, weights)[0]()
             time.sleep(self._chooser.uniform(0, THINK_S))
             while self._break.exists():
@@ -270,6 +276,26 @@ class Clerk:
         else:
             chosen = self._chooser.sample(range(ACCOUNTS), count)
             self._commit(label, lambda tx: _book(_get(tx, chosen), tx, label, amounts))
+
+    def _suspend(self) -> None:
+        """Plan a transfer, and leave it to the clerks that see its file first: several may."""
+        label = f"{self._number}.{self._count}s2"
+        book = self._two(label)
+        self.note("begin", label)
+        with suppress(LockingError, PynamoDBException):  # the next clerk finds nothing, or nobody knows of it
+            tx = Transaction(lease=LEASE_S, idempotency_key=key_of(label))
+            book(tx)
+            (self._folder / f"{SUSPENDED}{label}").write_text(tx.suspend())
+
+    def _go_on(self) -> None:
+        """Go on with what clerks have suspended; a clerk that is refused does not know whether another one was not."""
+        for path in self._folder.glob(f"{SUSPENDED}*"):
+            label = path.name.removeprefix(SUSPENDED)
+            with suppress(LockingError, PynamoDBException, FileNotFoundError):
+                with transaction(lease=LEASE_S) as tx:
+                    tx.resume(path.read_text(), [Account])
+                self.note("committed", label)
+            path.unlink(missing_ok=True)
 
     def _amounts(self, count: int) -> list[int]:
         """Amounts that are nothing together."""

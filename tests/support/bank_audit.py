@@ -200,6 +200,7 @@ class Run:
         seconds: how long the clerks worked.
         kills: how many of them were killed.
         outcomes: transfers by outcome, short and long ones.
+        resumed: how many were committed that a clerk had suspended before.
         snapshots: how many snapshots were taken, and found right.
         conflicts: how many more met a writer.
         plain_looks: how often a plain reader has read all accounts.
@@ -212,6 +213,7 @@ class Run:
     seconds: float = 0.0
     kills: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    resumed: int = 0
     snapshots: int = 0
     conflicts: int = 0
     plain_looks: int = 0
@@ -242,7 +244,7 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
             watch.stop()
         _kill_all(crew)
         run.kills, ledger = len(crew.killed), crew.ledger()
-    run.seconds, run.outcomes = time.monotonic() - start, ledger.count()
+    run.seconds, run.outcomes, run.resumed = time.monotonic() - start, ledger.count(), ledger.resumed()
     run.marks, run.poison = marks.seen, marks.hidden
     run.swept = sweep(Transactions, segments=2)
     run.aborted_by = check_end(ledger, plain)
@@ -264,8 +266,9 @@ def _is_enough(run: Run, start: float, seconds: float, crew: Crew, snapshots: Sn
     """Whether the time is over, and what is to be shown has happened at least once."""
     if time.monotonic() - start < seconds or not (run.kills and snapshots.taken and marks.hidden):
         return False
-    outcomes = crew.ledger().count()
-    return outcomes["committed short"] > 0 and outcomes["committed long"] > 0
+    ledger = crew.ledger()
+    outcomes = ledger.count()
+    return outcomes["committed short"] > 0 and outcomes["committed long"] > 0 and ledger.resumed() > 0
 
 
 def check_end(ledger: Ledger, plain: PlainLooks) -> Counter[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.bank import MODELS, Clerk, is_long
+from tests.support.bank import MODELS, Clerk, is_long, kind_of
 from tests.support.workers import ROOT, _die_with
 
 if TYPE_CHECKING:
@@ -145,8 +145,13 @@ class Ledger:
         ledger = cls()
         for log in logs:
             for event, label in map(str.split, log.splitlines()):
-                ledger.outcomes[label] = event
+                if event != "begin" or label not in ledger.outcomes:  # another clerk may have ended what one began
+                    ledger.outcomes[label] = event
         return ledger
+
+    def resumed(self) -> int:
+        """How many transfers were committed by a clerk that went on with them."""
+        return sum(told == "committed" and kind_of(label) == "s" for label, told in self.outcomes.items())
 
     def count(self) -> Counter[str]:
         """How often each outcome came, by the size of the transaction."""

@@ -451,6 +451,48 @@ def test_lost_answers(engine: Engine) -> None:
     assert Purse.get("p0", consistent_read=True).balance == 90
 
 
+def test_a_commit_that_was_not_applied_can_be_made_again() -> None:
+    """`resolve` keeps late copies out by a change of the row, and leaves the items as the transaction needs them."""
+    purses(2)
+    id_ = suspended("p0", "p1")
+    with faults.delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+        go_on(id_).commit()
+    assert caught.value.resolve() == "not applied"
+    again = go_on(id_)
+    for land in late:
+        land()
+    again.commit()
+    assert Purse.get("p0").balance == 90
+
+
+def test_one_at_a_time() -> None:
+    """Each has its own row and key, of which a third transaction could keep only one."""
+    purses(2)
+    ids = [suspended("p0", idempotency_key="first"), suspended("p1")]
+    tx = go_on(ids[0])
+    with pytest.raises(ConfigurationError, match="goes on with one"):
+        tx.resume(ids[1], [Purse])
+    with pytest.raises(ConfigurationError, match="leave out 'second'"):
+        go_on(ids[0], idempotency_key="second")
+    tx.commit()
+    go_on(ids[1], idempotency_key="second").commit()
+    assert {purse.balance for purse in Purse.scan()} == {90}
+
+
+def test_a_resumption_that_was_rolled_back() -> None:
+    """What is suspended after it gets a row of its own, and the other one stays."""
+    purses(2)
+    id_ = suspended("p0")
+    tx = Transaction(Transactions)
+    before = tx.savepoint()
+    tx.resume(id_, [Purse])
+    before.rollback()
+    tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
+    assert tx.suspend() == tx.id
+    go_on(id_).commit()
+    assert Purse.get("p0").balance == 90
+
+
 def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 write to suspend; 1 read and 1 request for each model to go on; 1 action more in the commit."""
     purses(120)

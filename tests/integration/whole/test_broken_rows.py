@@ -24,12 +24,16 @@ from pynamo_locking import (
     LockingError,
     LockLost,
     LockSettings,
+    OutcomeUnknown,
+    Transaction,
+    outcome,
     recover,
     sweep,
     transaction,
 )
 from pynamo_locking._io import header_requests, lock_document
 from pynamo_locking.testing import VirtualClock
+from tests.support.faults import lost_requests
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Locks
 from tests.support.poisoned import (
@@ -377,6 +381,134 @@ def test_changes_beside_a_mark(
         put(Transactions, row)
         place({"M": {"tx": mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"})}})
         run(operation, monkeypatch, clock)
+
+
+# Suspended transactions, keys and records
+
+
+def suspended() -> tuple[str, dict[str, Any]]:
+    """The id of a transaction that reads, changes, deletes and creates, and its row."""
+    with transaction(Transactions) as tx:
+        tx.get(Purse, "p1")
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.set(5), Purse.note.remove()])
+        tx.delete(tx.get(Purse, "p2"))
+        tx.save(Purse("p3", balance=3))
+        id_ = tx.suspend()
+    [row] = [row for row in rows_of(Transactions) if row["id"]["S"].startswith("suspended#")]
+    return id_, row
+
+
+def all_rows() -> list[dict[str, Any]]:
+    return sorted(map(without_lock, rows_of(Purse)), key=repr)
+
+
+def empty(model: Any) -> None:
+    for row in rows_of(model):
+        model._get_connection().connection.dispatch(
+            "DeleteItem",
+            {"TableName": name_of(model), "Key": {name: row[name] for name in ("purse_id", "id") if name in row}},
+        )
+
+
+def test_suspended_transactions(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes on with one is told what is broken, and writes all that the row says, or nothing."""
+    for name in ("p0", "p1", "p2"):
+        Purse(name, balance=1, note="x").save()
+    before = all_rows()
+    id_, sound = suspended()
+
+    def go_on() -> None:
+        with transaction(Transactions, wait=1) as tx:
+            tx.resume(id_, [Purse])
+
+    errors = list[Exception | None]()
+    names = ("content", "expires_s", "version", "version_write_id")
+    for row in some([row for name in names for row in broken(sound, name)]):
+        put(Transactions, row)
+        errors.append(error := run(go_on, monkeypatch, clock))
+        if error is not None:
+            assert all_rows() == before, (row, error)
+            continue
+        empty(Purse)
+        for image in before:
+            put(Purse, image)
+    assert any(isinstance(error, CorruptRow) and error.table == name_of(Transactions) for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("op", "key"),
+    [("update", "T"), ("delete", "T"), ("delete", "key#k"), ("update", "suspended#other"), ("purge", "p0")],
+)
+def test_a_suspended_transaction_that_is_led_elsewhere(clock: VirtualClock, op: str, key: str) -> None:
+    """It relies on rows of its own table, such as guards, and writes none of them."""
+    Purse("p0", balance=1).save()
+    Purse("p2").save()
+    Purse("p1").save()
+    id_, row = suspended()
+    put(Transactions, header("T", "pending"))
+    entry_ = row["content"]["M"]["items"]["L"][0]["M"]
+    if key != "p0":
+        entry_ |= {"table": {"S": name_of(Transactions)}, "key": {"M": {"id": {"S": key}}}}
+    entry_ |= {"op": {"S": op}, "set": {"M": {"state": {"S": "committed"}}}, "remove": {"L": []}}
+    put(Transactions, row)
+    before = sorted(rows_of(Transactions), key=repr)
+    with pytest.raises(CorruptRow, match="Delete the row"), transaction(Transactions) as tx:
+        tx.resume(id_, [Purse])
+    assert sorted(rows_of(Transactions), key=repr) == before
+
+
+@pytest.mark.parametrize("name", ["purse_id", "version", "version_write_id", "lock"])
+def test_a_suspended_transaction_that_sets_what_is_ours(clock: VirtualClock, name: str) -> None:
+    """Keys, versions, write ids and locks are no values of the item."""
+    for purse in ("p0", "p1", "p2"):
+        Purse(purse, balance=1).save()
+    id_, row = suspended()
+    before = all_rows()
+    for each in row["content"]["M"]["items"]["L"]:
+        if "set" in each["M"]:
+            each["M"]["set"]["M"][name] = {"S": "x"} if "id" in name else {"N": "7"} if name != "lock" else {"M": {}}
+    put(Transactions, row)
+    with pytest.raises((LockingError, PynamoDBException)), transaction(Transactions) as tx:
+        tx.resume(id_, [Purse])
+    assert all_rows() == before
+
+
+def test_keys_and_records(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of a key, committed or given up, and a record: asked by `outcome`, a commit and `resolve`."""
+    with transaction(Transactions, idempotency_key="k", record=True) as tx:
+        tx.save(Purse("p0"))
+    found = {row["id"]["S"]: row for row in rows_of(Transactions)}
+    given_up = {"id": {"S": "key#k"}, "abandoned": {"SS": ["T"]}, "expires_s": found["key#k"]["expires_s"]}
+    kinds = [(found["key#k"], ("content", "expires_s")), (given_up, ("abandoned", "expires_s"))]
+    rows = [row for sound, names in kinds for name in names for row in broken(sound, name)]
+    record = found[tx.id]
+    rows += [row for name in record if name != "id" for row in broken(record, name)]
+
+    def again() -> None:
+        with transaction(Transactions, idempotency_key="k") as begun:
+            begun.save(Purse("p1"))
+
+    def doubtful() -> None:
+        begun = Transaction(Transactions, idempotency_key="k")
+        begun.save(Purse("p1"))
+        with lost_requests("TransactWriteItems", times=99):
+            try:
+                begun.commit()
+            except OutcomeUnknown as error:
+                error.resolve()
+
+    asked = (
+        lambda: outcome(Transactions, idempotency_key="k"),
+        lambda: outcome(Transactions, tx.id),
+        lambda: recover(Transactions, tx.id),
+        lambda: sweep(Transactions),
+        again,
+        doubtful,
+    )
+    for row in some(rows):
+        for operation in asked:
+            put(Transactions, row)
+            run(operation, monkeypatch, clock, 500)
 
 
 # Guards
