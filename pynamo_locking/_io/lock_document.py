@@ -75,7 +75,7 @@ _MOST_TICKETS: Final = 10**30
 #: What a mark intends.
 _OPS: Final = ("save", "delete", "keep")
 
-#: The attribute of a lock row in which people read when its last lease ends: a time in the past, and it is idle.
+#: The attribute of a lock row in which people read when the lease ends that was taken or renewed last.
 LEASE_ENDS: Final = "lease_ends"
 
 #: The attribute of a lock that was never taken, in a row that is there for locks alone.

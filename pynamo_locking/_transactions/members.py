@@ -59,6 +59,7 @@ class Members:
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # restores instances that were moved
+    _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
     _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
@@ -72,7 +73,7 @@ class Members:
         """
         members = self._find(model, values, locking)
         for member in members:
-            if self._relies_on_reads or (locking is not None and locking.shared):
+            if self._relies_on_reads or member.identity in self._checked:
                 member.rely()
         return members
 
@@ -276,6 +277,7 @@ class Members:
             raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
         table = model._get_connection().table_name
         locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
+        self._checked.update(locks.values() if locking.shared else ())
         for lock in in_order(locks):
             name = lock_of_name(lock)
             if self._holds(lock) or self._holds(name):

@@ -160,7 +160,7 @@ class Reads:
         Args:
             model: the model.
             filter_condition: on what the transaction sees. All items are read, and take part.
-            at_most: how many items the table may have.
+            at_most: how many rows the table may have, with expired ones and those that a transaction is about to store.
 
         Raises:
             ConfigurationError: the table has more items; or the isolation is serializable and the model does not guard

@@ -220,7 +220,8 @@ def test_times(clock: VirtualClock, facts: dict[str, Any], flaw: str) -> None:
 @pytest.mark.parametrize("facts", [{"e": 10**37}, {"r": 10**37}, {"g": 10**37}, {"g": -(10**37)}])
 def test_times_that_no_calendar_has(clock: VirtualClock, facts: dict[str, int]) -> None:
     """They are shown as well as possible, and change nothing: who waits sees that the entry is not renewed."""
-    place(document(e=entry(l={"N": "5000"}, **{name: {"N": str(value)} for name, value in facts.items()})))
+    stored_facts: dict[str, Any] = {name: {"N": str(value)} for name, value in facts.items()}
+    place(document(e=entry(l={"N": "5000"}, **stored_facts)))
     (holder,) = Purse.lock_state("p0").holders
     assert min(holder.queued_for, holder.held_for) >= 0
     [shown] = inspection.listed(Purse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from pynamo_locking import (
     LockTimeout,
     StaleVersion,
     Transaction,
+    atransaction,
     transaction,
     transactional,
 )
@@ -186,6 +188,26 @@ def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) 
     with pytest.raises(StaleVersion):
         tx.commit()
     assert rows_of(Purse) == []
+
+
+@pytest.mark.parametrize("before", ["nothing", "for_update"])
+def test_what_a_task_shares_is_checked_at_the_commit_too(memory: Engine, before: str) -> None:
+    """Its locks are awaited, and its reads take place in a thread."""
+    bind(memory)
+    Seat("a").save()
+
+    async def main() -> None:
+        async with atransaction(isolation="read_committed") as tx:
+            if before != "nothing":
+                await tx.get(Seat, "a", for_update=True)
+            await tx.get(Seat, "a", for_share=True)
+            for entry in Seat.lock_state("a").entries:
+                Seat.break_lock("a", ticket=entry.ticket)
+            in_thread(Seat.get("a").save)
+            await tx.save(Purse("rests on it"))
+
+    with pytest.raises(StaleVersion):
+        asyncio.run(main())
 
 
 # Items that do not exist
