@@ -17,7 +17,7 @@ from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items import key_text
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.key_text import is_base_64, key_attributes
-from pynamo_locking._locks import held_entry
+from pynamo_locking._locks import cohorts, held_entry
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -226,8 +226,17 @@ def break_entry(row: LockRow, ticket: int) -> bool:
             ) from error
         if event_stream.listeners:
             reports.evicted(row, found, is_forced=True)
+        _let_callers_go_on(found)
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
+
+
+def _let_callers_go_on(broken: tuple[QueueEntry, ...]) -> None:
+    """Let the callers of this process behind a broken lock enter the queue anew, before its heartbeat learns of it."""
+    ids = {entry.id for entry in broken}
+    for each in tuple(held_entry.all_held):
+        if each.entry.id in ids:
+            cohorts.pass_on(each.caller)
 
 
 #: The entries that a context holds, and how many times it has acquired each.

@@ -73,7 +73,7 @@ def test_tickets(clock: VirtualClock, lock: dict[str, Any], flaw: str) -> None:
             with pytest.raises(LockingError, match="is broken: "):
                 operation()
     assert Purse.break_lock("p0", force=True) is True
-    with Purse.locked("p0", wait=70) as held:
+    with Purse.locked("p0", wait=70, settings=LockSettings()) as held:
         assert held.ticket is not None
         assert held.ticket >= 10**15
 
@@ -152,7 +152,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
 def test_an_end_in_the_far_future_says_nothing(clock: VirtualClock) -> None:
     """Of an entry of another kind neither: it is watched for its lease, and then evicted."""
     place(document(e=entry(u={"N": str(10**30)}, p={"N": "2"})))
-    with Purse.locked("p0", wait=100):
+    with Purse.locked("p0", wait=100, settings=LockSettings()):
         assert 60 <= clock.elapsed <= 70
 
 

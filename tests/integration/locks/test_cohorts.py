@@ -251,6 +251,17 @@ def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
         assert futures[1].result()[0] > reader.ticket
 
 
+def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model: Any) -> None:
+    """They enter the queue anew at once, whether or not the holder has noticed; it neither saves nor hands over."""
+    lock = model.lock("a", settings=LAZY, heartbeat=False).acquire()
+    with lined_up(model, "a", edit(model, wait=20), edit(model, wait=20)) as futures:
+        model.break_lock("a", ticket=lock.ticket)
+        assert [future.result()[1] for future in futures] == [1, 2]
+    with pytest.raises(LockLost):
+        lock.release()
+    assert model.lock_state("a").entries == ()
+
+
 def test_a_broken_lock_lets_the_others_enter_anew(model: Any) -> None:
     lock = model.lock("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model)) as futures:
