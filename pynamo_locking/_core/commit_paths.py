@@ -181,18 +181,17 @@ def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Seq
     staged = [i for i in writes if i not in decided]
     stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_be_marked]
     if stuck:
-        raise CannotBeStaged(_why_stuck(members, writes, without_mark, room))
+        raise CannotBeStaged(_why_stuck(members, writes, len(reads), room))
     return Plan(CommitPath.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated)
 
 
-def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], without_mark: int, room: int) -> str:
-    size = sum(members[i].size for i in writes if not members[i].can_be_marked)
-    if without_mark <= room and size > limits.MOST_BYTES:
-        return (
-            f"{without_mark} of {len(writes)} items, of {size:,} bytes together, have no place for a mark: one native "
-            f"transaction has room for {limits.MOST_BYTES:,} bytes"
-        )
-    return f"{without_mark} of {len(writes)} items have no place for a mark: one native transaction has room for {room}"
+def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int, room: int) -> str:
+    sizes = [members[i].size for i in writes if not members[i].can_be_marked]
+    items, size, most = f"{len(sizes)} of {len(writes)} items", sum(sizes), f"{room}"
+    if len(sizes) <= room and size > limits.MOST_BYTES:
+        items, most = f"{items}, of {size:,} bytes together,", f"{limits.MOST_BYTES:,} bytes"
+    beside = f", and the {reads} items that are only read must be checked together with them" if reads else ""
+    return f"{items} have no place for a mark{beside}: one native transaction has room for {most}"
 
 
 def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:

@@ -101,7 +101,7 @@ class QueueEntry:
 
         An entry that a caller has handed over to the next caller of its process was stored at that moment.
         """
-        return (self.read_ms - self.entered_ms) / 1000
+        return max(0.0, (self.read_ms - self.entered_ms) / 1000)
 
     @property
     def held_for(self) -> float:
@@ -110,7 +110,7 @@ class QueueEntry:
         It is exact if there was no wait. Otherwise, before the first renewal under the lock, it counts from the last
         sign of life before the grant: too long by a third of the lease at most, and by 5 % of it without a heartbeat.
         """
-        return self.age if self.granted_ms is None else (self.read_ms - self.granted_ms) / 1000
+        return max(0.0, self.age if self.granted_ms is None else (self.read_ms - self.granted_ms) / 1000)
 
 
 @dataclass(frozen=True)

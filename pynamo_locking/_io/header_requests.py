@@ -17,7 +17,7 @@ from pynamo_locking._io.retries import Refused, persistently
 from pynamo_locking._io.stored import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.connection import Connection
 
@@ -371,8 +371,8 @@ def once(header_table: HeaderTable, row_id: str, header_id: str) -> dict[str, An
     }
 
 
-def abandon(header_table: HeaderTable, row_id: str, header_id: str) -> str | None:
-    """Note in the row of a key that a transaction was given up, unless a transaction has stored the key: return its id.
+def abandon(header_table: HeaderTable, row_id: str, header_ids: Sequence[str]) -> str | None:
+    """Note in the row of a key that transactions were given up, unless one has stored the key: return its id.
 
     The row names all of them: a later transaction with the key passes, and none of these, however late.
     """
@@ -383,7 +383,7 @@ def abandon(header_table: HeaderTable, row_id: str, header_id: str) -> str | Non
         "ConditionExpression": _NO_KEY,
         "ExpressionAttributeNames": _NAMES_OF_KEY,
         "ExpressionAttributeValues": {
-            ":me": {"SS": [header_id]},
+            ":me": {"SS": list(header_ids)},
             ":now": header_table.ends(0),
             ":ends": header_table.ends(header_table.keep.keep_keys_s),
         },

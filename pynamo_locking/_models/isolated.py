@@ -108,7 +108,9 @@ class _Shown(Pages):
 def batch_of(model: type[_M], items: Iterable[Any], reader: Reader, *, include_expired: bool) -> Iterator[_M]:
     """Yield the items of some keys that the isolation shows, a hundred by each request."""
     has_range = model._range_keyname is not None
-    asked = (keys.key_of(model, *(item if has_range else (item, None))) for item in dict.fromkeys(items))
+    table = model._get_connection().table_name
+    found = (keys.key_of(model, *(item if has_range else (item, None))) for item in items)
+    asked = iter({keys.ItemKey.of(table, key): key for key in found}.values())
     while some := list(islice(asked, limits.MOST_KEYS)):
         for image in reader.read_all(model, some):
             if image is not None and (include_expired or not expiry.is_expired(model, image)):

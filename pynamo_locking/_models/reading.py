@@ -149,7 +149,7 @@ class ReadingMixin(PlacedMixin):
         """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
         if isolation is not None:
-            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get)
+            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
             return pages_of(
                 cls,
                 cls._get_connection().query,
@@ -201,7 +201,7 @@ class ReadingMixin(PlacedMixin):
         """Scan items. See PynamoDB's `Model.scan`, and `query` for `isolation` and its cost."""
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
         if isolation is not None:
-            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get)
+            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
             return pages_of(
                 cls,
                 cls._get_connection().scan,
@@ -253,7 +253,7 @@ class ReadingMixin(PlacedMixin):
         Cost: that of a query, with the same `isolation`, which then transfers the items.
         """
         if isolation is not None:
-            reader_of(isolation, index_name=index_name)
+            reader_of(isolation, index_name=index_name, **options)
             if hash_key is None:
                 raise ConfigurationError(
                     "without a hash key, count() is an estimate: count scan(isolation=...) instead."

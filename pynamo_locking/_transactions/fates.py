@@ -82,10 +82,15 @@ def is_done(options: TransactionOptions) -> bool:
 
 
 def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -> None:
-    """Let `OutcomeUnknown.resolve` ask the rows of a native transaction: they tell where its items may not."""
-    if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown) and needs_table(options):
+    """Let `OutcomeUnknown.resolve` ask the row of a native transaction: it tells where its items may not.
+
+    Of several attempts with one key, the key tells of all, and so does the error of the last one.
+    """
+    has_key = options.idempotency_key is not None
+    is_told = (path is CommitPath.NATIVE and needs_table(options)) or (has_key and bool(options.earlier))
+    if is_told and isinstance(error, OutcomeUnknown):
         error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
-        ask = _by_record if options.record else _by_key
+        ask = _by_key if has_key else _by_record
         error._question = Question(partial(ask, options, check_table(options), runtime.current.monotonic()))
 
 
@@ -107,6 +112,7 @@ def _said_by(header: Header) -> Resolution:
 
 def _by_key(options: TransactionOptions, table: HeaderTable, since: float) -> Resolution:
     row = header_requests.row_of_key(str(options.idempotency_key))
+    attempts = (*options.earlier, options.id)
     if _may_have_expired(since, table.keep.keep_keys_s):
-        return "applied" if header_requests.key_holder(table, row) == options.id else "unknown"
-    return "applied" if header_requests.abandon(table, row, options.id) == options.id else "not applied"
+        return "applied" if header_requests.key_holder(table, row) in attempts else "unknown"
+    return "applied" if header_requests.abandon(table, row, attempts) in attempts else "not applied"

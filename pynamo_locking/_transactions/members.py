@@ -72,7 +72,7 @@ class Members:
         """
         members = self._find(model, values, locking)
         for member in members:
-            if self._relies_on_reads or member.identity in self._shared:
+            if self._relies_on_reads or (locking is not None and locking.shared):
                 member.rely()
         return members
 
@@ -287,7 +287,13 @@ class Members:
             elif not lock._takes and locking.refuses_absent:
                 raise no_lock_of_absent(lock, locking)
             if any(not each._must_have_taken().entry.claim.may_write for each in (lock, name) if each and each._takes):
-                self._shared.add(locks[lock])
+                self._share(locks[lock])
+
+    def _share(self, identity: ItemKey) -> None:
+        member = self.by_key.get(identity)
+        if member is not None and member.write is not None:
+            raise shared_item(member.item)
+        self._shared.add(identity)
 
     def _holds(self, lock: Lock[Any] | None) -> bool:
         return lock is not None and any(

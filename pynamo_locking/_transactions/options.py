@@ -132,7 +132,10 @@ class TransactionKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TransactionOptions:
-    """How a transaction is committed: see `Transaction`. `priority` is its age, `deadline` by the monotonic clock."""
+    """How a transaction is committed: see `Transaction`. `priority` is its age, `deadline` by the monotonic clock.
+
+    `earlier` has the ids of earlier attempts at the same work: a copy of one of them may still arrive.
+    """
 
     id: str
     priority: str
@@ -143,4 +146,5 @@ class TransactionOptions:
     idempotency_key: str | None = None
     record: bool = False
     on_progress: Callable[[int, int], object] | None = None
+    earlier: tuple[str, ...] = ()
     header_table: HeaderTable | None = None

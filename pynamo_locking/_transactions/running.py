@@ -166,7 +166,9 @@ def transactional(
         StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
             has the number of attempts.
         Conflict: a condition of the caller was not met; there is no retry.
-        OutcomeUnknown: no response tells whether the transaction was committed.
+        OutcomeUnknown: no response tells whether the transaction was committed. With an `idempotency_key` it tells of
+            all attempts, and comes in the place of any other error of a later attempt, unless `resolve` has found that
+            no attempt was, or will be, applied.
         ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
@@ -199,8 +201,12 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
         try:
             with as_current(attempt.begun), attempt.begun:
                 return function(attempt.begun)
-        except attempt.worth as error:
-            pause = attempt.pause_after(error)
+        except Exception as error:
+            pause, doubt = attempt.pause_after(error), attempt.doubt_beside(error)
+            if pause is None:
+                if doubt is None or is_kept_out(doubt):
+                    raise
+                raise doubt from error
         runtime.current.sleep(pause)
         attempt.begin_again()
 
@@ -212,21 +218,36 @@ class Attempts:
         self._most = most
         self._options = options
         self._number = 1
-        self.worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
+        self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
+        self._doubt: OutcomeUnknown | None = None
         self.begun = Transaction(**options)
 
-    def pause_after(self, error: Exception) -> float:
-        """Return for how many seconds to pause before the next attempt; raise the error if there is none."""
+    def pause_after(self, error: Exception) -> float | None:
+        """Return for how many seconds to pause before the next attempt; None if there is none."""
+        if isinstance(error, OutcomeUnknown) and self.begun._commit is not None:
+            self._doubt = error
         # An error that a callback or the function raises after the commit must not cause a retry.
-        if self.begun._is_committed:
-            raise error
+        if self.begun._is_committed or not isinstance(error, self._worth):
+            return None
         if self._number == self._most:
             gave_up(error, "transactional()", self._most)
-            raise error
+            return None
         self._number += 1
         return backoff(self._number - 1, runtime.current.jitter())
+
+    def doubt_beside(self, error: Exception) -> OutcomeUnknown | None:
+        """Return the error of an earlier attempt that may have been applied, although the last one was not."""
+        return None if self._doubt is error or self.begun._is_committed else self._doubt
 
     def begin_again(self) -> None:
         """Begin the transaction of the next attempt, with the age of the first."""
         left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
         self.begun = self.begun._again(Transaction(**{**self._options, "wait": left}))
+
+
+def is_kept_out(doubt: OutcomeUnknown) -> bool:
+    """Tell whether a transaction was not applied and never will be."""
+    try:
+        return doubt.resolve() == "not applied"
+    except Exception:  # noqa: BLE001 - nothing was found out
+        return False

@@ -20,7 +20,7 @@ from pynamo_locking._locks import held_entry
 from pynamo_locking._models.writing import GuardedMixin, inserted, moved
 from pynamo_locking._transactions.item_locks import locking
 from pynamo_locking._transactions.options import values_of_key
-from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction
+from pynamo_locking._transactions.running import Attempts, as_current, check_join, current_transaction, is_kept_out
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import ItemNotFound
 
@@ -401,7 +401,11 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
         try:
             async with _run_in(attempt.begun) as awaited:
                 return await function(awaited)
-        except attempt.worth as error:
-            pause = attempt.pause_after(error)
+        except Exception as error:
+            pause, doubt = attempt.pause_after(error), attempt.doubt_beside(error)
+            if pause is None:
+                if doubt is None or await loops.to_the_end(functools.partial(is_kept_out, doubt)):
+                    raise
+                raise doubt from error
         await loops.spend(Pause(pause))
         attempt.begin_again()

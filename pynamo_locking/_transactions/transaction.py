@@ -436,7 +436,8 @@ class Transaction(Reads):
 
     def _again(self, successor: Transaction) -> Transaction:
         """Give another attempt the age of this transaction, so that younger transactions do not wound it for ever."""
-        successor._options = replace(successor._options, priority=self._options.priority)
+        earlier = (*self._options.earlier, self.id)
+        successor._options = replace(successor._options, priority=self._options.priority, earlier=earlier)
         successor._members.reader.priority = self._options.priority
         return successor
 

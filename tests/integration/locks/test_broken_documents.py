@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings
+from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings, LockTimeout
 from pynamo_locking._core.claims import Claim
 from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking._io import lock_document
-from pynamo_locking._locks import mailboxes
+from pynamo_locking._locks import inspection, mailboxes
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.options import make_options
 from pynamo_locking.testing import VirtualClock
@@ -196,3 +196,36 @@ def test_the_command_does_not_call_sound_what_is_no_lock(memory: Engine, shell: 
     put(Locks, {"name": {"S": "n"}, "lock": lock})
     code, out, _ = shell.run("locks", "repair", "n", "--yes", "--table", Locks.Meta.table_name)
     assert (code, out.strip()) == (0, "n has no broken lock; nothing was changed.")
+
+
+@pytest.mark.parametrize(
+    ("facts", "flaw"),
+    [
+        ({"e": {"N": "1.5"}}, "queue.e.1.e is {'N': '1.5'}"),
+        ({"e": {"S": "5"}}, "queue.e.1.e is {'S': '5'}"),
+        ({"r": {"S": "x"}}, "queue.e.1.r is {'S': 'x'}"),
+        ({"g": {"NULL": True}}, "queue.e.1.g is {'NULL': True}"),
+    ],
+    ids=["part of a ms", "text", "no number", "null"],
+)
+def test_times(clock: VirtualClock, facts: dict[str, Any], flaw: str) -> None:
+    """Each is a whole number, or the entry is broken, also if no lock relies on it."""
+    place(document(e=entry(**facts)))
+    assert Purse.lock_state("p0").unreadable == flaw
+    assert Purse.break_lock("p0", force=True) is True
+    with Purse.locked("p0", wait=0):
+        pass
+
+
+@pytest.mark.parametrize("facts", [{"e": 10**37}, {"r": 10**37}, {"g": 10**37}, {"g": -(10**37)}])
+def test_times_that_no_calendar_has(clock: VirtualClock, facts: dict[str, int]) -> None:
+    """They are shown as well as possible, and change nothing: who waits sees that the entry is not renewed."""
+    place(document(e=entry(l={"N": "5000"}, **{name: {"N": str(value)} for name, value in facts.items()})))
+    (holder,) = Purse.lock_state("p0").holders
+    assert min(holder.queued_for, holder.held_for) >= 0
+    [shown] = inspection.listed(Purse)
+    assert shown["holders"][0]["entered_at"] is None or "e" not in facts
+    with pytest.raises(LockTimeout, match=r"held by o \(ticket 1\) for \d+ s"):
+        Purse.lock("p0", wait=1).acquire()
+    with Purse.locked("p0", wait=30):
+        assert 4 < clock.elapsed < 12

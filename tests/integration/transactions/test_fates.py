@@ -6,13 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import (
+    AsyncTransaction,
     ConfigurationError,
     OutcomeUnknown,
     Transaction,
     TransactionTable,
     atransaction,
+    atransactional,
     outcome,
     recover,
     sweep,
@@ -28,7 +31,7 @@ from tests.support.faults import count_requests, delayed, lost_requests, lost_re
 from tests.support.transaction_models import Plain, Purse, Transactions, make_long_from, purses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
 
@@ -306,3 +309,141 @@ def test_a_sweep_leaves_the_young_alone(clock: VirtualClock) -> None:
     assert (outcome(Transactions, "young"), outcome(Transactions, "old")) == ("pending", "aborted")
     assert sweep(Transactions).aborted == 1
     assert outcome(Transactions, "young") == "aborted"
+
+
+# What all attempts of one call have in common
+
+
+class TooPoorError(Exception):
+    """The function's own."""
+
+
+@pytest.mark.parametrize("options", [{}, {"record": True}], ids=["key", "key and record"])
+def test_a_repeated_function_is_asked_for_as_a_whole(memory: Engine, options: dict[str, Any]) -> None:
+    """The error is that of the last attempt, and its answer keeps out the copies of the first one as well."""
+
+    @transactional(attempts=2, table=Transactions, idempotency_key="k", **options)
+    def work(tx: Transaction) -> None:
+        tx.save(Plain("a", value=1))
+
+    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+        work()
+    assert caught.value.resolve() == "not applied"
+    for land in late:
+        land()
+    assert value() is None
+
+
+def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -> None:
+    """So the work was, whichever attempt the error is of."""
+
+    @transactional(attempts=2, table=Transactions, idempotency_key="k")
+    def work(tx: Transaction) -> None:
+        tx.save(Plain("a"))
+
+    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+        work()
+    late[0]()
+    assert caught.value.resolve() == "applied"
+
+
+def test_a_long_attempt_after_a_small_one(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its header says nothing of the small one; the key does."""
+    monkeypatch.setattr(retries, "_PERSISTENT_ATTEMPTS", 1)
+    make_long_from(monkeypatch)
+    purses(6)
+    small = created(1, idempotency_key="k")
+    with delayed("TransactWriteItems") as late:
+        unknown(small)
+        long = small._again(Transaction(Transactions, idempotency_key="k"))
+        for item in list(Purse.scan()):
+            long.update(item, [Purse.balance.add(1)])
+        sent = len(late)
+        with lost_requests("UpdateItem", times=99, where=lambda body: len(late) > sent):
+            error = unknown(long)
+    assert error.resolve() == "not applied"
+    for land in late:
+        land()
+    assert value() is None
+    assert {purse.balance for purse in Purse.scan(consistent_read=True)} == {100}
+
+
+def pay(*, attempts: int = 3) -> None:
+    """Pay once: only the first request of the commit gets no answer, and the purse is too empty to pay twice."""
+
+    @transactional(attempts=attempts, table=Transactions, idempotency_key="k")
+    def work(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        if purse.balance < 60:
+            raise TooPoorError
+        purse.balance -= 60
+        tx.save(purse)
+
+    work()
+
+
+async def pay_in_a_task() -> None:
+    async with atransaction(Transactions) as tx:
+        assert await tx.get(Purse, "p0")
+
+    @atransactional(attempts=3, table=Transactions, idempotency_key="k")
+    async def work(tx: AsyncTransaction) -> None:
+        purse = await tx.get(Purse, "p0")
+        if purse.balance < 60:
+            raise TooPoorError
+        purse.balance -= 60
+        await tx.save(purse)
+
+    await work()
+
+
+@pytest.mark.parametrize("way", [pay, lambda: asyncio.run(pay_in_a_task())], ids=["threads", "tasks"])
+def test_an_error_of_a_later_attempt_does_not_hide_that_the_first_was_applied(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, way: Callable[[], None]
+) -> None:
+    """It was paid, the second attempt finds too little money, and the caller must not be told that nothing was paid."""
+    monkeypatch.setattr(fates, "found", lambda *_: None)  # as if the commit got no answer to this either
+    purses(1)
+    with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
+        way()
+    assert isinstance(caught.value.__cause__, TooPoorError)
+    assert caught.value.resolve() == "applied"
+    assert Purse.get("p0", consistent_read=True).balance == 40
+
+
+def test_an_error_of_a_later_attempt_is_true(memory: Engine) -> None:
+    """It says that nothing was written. So a copy of the first attempt that arrives later is kept out before."""
+    purses(1)
+
+    @transactional(table=Transactions, idempotency_key="k")
+    def work(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        if late:
+            raise TooPoorError
+        tx.update(purse, [Purse.balance.add(-60)])
+
+    with delayed("TransactWriteItems") as late, pytest.raises(TooPoorError):
+        work()
+    late[0]()
+    assert Purse.get("p0", consistent_read=True).balance == 100
+
+
+def test_whether_an_earlier_attempt_was_applied_cannot_be_found_out(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request for it is denied: then the error says so."""
+
+    def denied(*_: Any) -> None:
+        raise TransactWriteError("denied")
+
+    monkeypatch.setattr(header_requests, "abandon", denied)
+    purses(1)
+
+    @transactional(table=Transactions, idempotency_key="k")
+    def work(tx: Transaction) -> None:
+        if late:
+            raise TooPoorError
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.add(-60)])
+
+    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown):
+        work()

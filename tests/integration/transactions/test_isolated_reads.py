@@ -117,6 +117,15 @@ def test_a_query_goes_on_where_it_has_ended(cheap: Engine, monkeypatch: pytest.M
     assert numbers == sorted(AFTER)
 
 
+def test_a_key_that_is_given_twice_is_read_once(memory: Engine) -> None:
+    """However it is written: DynamoDB refuses a batch in which it is twice. Keys may be lists, as in PynamoDB."""
+    memory.bind(Sheet, Transactions)
+    Sheet("f", 1).save()
+    keys = [("f", 1), ["f", 1], ("f", 1.0), ("f", 2)]
+    assert found(Sheet.batch_get, keys, isolation="read_committed") == {1: None}
+    assert len(list(Sheet.batch_get(iter(keys), isolation="read_committed"))) == 1
+
+
 def test_tasks_query_with_an_isolation_too(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an option of the query like any other."""
     leave(memory, monkeypatch, "finish f")
@@ -167,6 +176,9 @@ def test_what_cannot_be_shown_is_refused(memory: Engine) -> None:
             lambda: Sheet.batch_get([("f", 1)], attributes_to_get=["body"], **level),
             lambda: Sheet.get("f", 1, attributes_to_get=["body"], **level),
             lambda: Sheet.scan(isolation="serializable"),
+            lambda: Sheet.query("f", settings=object(), **level),
+            lambda: Sheet.scan(settings=object(), **level),
+            lambda: Sheet.count("f", settings=object(), **level),
         ):
             with pytest.raises(ConfigurationError, match="read_committed and read_uncommitted"):
                 refused()

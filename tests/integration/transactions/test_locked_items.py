@@ -10,6 +10,7 @@ import pytest
 from pynamo_locking import (
     ConfigurationError,
     ItemLocked,
+    LockLost,
     LockTimeout,
     StaleVersion,
     Transaction,
@@ -122,14 +123,42 @@ def test_who_has_an_item_alone_shares_it_for_nothing(memory: Engine, model: type
         tx.get(model, "a", for_update=True)
 
 
-def test_a_write_before_for_share_is_refused_too(memory: Engine) -> None:
-    """It would be written under a shared lock."""
+@HOMES
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_write_before_for_share_is_refused_too(memory: Engine, model: type[Any], exists: bool) -> None:
+    """It would be written under a shared lock, of the item or of its name."""
     bind(memory)
-    Seat("a").save()
-    with pytest.raises(ConfigurationError, match="held shared"), transaction() as tx:
-        tx.touch(Seat.get("a"))
-        tx.get(Seat, "a", for_share=True)
-    assert Seat.lock_state("a").entries == ()
+    if exists:
+        model("a").save()
+    with pytest.raises(ConfigurationError, match="no upgrade"), transaction() as tx:
+        tx.save(model.get("a") if exists else model("a"))
+        tx.get(model, "a", for_share=True)
+    assert model.lock_state("a").entries == state_of_absent(model).entries == ()
+    assert [item.version for item in model.scan()] == [1] * exists
+
+
+def test_what_is_asked_for_with_for_share_is_checked_under_a_lock_alone_too(memory: Engine) -> None:
+    """The transaction, or its caller, has the item alone already; a lock that is lost protects nothing."""
+    bind(memory)
+    for key in ("own", "outer"):
+        Seat(key).save()
+        tx = Transaction(isolation="read_committed")
+        lock = Seat.locked(key)
+        if key == "own":
+            tx.get(Seat, key, for_update=True)
+        else:
+            lock.acquire()
+        tx.get(Seat, key, for_share=True)
+        [entry] = Seat.lock_state(key).entries
+        Seat.break_lock(key, ticket=entry.ticket)
+        in_thread(Seat.get(key).save)
+        tx.save(Purse(key))
+        with pytest.raises(StaleVersion):
+            tx.commit()
+        if key == "outer":
+            with pytest.raises(LockLost):
+                lock.release()
+    assert rows_of(Purse) == []
 
 
 def test_both_at_once_are_refused(memory: Engine) -> None:

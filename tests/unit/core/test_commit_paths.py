@@ -123,7 +123,10 @@ def test_what_cannot_be_marked_is_direct() -> None:
     [
         (writes(100, can_be_marked=False) + writes(1), "100 of 101 items .* has room for 99"),
         (writes(99, can_be_marked=False, size=50_000) + writes(2), "4,950,000 bytes together"),
-        (writes(40, can_be_marked=False) + reads(60) + writes(60), "40 of 100 items .* has room for 99"),
+        (
+            writes(40, can_be_marked=False) + reads(60) + writes(60),
+            "40 of 100 items .*, and the 60 items that are only read .* has room for 99",
+        ),
     ],
     ids=["too many", "too large", "beside too many reads"],
 )

@@ -37,6 +37,14 @@ def test_an_entry_knows_how_long_it_has_waited_and_held():
     assert (held.queued_for, held.held_for) == (40.0, 8.0)
 
 
+@pytest.mark.parametrize("granted_ms", [None, 63_000])
+def test_nothing_has_lasted_for_less_than_no_time(granted_ms):
+    """The owner's clock may be ahead of the reader's."""
+    it = entry(lease_ms=30_000, entered_ms=60_000, granted_ms=granted_ms, until_ms=95_000, read_ms=50_000)
+
+    assert (it.queued_for, it.held_for) == (0.0, 0.0)
+
+
 def test_free():
     """A lock that never was has neither holders nor waiters nor a document."""
     assert LockState() == FREE
