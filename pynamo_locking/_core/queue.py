@@ -107,8 +107,8 @@ class QueueEntry:
     def held_for(self) -> float:
         """Seconds that one of `LockState.holders` has held the lock, by the wall clocks of owner and reader: a hint.
 
-        Before the first renewal under the lock it counts from the last sign of life before the grant, and is at most so
-        much too long: a third of the lease with a heartbeat, 5 % of it without. It is exact if there was no wait.
+        It is exact if there was no wait. Otherwise, before the first renewal under the lock, it counts from the last
+        sign of life before the grant: too long by a third of the lease at most, and by 5 % of it without a heartbeat.
         """
         return max(0.0, self.age if self.granted_ms is None else (self.read_ms - self.granted_ms) / 1000)
 

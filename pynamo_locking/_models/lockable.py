@@ -191,8 +191,8 @@ class LockableMixin(VersionedMixin):
         """Return the lock of all items of the table, which every write through the model meets.
 
         Writes from outside are refused with `ItemLocked`. Inside, writes are refused by DynamoDB once the lock is lost.
-        It is a lock of its own: it waits neither for locks of ranges nor of single items, whose holders are refused
-        like all other writers.
+        It is a lock of its own, and does not wait for locks of ranges or of single items. Writes by their holders are
+        refused like all other writes.
 
         Args:
             **options: those of `locked_range`.

@@ -259,7 +259,7 @@ class Members:
         return [unexpired(model, image) for image in self.reader.read_all(model, keys)]
 
     def undo_from(self, start: int) -> None:
-        """Restore the instances that were moved since there were so many."""
+        """Restore the moved instances, back to the first `start` moves."""
         while len(self.undo) > start:
             self.undo.pop()()
 

@@ -232,7 +232,7 @@ class Transaction(Reads):
 
         Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
         said there of `pessimistic`. In the commit 1 action for each row and each hash key. With an `idempotency_key`
-            2 reads before an `OverlapError`.
+        2 reads before an `OverlapError`.
         """
         self._place(lambda: inserted(self, model, new_rows), pessimistic=pessimistic)
 
@@ -341,7 +341,7 @@ class Transaction(Reads):
             keep: how long DynamoDB's TTL leaves the row alone, in seconds or as a timedelta. A day.
 
         Returns:
-            The id to resume it by, at most once: `id`, or the one that it was resumed by itself.
+            The id to resume it by: `id`, or the id by which it was resumed itself. It can be committed once.
 
         Raises:
             ConfigurationError: it holds locks, has callbacks, has placed intervals, or only reads.

@@ -32,8 +32,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
                 table_name = "transactions"
                 region = "eu-west-1"
 
-    Only transactions of more than a hundred actions, records, idempotency keys and guarded queries need it. It must be
-    in the account and Region of the items.
+    Needed for transactions of more than a hundred actions or that are suspended, for records, idempotency keys and
+    guarded queries. It must be in the account and Region of the items.
 
     DynamoDB's TTL removes final headers and records after a day, and participant rows after thirty. Nothing depends on
     when that happens. Do not delete rows by hand: a missing header counts as aborted. To keep them longer, set these in
