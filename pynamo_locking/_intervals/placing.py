@@ -227,7 +227,9 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     old = type(row)()
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
-    member = tx._members.of(old, is_write=True, replaces=False)
+    known = tx._members.written(row)
+    is_same = known is not None and known.item is row
+    member = known if known is not None and is_same else tx._members.of(old, is_write=True, replaces=False)
     member.item = old  # also if it was the instance, which becomes the new row
     expires = expiry.attribute_name(type(row))
     member.delete(None if expires is None else expiry.alive(expires), checks=True)

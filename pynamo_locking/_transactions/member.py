@@ -13,7 +13,7 @@ from pynamo_locking._core.outcome import Known
 from pynamo_locking._expressions import refusals
 from pynamo_locking._io import answers
 from pynamo_locking._items import clauses, expiry, images, knowledge, versions
-from pynamo_locking._items.keys import ItemKey
+from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._transactions import member_writes
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes.plans import check_actions
@@ -469,6 +469,8 @@ class Member:
         if isinstance(self.base, dict):
             self._show(self.base, is_committed=True)
             knowledge.set_known(self.item, self.before)
+        elif key_of(self.model, *self.item._key_values()) != self.key:  # a row that was here before it moved on
+            self.item = self._first = self.model.from_raw_data(copy.deepcopy(self.key))
         self._version = knowledge.known(self.item).version
 
     def saved(self) -> Callable[[Member], None]:

@@ -224,6 +224,7 @@ def insert(tx: Transaction, *ends: tuple[int, int]) -> None:
         (lambda tx, row: (tx.move(row, 40, 50), tx.move(row, 10, 15), insert(tx, (15, 50))), [(10, 15), (15, 50)]),
         (lambda tx, row: (insert(tx, (0, 9)), tx.delete(tx.get(Slot, "d", 0)), insert(tx, (5, 9))), [(5, 9), (10, 20)]),
         (lambda tx, row: (insert(tx, (0, 9)), tx.move(tx.get(Slot, "d", 0), 5, 10)), [(5, 10), (10, 20)]),
+        (lambda tx, row: (tx.delete(row), insert(tx, (10, 12)), tx.move(tx.get(Slot, "d", 10), 30, 40)), [(30, 40)]),
         (lambda tx, row: (tx.save(row), tx.move(row, 11, 21)), [(11, 21)]),
         (lambda tx, row: (tx.get(Slot, "d", 10), tx.move(row, 11, 21)), [(11, 21)]),
         (lambda tx, row: (tx.move(tx.get(Slot, "d", 10), 11, 21), insert(tx, (10, 11))), [(10, 11), (11, 21)]),
@@ -462,7 +463,12 @@ def test_a_savepoint_takes_moves_and_inserts_back(in_memory: None) -> None:
         before = tx.savepoint()
         tx.move(outside, 60, 70)
         before.rollback()
-    assert (outside.begin, outside.end, outside.version) == (10, 20, 2)
+        tx.move(outside, 60, 70)
+        tx.move(outside, 80, 90)
+        tx.get(Slot, "d", 80)
+        before.rollback()
+        bill(tx)
+    assert (outside.begin, outside.end, outside.version, count()) == (10, 20, 2, 1)
     outside.save()
 
 
