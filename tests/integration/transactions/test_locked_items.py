@@ -8,27 +8,21 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import (
     ConfigurationError,
-    ExpiringMixin,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockLost,
     LockTimeout,
     StaleVersion,
     Transaction,
-    TTLAttribute,
-    VersionAttribute,
     atransaction,
     transaction,
     transactional,
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
-from tests.support.models import APART, QUICK
+from tests.support.models import APART
 from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import (
@@ -37,6 +31,7 @@ from tests.support.transaction_models import (
     RowLocks,
     Seat,
     Transactions,
+    Visit,
     locks_of_names,
     purses,
     rows_of,
@@ -309,21 +304,6 @@ def test_who_waits_for_an_item_that_is_deleted_gets_its_name(cheap: Engine, monk
     assert found == [None, 1]
     assert Seat.get("a", consistent_read=True).users == "new"
     assert locks_of_names() == []
-
-
-class Visit(ExpiringMixin, LockableModel):
-    """May have expired, and is locked by its name then."""
-
-    class Meta:
-        table_name = "visits"
-        lock_table = RowLocks
-        lock_settings = QUICK
-        transaction_table = Transactions
-
-    visit_id = UnicodeAttribute(hash_key=True)
-    expires_at = TTLAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
 
 
 def test_an_expired_item_is_locked_by_its_name(memory: Engine) -> None:
