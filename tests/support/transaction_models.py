@@ -147,6 +147,21 @@ class Seat(LockableModel):
     lock = LockAttribute()
 
 
+class Visit(ExpiringMixin, LockableModel):
+    """May have expired, and is locked by its name then."""
+
+    class Meta:
+        table_name = "visits"
+        lock_table = RowLocks
+        lock_settings = QUICK
+        transaction_table = Transactions
+
+    visit_id = UnicodeAttribute(hash_key=True)
+    expires_at = TTLAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 class Animal(LockableModel):
     """A model with subclasses in the same table."""
 

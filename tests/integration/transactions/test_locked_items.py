@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ from tests.support.transaction_models import (
     RowLocks,
     Seat,
     Transactions,
+    Visit,
     locks_of_names,
     purses,
     rows_of,
@@ -276,6 +278,53 @@ def test_readers_share_that_an_item_is_absent(cheap: Engine, model: type[Any]) -
             tx.save(model("a"))
         with pytest.raises(ConfigurationError, match="not upgraded"):
             tx.get_or_none(model, "a", for_update=True)
+
+
+def test_who_waits_for_an_item_that_is_deleted_gets_its_name(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue is deleted with the item; the waiter then has the absent item alone, and may create it."""
+    bind(cheap)
+    monkeypatch.setattr(Seat.Meta, "lock_settings", APART)
+    Seat("a", users="old").save()
+    found = list[Any]()
+
+    def second() -> None:
+        with transaction(wait=20) as other:
+            found.append(other.get_or_none(Seat, "a", for_update=True))
+            found.append(len(state_of_absent(Seat).holders))
+            other.save(Seat("a", users="new"))
+
+    thread = threading.Thread(target=second)
+    try:
+        with transaction() as tx:
+            tx.delete(tx.get(Seat, "a", for_update=True))
+            thread.start()
+            until(lambda: len(Seat.lock_state("a").entries) == 2, "the waiter")
+    finally:
+        thread.join()
+    assert found == [None, 1]
+    assert Seat.get("a", consistent_read=True).users == "new"
+    assert locks_of_names() == []
+
+
+def test_an_expired_item_is_locked_by_its_name(memory: Engine) -> None:
+    """DynamoDB has not removed it yet. The way into its queue and out again is paid twice, and leaves nothing."""
+    memory.bind(Visit, RowLocks, Transactions)
+    Visit("a", expires_at=datetime.now(timezone.utc) - timedelta(minutes=1)).save()
+    tx = Transaction()
+    assert tx.get_or_none(Visit, "a", for_update=True) is None
+    with pytest.raises(LockTimeout):
+        in_thread(lambda: Transaction(wait=0).get_or_none(Visit, "a", for_share=True))
+    tx.rollback()
+    tx = Transaction()
+    with count_requests() as counted:
+        assert tx.get_or_none(Visit, "a", for_update=True) is None
+        tx.rollback()
+    assert counted.by_operation == {"UpdateItem": 2 + 4, "GetItem": 1}
+    with transaction() as tx:
+        assert tx.get_or_none(Visit, "a", for_update=True) is None
+        tx.save(Visit("a"))
+    assert Visit.get("a").version == 1
+    assert locks_of_names() == []
 
 
 def test_many_creators_make_one_item(concurrent_engine: Engine) -> None:
