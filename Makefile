@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
-# These kill and pause processes of their own, and mostly wait for leases to end: two run at a time.
+# These mostly wait: for leases of processes that they kill and pause to end, and for answers that never come.
 WAITING := tests/integration/cli/test_run.py \
 	tests/integration/locks/test_crashes.py \
 	tests/integration/locks/test_fork.py \
-	tests/integration/locks/test_pauses.py
+	tests/integration/locks/test_pauses.py \
+	tests/integration/whole/test_proxy.py
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
 ALONE := tests/integration/contrib/test_processes.py \
 	tests/integration/intervals/test_processes.py \

@@ -236,7 +236,7 @@ def test_without_the_hint_a_whole_lease_is_watched(account):
 
 def test_a_renewed_entry_is_not_evicted(account):
     """Each beat that a waiter sees starts the lease anew for it."""
-    settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1)
+    settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1, block=1)
     looks = threading.Semaphore(0)
     with shifted_clock() as clock:
         holder = account.lock("a", lease=6, heartbeat=False, settings=settings)
