@@ -261,9 +261,9 @@ class OutcomeUnknown(LockingError):
             ``"applied"``: it was; other writes may have followed. Of a delete: the item is gone.
             ``"not applied"``: it was not, and never will be. The work can be done again, from a new read; with the same
             idempotency key, if it had one, since another transaction with the key may have done it.
-            ``"unknown"``: not to be known. If no response came, or the item is locked, a later call may tell. None does
-            if several other writes have followed, or if nothing keeps a late copy out: of a write that creates the
-            item, or does not check the version.
+            ``"unknown"``: not to be known. If no response came, DynamoDB is busy, or the item is locked, a later call
+            may tell. None does if several other writes have followed, or if nothing keeps a late copy out: of a write
+            that creates the item, or does not check the version.
 
         Raises:
             LockingError, PynamoDBException: DynamoDB refused a request for a reason of its own.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamodb.exceptions import GetError
+from pynamodb.exceptions import GetError, PynamoDBException
 
 from pynamo_locking._core.outcome import Outcome, resolve_by_id
 from pynamo_locking._io import answers, loops, retries
@@ -38,12 +38,15 @@ class Question:
         self._answer: Resolution = "unknown"
 
     def answer(self) -> Resolution:
-        """Return the answer; "unknown" if no response came."""
+        """Return the answer; "unknown" if no response came, or DynamoDB is busy."""
         if self._answer == "unknown":
             try:
                 self._answer = self._ask()
             except Unavailable:
-                return "unknown"
+                pass
+            except PynamoDBException as error:
+                if error.cause is None or not answers.is_transient(error.cause):
+                    raise
         return self._answer
 
     async def awaited(self) -> Resolution:

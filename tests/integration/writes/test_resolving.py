@@ -7,7 +7,9 @@ import copy
 import pickle
 
 import pytest
+from botocore.exceptions import ClientError
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import UpdateError
 from pynamodb.models import Model
 
 from pynamo_locking import (
@@ -252,6 +254,26 @@ def test_an_unanswered_question_can_be_asked_again(memory):
     with lost_requests("GetItem", times=99):
         assert error.resolve() == "unknown"
     assert error.resolve() == "applied"
+
+
+@pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "AccessDeniedException"])
+def test_the_write_that_keeps_it_out_is_refused(memory, monkeypatch, code):
+    """A busy table gives no answer yet. A missing permission is an error, and no answer about the write."""
+    with lost_requests("PutItem", times=99):
+        error = unknown(saves, Note)
+
+    def touch(*_, **__):
+        response = {"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+        raise UpdateError("refused", ClientError(response, "UpdateItem"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainWriter, "touch", touch)
+        if code == "AccessDeniedException":
+            with pytest.raises(UpdateError, match="refused"):
+                error.resolve()
+        else:
+            assert error.resolve() == "unknown"
+    assert error.resolve() == "not applied"
 
 
 def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing(memory):
