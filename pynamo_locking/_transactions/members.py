@@ -58,7 +58,7 @@ class Members:
     by_key: dict[ItemKey, Member] = field(default_factory=dict, init=False)
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
-    undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # restores instances that were moved
+    undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)

@@ -383,6 +383,7 @@ class Transaction(Reads):
         key, planned = suspension.resume(self._members, id, list(models))
         if key is not None and own not in (None, key):
             raise ConfigurationError(f"the suspended transaction has the idempotency key {key!r}: leave out {own!r}.")
+        self._members.undo.append(partial(setattr, self, "_options", self._options))
         self._options = replace(self._options, idempotency_key=key or own)
         for item, actions in planned:
             if actions is None:

@@ -493,6 +493,20 @@ def test_a_resumption_that_was_rolled_back() -> None:
     assert Purse.get("p0").balance == 90
 
 
+def test_a_resumption_that_was_rolled_back_leaves_no_key() -> None:
+    """The commit stores no key whose work it does not do, so the suspended transaction is no repetition."""
+    purses(2)
+    id_ = suspended("p0", idempotency_key="form-8")
+    tx = Transaction(Transactions)
+    before = tx.savepoint()
+    tx.resume(id_, [Purse])
+    before.rollback()
+    tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
+    tx.commit()
+    go_on(id_).commit()
+    assert (Purse.get("p0").balance, Purse.get("p1").balance) == (90, 101)
+
+
 def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 write to suspend; 1 read and 1 request for each model to go on; 1 action more in the commit."""
     purses(120)
