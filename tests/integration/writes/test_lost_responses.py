@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -138,6 +139,7 @@ def test_renewing_by_heartbeat(account):
     ):
         while account.lock_state("a").holders[0].beat < 8:
             assert not lock.lost.is_set()
+            time.sleep(0.01)
         assert (lost.hits, never_sent.hits) == (3, 3)
 
 
