@@ -111,7 +111,7 @@ class Desks(NamedLock):
 
 
 class Visit(IntervalMixin, LockableModel):
-    """A time at a desk, at which nobody else is."""
+    """A time at a desk that no other visit has."""
 
     class Meta:
         table_name = "bank-visits"
@@ -282,7 +282,7 @@ class Clerk:
         label = f"{self._number}.{self._count}s2"
         book = self._two(label)
         self.note("begin", label)
-        with suppress(LockingError, PynamoDBException):  # the next clerk finds nothing, or nobody knows of it
+        with suppress(LockingError, PynamoDBException):  # the next clerk finds nothing, or the outcome is unknown
             tx = Transaction(lease=LEASE_S, idempotency_key=key_of(label))
             book(tx)
             (self._folder / f"{SUSPENDED}{label}").write_text(tx.suspend())
@@ -334,7 +334,7 @@ class Clerk:
         self._commit(label, act)
 
     def _visit(self, kind: str) -> None:
-        """Book one visit or many at a desk, if nobody else is there by then; move one that was booked before."""
+        """Book one visit or many at a desk, if no other visit is there by then; move one that was booked before."""
         label, begin = f"{self._number}.{self._count}{kind}2", self._chooser.randrange(LAST_VISIT)
         move, desk, before = self._two(label), self._chooser.randrange(DESKS), self._visited
         visits = [Visit(desk, begin + 2 * i, end=begin + 2 * i + 2, label=label) for i in range(visits_of(label))]

@@ -199,7 +199,7 @@ class Session(ExpiringMixin, LockableModel):
 
 
 class Entry(LockableModel):
-    """Whoever creates or deletes one counts in a row for those who query."""
+    """A transaction that creates or deletes one counts in a row for those who query."""
 
     class Meta:
         table_name = "entries"
@@ -215,7 +215,7 @@ class Entry(LockableModel):
 
 
 class Rate(LockableModel):
-    """Whoever creates or deletes one counts in a row for those who scan."""
+    """A transaction that creates or deletes one counts in a row for those who scan."""
 
     class Meta:
         table_name = "rates"

@@ -236,7 +236,7 @@ def insert(tx: Transaction, *ends: tuple[int, int]) -> None:
 def test_what_was_done_before_frees_its_place(
     in_memory: None, act: Callable[[Transaction, Slot], object], expected: list[Any]
 ) -> None:
-    """Rows that the transaction has deleted or moved are in nobody's way, in whatever form it did that."""
+    """Rows that the transaction has deleted or moved are in no row's way, in whatever form it did that."""
     Slot.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
     with transaction() as tx:

@@ -43,7 +43,7 @@ ROWS = [pytest.param({"record": True}, id="record"), pytest.param({"idempotency_
 
 @pytest.fixture(autouse=True)
 def _tables(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The tables, and time that nobody waits for while requests get lost."""
+    """The tables, and virtual time while requests get lost."""
     engine: Engine = request.getfixturevalue("engine" if "engine" in request.fixturenames else "memory")
     engine.bind(Purse, Plain, Transactions)
     if "clock" in request.fixturenames:

@@ -85,7 +85,7 @@ def test_each_read_shows_what_its_isolation_says(
     """Of a transaction that is not decided nothing is committed; of one that is decided all, in place or not."""
     leave(engine, monkeypatch, step)
     expected = AFTER
-    if step == "decision":  # which has some of the changes, and so nobody can see them yet
+    if step == "decision":  # which has some of the changes, and so no reader can see them yet
         expected = found(lambda: [each for i in range(7) if (each := one(i, isolation)) is not None])
         assert (expected == BEFORE) is (isolation == "read_committed")
     old = {number: body for number, body in expected.items() if body == "old"}

@@ -1,4 +1,4 @@
-"""Transactions that one process suspends and another goes on with."""
+"""Transactions that one process suspends and another process goes on with."""
 
 from __future__ import annotations
 
@@ -439,7 +439,7 @@ def test_a_row_of_another_program() -> None:
 
 
 def test_lost_answers(engine: Engine) -> None:
-    """Suspended once, whatever is sent again; a commit of which nobody knows has deleted the row, or not."""
+    """Suspended once, whatever is sent again; a commit without an answer has deleted the row, or not."""
     purses(1)
     with faults.lost_responses("UpdateItem") as lost:
         id_ = suspended("p0")
@@ -480,7 +480,7 @@ def test_one_at_a_time() -> None:
 
 
 def test_a_resumption_that_was_rolled_back() -> None:
-    """What is suspended after it gets a row of its own, and the other one stays."""
+    """What is suspended after it gets a row of its own, and the first row stays."""
     purses(2)
     id_ = suspended("p0")
     tx = Transaction(Transactions)

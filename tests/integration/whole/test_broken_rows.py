@@ -411,7 +411,7 @@ def empty(model: Any) -> None:
 
 
 def test_suspended_transactions(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever goes on with one is told what is broken, and writes all that the row says, or nothing."""
+    """A process that goes on with one is told what is broken, and writes all that the row says, or nothing."""
     for name in ("p0", "p1", "p2"):
         Purse(name, balance=1, note="x").save()
     before = all_rows()

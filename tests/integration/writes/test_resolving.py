@@ -77,7 +77,7 @@ class Beside(LockableModel):
 
 @pytest.fixture(autouse=True)
 def _tables(request):
-    """The tables, and time that nobody waits for while requests get lost."""
+    """The tables, and virtual time while requests get lost."""
     engine = request.getfixturevalue("engine" if "engine" in request.fixturenames else "memory")
     engine.bind(Note, Page, Rows, Beside)
     for model in (Note, Page):

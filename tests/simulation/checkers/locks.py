@@ -74,7 +74,7 @@ class Fence(Checker):
     Who shares a lock, has a permit, or has a range in which the item is not, cannot write under it. Only beside it:
     other items, in one transaction with the check of its entry.
 
-    If ranges are enforced, a write without a lock is accepted only if nobody is in the queue for that item.
+    If ranges are enforced, a write without a lock is accepted only if no entry is in the queue for that item.
 
     A transaction that goes step by step is judged by the row as it is when it is decided: the row may be written, and
     the next holder in it, before the item is.

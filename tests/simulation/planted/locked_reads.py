@@ -45,7 +45,7 @@ def for_share_is_not_checked() -> Patches:
 
 @plants(Plan("creators", parties=2, processes=2), "Progress", limit=200)
 def each_creator_locks_a_name_of_its_own() -> Patches:
-    """The lock of an absent item keeps out nobody."""
+    """The lock of an absent item keeps out no other creator."""
 
     def own(lock: Any) -> Any:
         found = lock_of_name(lock)

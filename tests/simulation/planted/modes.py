@@ -81,7 +81,7 @@ def writers_meet_no_ranges() -> Patches:
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
 def ranges_looked_at_before() -> Patches:
-    """A writer looks at the ranges of others, and then writes without the check, as if nobody could come meanwhile."""
+    """A writer looks at the ranges of others, then writes without the check, as if no holder could come meanwhile."""
     barriers = GuardedMixin._barriers
 
     def looked_at(self: Any, owns: Any) -> list[Any]:
