@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -127,7 +128,9 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
 
 
 @pytest.fixture
-def models(memory: Engine) -> None:
+def models(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (Locks, workers.Plain):  # a caller that is forgotten in line holds up the next caller for a lease
+        monkeypatch.setattr(model.Meta, "lock_settings", replace(workers.SETTINGS, lease=12, request_timeout=2))
     memory.bind(Locks, Beside, workers.Plain)
     workers.Plain("a").save()
 
