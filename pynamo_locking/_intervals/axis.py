@@ -92,7 +92,7 @@ class Axis:
     def has_end(self, value: Any) -> Condition:
         """Return the condition that the stored row has this end; its begin, if the end is the range key."""
         same: Condition = self._other == Stored(self.value(value, self.other))
-        is_open: Condition = self.is_stored() & self._is_open()
+        is_open: Condition = self.is_stored() & self.is_open()
         return is_open if value is None else same
 
     def goes_beyond(self, value: Any) -> Condition:
@@ -102,14 +102,15 @@ class Axis:
         """
         edge = Stored(self.value(value, self.other))
         beyond: Condition = self._other > edge if self.is_by_begin else self._other < edge
-        either: Condition = self._is_open() | beyond
+        either: Condition = self.is_open() | beyond
         return either
 
     @property
     def _other(self) -> Place:
         return Place(self.stored[1 if self.is_by_begin else 0])
 
-    def _is_open(self) -> Condition:
+    def is_open(self) -> Condition:
+        """Return the condition that a row has no end; no begin, if the end is the range key. It holds without a row."""
         is_open: Condition = self._other.does_not_exist() | self._other.is_type("NULL")
         return is_open
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.expressions.operand import Path
-
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.pages import stored_pages
 
@@ -61,7 +59,7 @@ def _towards(axis: Axis, hash_key: Any, span: Span, page_size: int) -> Iterator[
     bound = span.upper if axis.is_by_begin else span.lower
     condition: Condition | None = None
     if bound is not None:
-        path = Path([axis.key_name])
+        path = Place(axis.key_name)
         name = axis.names[0 if axis.is_by_begin else 1]
         edge = Stored(axis.value(bound.value, name))
         condition = path < edge if axis.is_by_begin else path > edge

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.expressions.operand import Path
 from pynamodb.indexes import Index
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._io.stored import Place, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -50,9 +49,9 @@ def in_index(axis: Axis, index: Any, span: Span) -> Callable[[Any], Iterable[Any
     starts: Condition | None = None
     lasts: Condition | None = None
     if span.upper is not None:
-        starts = Path([begin]) < Stored(axis.value(span.upper.value, axis.names[0]))
+        starts = Place(begin) < Stored(axis.value(span.upper.value, axis.names[0]))
     if span.lower is not None:
-        lasts = Path([end]) > Stored(axis.value(span.lower.value, axis.names[1]))
+        lasts = Place(end) > Stored(axis.value(span.lower.value, axis.names[1]))
         if axis.may_be_open:
-            lasts = lasts | Path([end]).does_not_exist() | Path([end]).is_type("NULL")
+            lasts = lasts | axis.is_open()
     return lambda hash_key: index.query(hash_key, starts, lasts)
