@@ -12,10 +12,12 @@ WAITING := tests/integration/cli/test_run.py \
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
 ALONE := tests/integration/contrib/test_processes.py \
 	tests/integration/intervals/test_processes.py \
+	tests/integration/jobs/test_calls_killed.py \
 	tests/integration/locks/test_processes.py \
 	tests/integration/locks/test_threads.py \
 	tests/integration/transactions/test_kills.py \
 	tests/integration/transactions/test_many_items.py \
+	tests/integration/unique/test_processes.py \
 	tests/integration/whole/test_demo.py \
 	tests/integration/whole/test_preload.py \
 	tests/integration/whole/test_random_kills.py \
@@ -28,8 +30,10 @@ SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
 LONGER := tests/integration/locks/test_interrupts.py::test_an_interrupted_caller_does_not_hold_up_those_in_line \
 	tests/integration/locks/test_pauses.py \
 	tests/integration/locks/test_processes.py \
+	tests/integration/jobs/test_calls_killed.py \
 	tests/integration/transactions/test_kills.py \
 	tests/integration/transactions/test_many_items.py \
+	tests/integration/unique/test_processes.py \
 	tests/integration/whole/test_preload.py
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) $(INTERRUPTED) tests/simulation)
 SLOW := moto or dynamodb-local
@@ -57,13 +61,13 @@ SUITE_FILES := $(SUITE)/.files
 COVERED := --cov --cov-append --cov-report= --cov-fail-under=0
 TWO := -n 2 --dist worksteal
 # More than there are cores, as these mostly wait.
-FOUR := -n 4 --dist worksteal
+SIX := -n 6 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check check-tests test pynamodb-tests simulate soak lint format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo check check-tests test pynamodb-tests simulate model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -84,7 +88,7 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dy
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(REPEATED))"
 	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(REPEATED)"
 	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
-	$(BIN)/python -m pytest $(COVERED) $(FOUR) $(WAITING)
+	$(BIN)/python -m pytest $(COVERED) $(SIX) $(WAITING)
 	$(BIN)/python -m pytest $(COVERED) $(ALONE)
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(INTERRUPTED)
 	$(BIN)/python -m pytest --no-cov $(SIGNALS)
@@ -100,8 +104,12 @@ simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, 
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
-	THOROUGH=1 KILLS_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
+	THOROUGH=1 CALLS=8x50x5 CLAIMS=4000 KILLS_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
+	MACHINES=20 PERIODS=30 $(BIN)/python -m pytest --no-cov -q tests/integration/jobs/test_many_machines.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
+
+model: ## SPIN (spin and a C compiler) searches models of the queue and of long transactions, with and without their rules
+	$(PYTHON) -m tests.models
 
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
 	$(BIN)/python -m tests.soak
@@ -112,7 +120,9 @@ quick-lint: $(VENV)/.lint
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-lint: quick-lint ## ruff, import-linter, mypy --strict, pyright
+lint: quick-lint pyright ## ruff, import-linter, mypy --strict, pyright
+
+pyright: $(VENV)/.lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.lint ## mend what can be mended

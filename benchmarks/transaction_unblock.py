@@ -18,7 +18,7 @@ from botocore.client import BaseClient
 from benchmarks.transaction_counts import Record, Transactions
 from pynamo_locking import Transaction, sweep, transaction
 from tests.support.bank_audit import marked
-from tests.support.workers import ROOT, _die_with
+from tests.support.nursery import ROOT, die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ class Sample:
 def coordinate() -> None:
     """Write many items in one transaction, and die at its k-th request."""
     job = json.loads(sys.argv[1])
-    _die_with(job["parent"])
+    die_with(job["parent"])
     for model in (Transactions, Record):
         for option, value in job["meta"][model.__name__].items():
             setattr(model.Meta, option, value)

@@ -45,7 +45,7 @@ napoleon_use_rtype = False
 nitpick_ignore_regex = [
     # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
     (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|logging\.|threading\.|typing\.|pynamodb\.).*"),
-    (r"py:.*", r"TracerProvider|MeterProvider|Flask|Response"),
+    (r"py:.*", r"TracerProvider|MeterProvider|Flask|Request|Response|Starlette"),
     (r"py:.*", r"(Abstract(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
@@ -57,8 +57,9 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"(pynamo_locking\.contrib\.(flask|django\.http)\.)?_[MPRT]|GuardedMixin|Mark|Savepoint|Path",
+        r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_[MPRT]|GuardedMixin|Mark|Savepoint|Path",
     ),
+    (r"py:.*", r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|Answer|Heartbeat|Once"),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.
@@ -69,6 +70,8 @@ NOT_CALLED = {
         "QueueEntry",
         "ExpiringMixin",
         "GuardedBatch",
+        "IdempotencyTable",
+        "IdempotentCall",
         "IntervalMixin",
         "Lock",
         "LockableMixin",

@@ -5,15 +5,19 @@ import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._core.outcome import BatchResult
-from pynamo_locking._core.queue import LockState, QueueEntry
+from pynamo_locking._core.queue import LockState, QueueEntry, Success
+from pynamo_locking._jobs.campaign import Campaign, Term
+from pynamo_locking._jobs.named_lock import NamedLock
+from pynamo_locking._jobs.once import Run
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking._locks.several import locked_all
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking._models.batches import GuardedBatch
 from pynamo_locking._models.expiring import ExpiringMixin
 from pynamo_locking._models.lockable import LockableMixin, LockableModel
-from pynamo_locking._models.named_lock import NamedLock
 from pynamo_locking._models.transact_write import TransactWrite
+from pynamo_locking._models.unique_table import UniqueTable
+from pynamo_locking._models.uniqueness import UniqueProblem, UniqueReport
 from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking._transactions.recovery import SweepReport
 from pynamo_locking._transactions.transaction_table import TransactionTable, outcome, recover, sweep
@@ -27,8 +31,10 @@ from pynamo_locking.exceptions import (
     LockingError,
     LockLost,
     LockTimeout,
+    NotUnique,
     OutcomeUnknown,
     OverlapError,
+    PayloadMismatch,
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
@@ -37,6 +43,8 @@ from pynamo_locking.exceptions import (
 if _typing.TYPE_CHECKING:
     from pynamo_locking._core.commit_paths import Plan
     from pynamo_locking._intervals.interval_mixin import IntervalMixin
+    from pynamo_locking._jobs.calls import IdempotencyTable, IdempotentCall
+    from pynamo_locking._jobs.idempotent import idempotent
     from pynamo_locking._transactions.running import current_transaction, transaction, transactional
     from pynamo_locking._transactions.tasks import AsyncTransaction, atransaction, atransactional
     from pynamo_locking._transactions.transaction import Transaction
@@ -45,11 +53,14 @@ __all__ = [
     "AsyncTransaction",
     "BatchError",
     "BatchResult",
+    "Campaign",
     "ConfigurationError",
     "Conflict",
     "CorruptRow",
     "ExpiringMixin",
     "GuardedBatch",
+    "IdempotencyTable",
+    "IdempotentCall",
     "IntervalMixin",
     "ItemLocked",
     "ItemNotFound",
@@ -63,23 +74,32 @@ __all__ = [
     "LockableModel",
     "LockingError",
     "NamedLock",
+    "NotUnique",
     "OutcomeUnknown",
     "OverlapError",
+    "PayloadMismatch",
     "Plan",
     "QueueEntry",
+    "Run",
     "StaleVersion",
+    "Success",
     "SweepReport",
     "TTLAttribute",
+    "Term",
     "TransactWrite",
     "Transaction",
     "TransactionAborted",
     "TransactionConflict",
     "TransactionTable",
+    "UniqueProblem",
+    "UniqueReport",
+    "UniqueTable",
     "VersionAttribute",
     "VersionedMixin",
     "atransaction",
     "atransactional",
     "current_transaction",
+    "idempotent",
     "locked_all",
     "outcome",
     "recover",
@@ -92,6 +112,8 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("current_transaction", "transaction", "transactional"), "_transactions.running"),
     **dict.fromkeys(("AsyncTransaction", "atransaction", "atransactional"), "_transactions.tasks"),
+    **dict.fromkeys(("IdempotencyTable", "IdempotentCall"), "_jobs.calls"),
+    "idempotent": "_jobs.idempotent",
     "Plan": "_core.commit_paths",
     "Transaction": "_transactions.transaction",
     "IntervalMixin": "_intervals.interval_mixin",

@@ -6,12 +6,14 @@
     ├── Conflict                    the write was refused and nothing changed: .current
     │   ├── StaleVersion            the stored item is not the one that was read: .expected .actual
     │   ├── ItemLocked              another owner holds the item's lock: .holder .ticket
+    │   ├── NotUnique               another item has a unique value: .fields .values .holder
     │   ├── TransactionConflict     other transactions kept the items busy: .reasons
     │   └── TransactionAborted      another process aborted this transaction: .by
     ├── BatchError                  some writes of a guarded batch failed: .results says which
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    the lock is no longer held: .reason .ticket; stop writing
     ├── OutcomeUnknown              the write may have been applied: .write_id .resolve()
+    ├── PayloadMismatch             the key was used for a call with another payload: .key; nothing was done
     ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
     ├── CorruptRow                  another program broke a stored row: .table .key .field .found
@@ -50,8 +52,10 @@ __all__ = [
     "LockLost",
     "LockTimeout",
     "LockingError",
+    "NotUnique",
     "OutcomeUnknown",
     "OverlapError",
+    "PayloadMismatch",
     "StaleVersion",
     "TransactionAborted",
     "TransactionConflict",
@@ -138,6 +142,35 @@ class ItemLocked(Conflict):
         self.ticket = ticket
 
 
+class NotUnique(Conflict):
+    """A unique value belongs to another item (``Meta.unique``). A retry does not help before that item gives it up.
+
+    Attributes:
+        fields: the names of the attributes; several if their combination is unique.
+        values: their values, in the same order.
+        holder: the key of the item that has the value, by stored name, as DynamoDB keeps it (numbers are strings).
+            None if that is not known.
+    """
+
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+    holder: dict[str, Any] | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fields: tuple[str, ...] = (),
+        values: tuple[Any, ...] = (),
+        holder: dict[str, Any] | None = None,
+        cause: Exception | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.fields = fields
+        self.values = values
+        self.holder = holder
+
+
 class TransactionConflict(Conflict):
     """Other transactions, or writes of another Region, kept the items busy; nothing changed.
 
@@ -204,8 +237,11 @@ class LockLost(LockingError):
 
     Attributes:
         reason: ``"evicted"`` (no renewal arrived for a whole lease, or an operator broke the lock),
-            ``"deleted"`` (the item that carried the lock is gone) or ``"forked"`` (this is a child
-            process; the lock stayed with its parent).
+            ``"deleted"`` (the item that carried the lock is gone), ``"max_hold"`` (it was held for so long),
+            ``"stalled"`` (``heartbeat="progress"``, and the work did not call `Lock.progress`), ``"forked"`` (this is
+            a child process; the lock stayed with its parent) or ``"restored"`` (this process was restored from a
+            snapshot that was taken while it held the lock; see :doc:`/how-to/use-in-lambda`). After ``"max_hold"`` and
+            ``"stalled"`` other parties wait until the lease has ended, or until the lock is released.
         ticket: the ticket that was lost.
     """
 
@@ -286,6 +322,20 @@ class OutcomeUnknown(LockingError):
         copied: Self = make(*arguments)
         vars(copied).update(vars(self))
         return copied
+
+
+class PayloadMismatch(LockingError):
+    """The result of a call is stored under this key, and the call had another payload; nothing was done.
+
+    Attributes:
+        key: of the call.
+    """
+
+    key: str
+
+    def __init__(self, message: str, *, key: str = "", cause: Exception | None = None) -> None:
+        super().__init__(message, cause=cause)
+        self.key = key
 
 
 class OverlapError(LockingError):

@@ -167,10 +167,10 @@ class RenewalFailed(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Lost(LockEvent):
-    """It is proven that we no longer hold a lock that we held.
+    """It is proven that we no longer hold a lock that we held, or we have given it up: see `reason`.
 
     Attributes:
-        reason: ``"evicted"`` or ``"deleted"``, as in `LockLost`.
+        reason: ``"evicted"``, ``"deleted"``, ``"max_hold"`` or ``"stalled"``, as in `LockLost`.
         held_ms: since we acquired it, in ms; None if there was no subscriber then.
     """
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Union
+from typing import Final, Literal, Union
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import MOST_WAITERS
 
 Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
+
+#: How a lease is renewed: see `LockSettings.heartbeat`.
+Heartbeat = Union[bool, Literal["progress"]]  # noqa: UP007 - as above
 
 #: A waiter's clock may run this much faster than the holder's before an eviction could come early. Quartz is a thousand
 #: times better; virtual machines under load are not.
@@ -25,7 +28,11 @@ LONGEST_LEASE_S: Final = 24 * 3600.0
 #: A lease is renewed after this part of it, which leaves room for two missed renewals.
 RENEW_AFTER: Final = 1 / 3
 
-#: DynamoDB's TTL may remove an idle lock row this long after the last lease in it has ended.
+#: With ``heartbeat="progress"``, work that is silent for this part of the lease loses the lock. The rest of the lease
+#: is there to stop it.
+STALLED_AFTER: Final = 2 / 3
+
+#: DynamoDB's TTL may remove an idle lock row this long after the last lease in it has ended, if no success is in it.
 IDLE_TTL_S: Final = 24 * 3600
 
 
@@ -91,7 +98,12 @@ class LockSettings:
             shorter one lets waiters in sooner after a crash. 60 s.
         max_lease: the longest lease that may be asked for. A stored lease that is longer counts as this long. Must be
             finite, and the same for all processes that use a lock. A day.
-        heartbeat: renew in the background. Without it the caller renews, or takes one long lease.
+        heartbeat: renew in the background. Without it the caller renews, or takes one long lease. With ``"progress"``
+            the background renews only if the work has called `Lock.progress` since the last renewal. Work that has not
+            for two thirds of the lease loses the lock, with the reason ``"stalled"``.
+        max_hold: after so long since the grant the lock is lost, with the reason ``"max_hold"``, and no longer renewed.
+            A holder that hangs, and whose heartbeat lives, so lets go: the next party is let in when the lease has
+            ended. At least as long as the lease. ``math.inf``, no end.
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
             do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
             the entry for a full lease. Safe for guarded data either way. 10 s.
@@ -120,7 +132,7 @@ class LockSettings:
 
     wait: Seconds = Seconds(60.0)
     lease: Seconds = Seconds(60.0)
-    heartbeat: bool = True
+    heartbeat: Heartbeat = True
     max_clock_skew: float | None = 10.0
     max_waiters: int = 100
     poll_min: Seconds = Seconds(0.01)
@@ -130,6 +142,7 @@ class LockSettings:
     max_lease: Seconds = Seconds(LONGEST_LEASE_S)
     block: int = 32
     bell: bool = True
+    max_hold: Seconds = Seconds(math.inf)
 
     def __post_init__(self) -> None:
         if self.max_clock_skew is not None:
@@ -150,7 +163,9 @@ class LockSettings:
             raise ConfigurationError("request_timeout must be above 0 and finite.")
         if self.max_lease * 1000 == math.inf:  # in ms, as it is compared
             raise ConfigurationError("max_lease must be finite: a crashed process must let go some day.")
+        check_heartbeat(self.heartbeat)
         check_lease(self.lease, self)
+        check_max_hold(self.max_hold, self.lease)
 
     @property
     def worst_request(self) -> float:
@@ -176,6 +191,20 @@ def check_lease(lease: float, settings: LockSettings) -> None:
             f"lease ({lease} s) is longer than max_lease ({settings.max_lease} s), and no more of it is believed. Take "
             f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all processes that use the lock."
         )
+
+
+def check_max_hold(max_hold: float, lease: float) -> None:
+    """Refuse a longest hold that ends before a lease does, which nothing takes back."""
+    if max_hold < lease:
+        raise ConfigurationError(
+            f"max_hold ({max_hold:g} s) is shorter than the lease ({lease:g} s), which keeps other parties out until "
+            f"it ends. Make max_hold longer, or the lease shorter."
+        )
+
+
+def check_heartbeat(heartbeat: object) -> None:
+    if not isinstance(heartbeat, bool) and heartbeat != "progress":
+        raise ConfigurationError(f"heartbeat must be True, False or 'progress', not {heartbeat!r}.")
 
 
 def believed(lease_ms: int, until_ms: int, max_lease: float) -> tuple[float, int]:
@@ -216,6 +245,6 @@ def backoff(attempt: int, jitter: float) -> float:
     return float(min(2.0, 0.05 * 2 ** min(attempt, 6)) * jitter)
 
 
-def row_expiry_s(now_ms: int, lease: float) -> int:
-    """Return the epoch second after which DynamoDB's TTL may remove an idle lock row."""
-    return int(now_ms / 1000 + lease + IDLE_TTL_S) + 1
+def lease_end_s(now_ms: int, lease: float) -> int:
+    """Return the epoch second in which a lease is over that begins now."""
+    return int(now_ms / 1000 + lease) + 1

@@ -20,7 +20,7 @@ GUARD_PREFIX: Final = "guard#"
 LONGEST_OWNER: Final = 256
 
 
-def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
+def row_name(table: str, key: tuple[tuple[str, Any], ...], longest: int = LARGEST_KEYS["hash"]) -> str:
     """Return the name of the lock row of one item: ``table/hash`` or ``table/hash/range``.
 
     Parts are percent-encoded, so that a slash inside a key is no separator. Numbers are written in one form, since 1,
@@ -30,19 +30,20 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...]) -> str:
     Args:
         table: the name of the table.
         key: type and serialized value of the hash key, then of the range key if there is one.
+        longest: the size limit of a name in that table of locks, in bytes; see `OwnKeys`.
     """
     encoded = (canonical_number(value) if kind == "N" else quote(value, safe="") for kind, value in key)
     parts = [quote(table, safe=""), *encoded]
     name = "/".join(parts)
-    if len(name) <= LARGEST_KEYS["hash"]:
+    if len(name) <= longest:
         return name
     return f"{parts[0]}/#{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def guard_name(table: str, *hash_key: tuple[str, Any]) -> str:
+def guard_name(table: str, *hash_key: tuple[str, Any], longest: int = LARGEST_KEYS["hash"]) -> str:
     """Return the name of the row that guards a hash key, or a table. It is never the name of an item's lock row."""
-    name = row_name(table, hash_key)
-    if len(GUARD_PREFIX) + len(name) <= LARGEST_KEYS["hash"]:
+    name = row_name(table, hash_key, longest)
+    if len(GUARD_PREFIX) + len(name) <= longest:
         return GUARD_PREFIX + name
     return f"{GUARD_PREFIX}#{hashlib.sha256(name.encode()).hexdigest()}"
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import LockState
+
+
+#: Why this process gives a lock up by itself, while its entry may still be in the queue: it was held for as long as it
+#: may be, or the work under it was silent for too long.
+MAX_HOLD: Final = "max_hold"
+STALLED: Final = "stalled"
 
 
 class Absence(Enum):
@@ -43,6 +49,16 @@ class Possession(NamedTuple):
     def is_held(self) -> bool:
         """Whether it is neither released nor known to be lost."""
         return not (self.is_over or self.reason)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether the entry may be in the queue, so that it has to be removed."""
+        return self.reason in ("", MAX_HOLD, STALLED)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether this process has a mere copy of it: it was forked, or restored from a snapshot, since the grant."""
+        return self.reason in ("forked", "restored")
 
     def over(self) -> Possession:
         """Note that it is released."""

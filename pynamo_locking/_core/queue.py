@@ -114,6 +114,25 @@ class QueueEntry:
 
 
 @dataclass(frozen=True)
+class Success:
+    """The last successful run of a job that runs once in a period: `NamedLock.once`.
+
+    Attributes:
+        ticket: under which it ran.
+        owner: label of its process, for people.
+        period_ms: when its period began, in ms since the epoch. Without a grid that is when it began itself.
+        began_ms: when it began, by the wall clock of its process, in ms since the epoch.
+        ended_ms: when it had succeeded, by the same clock.
+    """
+
+    ticket: int
+    owner: str
+    period_ms: int
+    began_ms: int
+    ended_ms: int
+
+
+@dataclass(frozen=True)
 class LockState:
     """A lock document at one moment: who holds it and who waits, in ticket order.
 
@@ -124,6 +143,7 @@ class LockState:
         evicted: tickets of holders that were evicted or broken, by slot.
         raw: the stored map, as DynamoDB returned it.
         mark: of the transaction that has the item; None if none has, or its values are decided and stored.
+        success: the last successful run of the job that has this name; None if `NamedLock.once` has recorded none.
         unreadable: what is wrong with the document, such as ``"next is missing"``; empty if it is sound. Of a broken
             document only `raw` is known. Its queue is unknown too, so it is not free.
     """
@@ -134,6 +154,7 @@ class LockState:
     evicted: Mapping[int, int] = field(default_factory=dict)
     raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     mark: Mark | None = None
+    success: Success | None = None
     unreadable: str = field(default="", init=False)
 
     @property

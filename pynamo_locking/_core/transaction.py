@@ -191,3 +191,17 @@ def reason_to_abort(
     if priority is not None and priority < header.priority and now - meeting.first >= GRACE_S:
         return "wounded"
     return None
+
+
+def row_of_participants(header_id: str, index: int) -> str:
+    return f"{header_id}#{index:04}"
+
+
+def row_of_changes(header_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into a mark."""
+    return f"{header_id}!{index:05}"
+
+
+def row_of_key(key: str) -> str:
+    """Return the name of the row of an idempotency key."""
+    return f"key#{key}"

@@ -18,6 +18,7 @@ from pynamo_locking._core.naming import plain
 from pynamo_locking._io import flaws
 from pynamo_locking._items import images
 from pynamo_locking._models.attributes import VersionAttribute
+from pynamo_locking._models.own_rows import OwnRows
 from pynamo_locking._models.versioned import VersionedMixin
 from pynamo_locking._transactions.guard_rows import ADVICE
 
@@ -46,8 +47,10 @@ class _Raw(Attribute[Any]):
         return value
 
 
-class IntervalGuard(VersionedMixin, Model):
+class IntervalGuard(OwnRows, VersionedMixin, Model):
     """The guard of the intervals of one hash key, a row in a table of locks. Each such table has a subclass."""
+
+    _kind: ClassVar[str] = "lock"
 
     _is_guard: ClassVar[bool] = True
 
@@ -61,12 +64,13 @@ _models: dict[type[Any], type[IntervalGuard]] = {}
 
 def guards_of(axis: Axis) -> type[IntervalGuard]:
     """Return the model of the guards of a model's rows; it uses the connection of their table of locks."""
-    meta: Any = axis.model.Meta
-    table = meta.lock_table
+    table: Any = axis.model.Meta.lock_table  # type: ignore[attr-defined]
     connection = table._get_connection()
     model = _models.get(table)
     if model is None or model._connection is not connection:
-        content = {"Meta": type("Meta", (), {"table_name": connection.table_name}), "__module__": __name__}
+        place = {name: getattr(table.Meta, name, None) for name in ("keys", "prefix")}
+        meta = type("Meta", (), {"table_name": connection.table_name, **place})
+        content = {"Meta": meta, "__module__": __name__}
         model = type(f"{table.__name__}Guard", (IntervalGuard,), content)
         model._connection = connection
         _models[table] = model
@@ -96,7 +100,7 @@ class Touched:
 def touched_in(guard: IntervalGuard, hash_key: Image) -> list[Touched]:
     """Return the rows that a guard names; `CorruptRow` if it is broken."""
     table, name = guard.Meta.table_name, guard.name
-    what, key = f"the guard {plain(name)} in {table!r}", {"name": {"S": name}}
+    what, key = f"the guard {plain(name)} in {table!r}", guard._own_keys.of(name)
     stored = {"touched": {LIST: guard.touched or []}}
     return flaws.read(lambda row: _touched(row, hash_key), stored, what, table=table, key=key, advice=ADVICE)
 

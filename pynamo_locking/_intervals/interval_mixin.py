@@ -32,8 +32,8 @@ from pynamo_locking._intervals.placing import (
 from pynamo_locking._intervals.staging import Staged, overlap
 from pynamo_locking._io import runtime
 from pynamo_locking._items import clauses, knowledge
+from pynamo_locking._jobs.named_lock import NamedLock
 from pynamo_locking._models.lockable import LockableMixin
-from pynamo_locking._models.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import (

@@ -126,7 +126,9 @@ class Placing:
         assert edge is not None  # noqa: S101 - `whole` has checked it
         self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
         [stored] = self.stored_hash_key.values()
-        self.guard = guard_name(self.axis.model.Meta.table_name, next(iter(stored.items())))
+        meta: Any = self.axis.model.Meta
+        longest = meta.lock_table._own_keys.longest_name
+        self.guard = guard_name(meta.table_name, next(iter(stored.items())), longest=longest)
 
     @property
     def stored_hash_key(self) -> Image:

@@ -101,6 +101,8 @@ class Ear:
                     if not is_needed():
                         self.close()
                         return
+            except OSError:  # closed in a restored process, which has another ear
+                return
             else:
                 heard(entry_id)
 
@@ -177,7 +179,7 @@ ear = Ear()
 
 
 def _start_anew_after_fork() -> None:
-    global ear  # noqa: PLW0603 - no thread of the parent lives in the child, and its mutex may be locked
+    global ear  # noqa: PLW0603 - no thread of the parent lives in a child, and its mutex may be locked
     ear.leave_to_parent()
     ear = Ear()
 

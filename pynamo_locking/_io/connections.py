@@ -104,4 +104,15 @@ def _forget_after_fork() -> None:
         _begin_anew(connection)
 
 
-runtime.after_fork(_forget_after_fork)
+def _close_after_restore() -> None:
+    """Close the sockets of a restored process, whose peers have forgotten them; clients open new ones.
+
+    The clients stay: a snapshot is taken to spare a process the making of them.
+    """
+    for connection in [*_connections, *_lock_connections]:
+        for each in (connection, *_lock_connections.get(connection, {}).values()):
+            if client := getattr(each, "_client", None):  # a test's substitute may have none
+                client.close()
+
+
+runtime.after_fork(_forget_after_fork, restored=_close_after_restore)

@@ -7,9 +7,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._core.errors import LockingError
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.naming import shown_owner
+from pynamo_locking._core.own_keys import OwnKeys
 from pynamo_locking._core.transaction import KEEP, Header, Keep, State
 from pynamo_locking._io import answers, flaws, retries, runtime
 from pynamo_locking._io.denials import foreign, of_transactions
@@ -17,7 +18,7 @@ from pynamo_locking._io.retries import Refused, persistently
 from pynamo_locking._io.stored import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pynamodb.connection import Connection
 
@@ -44,6 +45,12 @@ CONTENT: Final = "content"
 
 ABANDONED: Final = "abandoned"
 
+_ALONE: Final = OwnKeys(ID)
+
+STORED: Final = frozenset(
+    {STATE, PRIORITY, OWNER, BEAT, LEASE, UNTIL, BY, ITEMS, ROWS, EARLY, CLEAN, CONTENT, ABANDONED}
+)
+
 #: What to do about a broken header.
 _ADVICE: Final = (
     "Restore it, with the state that it had, or let TransactionTable.repair() or `pynamo-locking tx repair` make it "
@@ -56,19 +63,42 @@ class HeaderTable:
     connection: Connection
     table: str
     keep: Keep = KEEP
+    keys: OwnKeys = _ALONE
+    expires: str = EXPIRES
+
+    @property
+    def place(self) -> str:
+        """The table, and the prefix of its rows if it has other items: what marks name."""
+        return self.keys.place(self.table)
 
     def ends(self, keep_s: int) -> dict[str, Any]:
         """Return the stored time of expiry of a row that is kept for so long."""
         return number(runtime.current.time_ms() // 1000 + keep_s)
 
     def key(self, row_id: str) -> dict[str, Any]:
-        return {ID: {"S": row_id}}
+        if self.keys.is_shared and len(row_id.encode()) > self.keys.longest_name:
+            raise ConfigurationError(
+                f"a row of {self.place!r} has a name of at most {self.keys.longest_name} bytes, beside the prefix: "
+                f"{row_id[:40]!r}... is longer."
+            )
+        return self.keys.of(row_id)
+
+    def names(self, **names: str) -> dict[str, str]:
+        """Return the placeholders of attributes that a request names."""
+        stored = {ID: self.keys.hash_name, EXPIRES: self.expires}
+        return {f"#{each}": stored.get(name, name) for each, name in names.items()}
+
+    def row(self, image: Image | None) -> Image | None:
+        """Return the image of a row as in a table of its own; None if it is none of ours."""
+        return None if image is None else self.keys.alone(image, ID, {self.expires: EXPIRES})
 
 
 def header_table_of(table: Any) -> HeaderTable:
     """Return where to send the requests of a `TransactionTable`."""
-    connection = table._get_connection()
-    return HeaderTable(connection.connection, connection.table_name, Keep.of(table.Meta))
+    connection, ttl = table._get_connection(), table._ttl_attribute()
+    return HeaderTable(
+        connection.connection, connection.table_name, Keep.of(table.Meta), table._own_keys, ttl.attr_name
+    )
 
 
 def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -103,13 +133,13 @@ def _told(header_table: HeaderTable, header: Header) -> dict[str, Any]:
 
 def record(header_table: HeaderTable, header: Header) -> dict[str, Any]:
     """Return the action that records a native transaction by a final header, and is refused by that of `give_up`."""
-    item = {**_told(header_table, header), EXPIRES: _final_expiry(header_table)}
+    item = {**_told(header_table, header), header_table.expires: _final_expiry(header_table)}
     return {
         "Put": {
             "TableName": header_table.table,
             "Item": item,
             "ConditionExpression": "attribute_not_exists(#id)",
-            "ExpressionAttributeNames": {"#id": ID},
+            "ExpressionAttributeNames": header_table.names(id=ID),
         }
     }
 
@@ -120,7 +150,7 @@ def give_up(header_table: HeaderTable, header: Header) -> Header:
         **_told(header_table, header),
         BY: {"S": header.by},
         CLEAN: {"BOOL": True},
-        EXPIRES: _final_expiry(header_table),
+        header_table.expires: _final_expiry(header_table),
     }
     return header_in(put_once(header_table, item, PRIORITY)) or header
 
@@ -135,30 +165,30 @@ def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) 
         "TableName": header_table.table,
         "Item": item,
         "ConditionExpression": "attribute_not_exists(#id)",
-        "ExpressionAttributeNames": {"#id": ID},
+        "ExpressionAttributeNames": header_table.names(id=ID),
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     try:
         persistently(lambda: ask(header_table, "PutItem", kwargs))
     except Refused as refused:
         check_own(header_table, refused.image or {}, known_by)
-        return refused.image
+        return header_table.row(refused.image)
     return None
 
 
 def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str) -> None:
     if known_by not in image:
-        name = image.get(ID, {}).get("S")
+        name = image.get(header_table.keys.hash_name, {}).get("S")
         raise foreign(f"nothing can be kept in the row {name!r}", header_table.table, f"no attribute {known_by!r}")
 
 
 def read(header_table: HeaderTable, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
-    return header_in(_image(header_table, header_id), header_table.table)
+    return header_in(_image(header_table, header_id), header_table)
 
 
-def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None:
-    """Return the header in the image of a row of that table; None if there is none.
+def header_in(image: Mapping[str, Any] | None, header_table: HeaderTable | None = None) -> Header | None:
+    """Return the header in the image of a row of that table (see `HeaderTable.row`); None if there is none.
 
     Raises:
         CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
@@ -166,7 +196,10 @@ def header_in(image: Mapping[str, Any] | None, table: str = "") -> Header | None
     if image is None or (STATE not in image and PRIORITY not in image):
         return None
     what, advice = f"the row of the transaction {image[ID]['S']!r}", _ADVICE
-    return flaws.read(_header, image, what, table=table, key={ID: image[ID]}, advice=advice)
+    table, key = (
+        ("", {ID: image[ID]}) if header_table is None else (header_table.table, header_table.key(image[ID]["S"]))
+    )
+    return flaws.read(_header, image, what, table=table, key=key, advice=advice)
 
 
 def whole(image: Mapping[str, Any], name: str) -> int:
@@ -282,7 +315,11 @@ def _update(
         "Key": header_table.key(header_id),
         "UpdateExpression": f"SET {set_}",
         "ConditionExpression": "#state = :from" + (f" AND {condition}" if condition else ""),
-        "ExpressionAttributeNames": {"#state": STATE, **{f"#{name}": name for name in changes}, **(names or {})},
+        "ExpressionAttributeNames": {
+            "#state": STATE,
+            **header_table.names(**{name: name for name in changes}),
+            **(names or {}),
+        },
         "ExpressionAttributeValues": {
             ":from": {"S": from_.value},
             **{f":{name}": value for name, value in changes.items()},
@@ -301,38 +338,7 @@ def _change(
     except Refused as refused:
         image = refused.image
     # A missing header counts as aborted: see `fate`.
-    return header_in(image, header_table.table) or Header(header_id, State.ABORTED, by="expired")
-
-
-def open_headers(
-    header_table: HeaderTable, segment: int, segments: int, last_ms: float
-) -> Iterator[tuple[str, Header | LockingError]]:
-    """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them.
-
-    Those that were renewed later than `last_ms` are left out.
-    """
-    kwargs: dict[str, Any] = {
-        "TableName": header_table.table,
-        "ConsistentRead": True,
-        "Segment": segment,
-        "TotalSegments": segments,
-        "FilterExpression": "#state IN (:pending, :committed) OR (#state = :aborted AND attribute_not_exists(#clean)) "
-        "OR (attribute_exists(#priority) AND NOT #state IN (:pending, :committed, :aborted, :finished))",
-        "ExpressionAttributeNames": {"#state": STATE, "#clean": CLEAN, "#priority": PRIORITY},
-        "ExpressionAttributeValues": {f":{state.value}": {"S": state.value} for state in State},
-    }
-    while True:
-        answer = persistently(lambda: ask(header_table, "Scan", kwargs))
-        for image in answer["Items"]:
-            try:
-                found: Header | LockingError | None = header_in(image, header_table.table)
-            except LockingError as error:
-                found = error
-            if found is not None and (isinstance(found, LockingError) or found.renewed_ms <= last_ms):
-                yield image[ID]["S"], found
-        if "LastEvaluatedKey" not in answer:
-            return
-        kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+    return header_in(header_table.row(image), header_table) or Header(header_id, State.ABORTED, by="expired")
 
 
 # Rows beside a header: where the marks are, what did not fit into them, the idempotency key
@@ -340,7 +346,7 @@ def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], 
     """Store a row beside the header; `expires` if it only helps to find the marks."""
     item = row_beside(header_table, row_id, content)
     if expires:
-        item[EXPIRES] = header_table.ends(header_table.keep.keep_rows_s)
+        item[header_table.expires] = header_table.ends(header_table.keep.keep_rows_s)
     put_once(header_table, item, CONTENT)
 
 
@@ -354,7 +360,7 @@ _NO_KEY: Final = (
     "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content)) "
     "OR (attribute_exists(#abandoned) AND attribute_not_exists(#content))"
 )
-_NAMES_OF_KEY: Final = {"#id": ID, "#expires": EXPIRES, "#content": CONTENT, "#abandoned": ABANDONED}
+_NAMES_OF_KEY: Final = {"id": ID, "expires": EXPIRES, "content": CONTENT, "abandoned": ABANDONED}
 
 
 def once(header_table: HeaderTable, row_id: str, header_id: str) -> dict[str, Any]:
@@ -363,9 +369,9 @@ def once(header_table: HeaderTable, row_id: str, header_id: str) -> dict[str, An
     return {
         "Put": {
             "TableName": header_table.table,
-            "Item": {**header_table.key(row_id), CONTENT: {"M": content}, EXPIRES: ends},
+            "Item": {**header_table.key(row_id), CONTENT: {"M": content}, header_table.expires: ends},
             "ConditionExpression": f"({_NO_KEY}) AND NOT contains(#abandoned, :me)",
-            "ExpressionAttributeNames": _NAMES_OF_KEY,
+            "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
             "ExpressionAttributeValues": {":now": header_table.ends(0), ":me": {"S": header_id}},
         }
     }
@@ -381,7 +387,7 @@ def abandon(header_table: HeaderTable, row_id: str, header_ids: Sequence[str]) -
         "Key": header_table.key(row_id),
         "UpdateExpression": "ADD #abandoned :me SET #expires = :ends REMOVE #content",
         "ConditionExpression": _NO_KEY,
-        "ExpressionAttributeNames": _NAMES_OF_KEY,
+        "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
         "ExpressionAttributeValues": {
             ":me": {"SS": list(header_ids)},
             ":now": header_table.ends(0),
@@ -392,7 +398,7 @@ def abandon(header_table: HeaderTable, row_id: str, header_ids: Sequence[str]) -
     try:
         persistently(lambda: ask(header_table, "UpdateItem", kwargs))
     except Refused as refused:
-        return _holder(header_table, refused.image)
+        return _holder(header_table, header_table.row(refused.image))
     return None
 
 
@@ -418,8 +424,7 @@ def read_row(header_table: HeaderTable, image: Mapping[str, Any], parse: Callabl
 
 def _image(header_table: HeaderTable, row_id: str) -> dict[str, Any] | None:
     kwargs = {"TableName": header_table.table, "Key": header_table.key(row_id), "ConsistentRead": True}
-    image: dict[str, Any] | None = ask(header_table, "GetItem", kwargs).get("Item")
-    return image
+    return header_table.row(ask(header_table, "GetItem", kwargs).get("Item"))
 
 
 def _read(
@@ -460,10 +465,10 @@ def replace(header_table: HeaderTable, old: Mapping[str, Any], changes: Mapping[
     same = [f"#{name} = :old_{name}" if name in old else f"attribute_not_exists(#{name})" for name in seen]
     kwargs = {
         "TableName": header_table.table,
-        "Key": {ID: old[ID]},
+        "Key": header_table.key(old[ID]["S"]),
         "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changes),
         "ConditionExpression": " AND ".join(same),
-        "ExpressionAttributeNames": {f"#{name}": name for name in {*seen, *changes}},
+        "ExpressionAttributeNames": header_table.names(**{name: name for name in {*seen, *changes}}),
         "ExpressionAttributeValues": {
             **{f":{name}": value for name, value in changes.items()},
             **{f":old_{name}": old[name] for name in seen if name in old},
@@ -482,17 +487,3 @@ def delete_row(header_table: HeaderTable, row_id: str) -> None:
     }
     with contextlib.suppress(Refused):  # it is gone, or was never ours
         persistently(lambda: ask(header_table, "DeleteItem", kwargs))
-
-
-def row_of_participants(header_id: str, index: int) -> str:
-    return f"{header_id}#{index:04}"
-
-
-def row_of_changes(header_id: str, index: int) -> str:
-    """Return the name of a row with what did not fit into a mark."""
-    return f"{header_id}!{index:05}"
-
-
-def row_of_key(key: str) -> str:
-    """Return the name of the row of an idempotency key."""
-    return f"key#{key}"

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, front
-from pynamo_locking._core.lease import row_expiry_s
+from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
 from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking._core.naming import plain, row_name, shown_owner, text_of_ms
-from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry
+from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry, Success
 from pynamo_locking._io import flaws, runtime
 from pynamo_locking._io.flaws import ADVICE, corrupt
 from pynamo_locking._io.stored import Image, number
@@ -57,6 +57,13 @@ MEMBERS = "n"
 PERMITS = "p"
 LOWER = "lo"
 UPPER = "hi"
+
+# The last successful run of a job.
+SUCCESS = "success"
+PERIOD = "period_ms"
+BEGAN = "began_ms"
+ENDED = "ended_ms"
+KEPT = "kept_s"  # for how long after a lease the row is kept, for the sake of this
 
 # The mark of a transaction.
 TX_ID = "id"
@@ -212,7 +219,26 @@ def _state(raw: Mapping[str, Any]) -> LockState:
         evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
         raw=raw,
         mark=_mark_in(raw),
+        success=_success_in(raw[SUCCESS]["M"]) if SUCCESS in raw else None,
     )
+
+
+def _success_in(stored: Mapping[str, Any]) -> Success:
+    int(stored[KEPT]["N"])  # which requests add to a time
+    return Success(
+        ticket=_ticket_in(stored["ticket"]),
+        owner=shown_owner(stored["owner"]["S"]),
+        period_ms=int(stored[PERIOD]["N"]),
+        began_ms=int(stored[BEGAN]["N"]),
+        ended_ms=int(stored[ENDED]["N"]),
+    )
+
+
+def stored_success(success: Success, kept_s: int) -> dict[str, Any]:
+    """Return a success as it is stored, in a row that is to be kept for so long after a lease."""
+    times = {PERIOD: success.period_ms, BEGAN: success.began_ms, ENDED: success.ended_ms, KEPT: kept_s}
+    told = {"ticket": number(success.ticket), "owner": {"S": success.owner}}
+    return {"M": told | {name: number(value) for name, value in times.items()}}
 
 
 def _mark_in(raw: Mapping[str, Any]) -> Mark | None:
@@ -266,7 +292,8 @@ def with_changes(mark: Mark, stored: Mapping[str, Any]) -> Mark:
 def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     """Return a sound document in place of a broken one, whose next ticket is above all that were given out.
 
-    Entries that can be read stay, and so does a mark. `since` is new: an entry that is gone was not released.
+    Entries that can be read stay, and so do a mark and a success. `since` is new: an entry that is gone was not
+    released.
     """
     queue = raw.get(QUEUE, {}).get("M", {})
     given = [raw.get(SINCE), *raw.get(EVICTED, {}).get("M", {}).values()]
@@ -288,6 +315,9 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     content[QUEUE] = {"M": {entry.id: queue[entry.id] for entry in kept}}
     with suppress(*flaws.UNREADABLE):
         content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
+    with suppress(*flaws.UNREADABLE):
+        _success_in(raw[SUCCESS]["M"])
+        content |= {SUCCESS: raw[SUCCESS]}
     return {"M": content}
 
 
@@ -349,6 +379,7 @@ class LockRow:
         ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
         may_create: whether entering may create the item.
         given_name: the lock's name, if it is not made of the key.
+        kept_s: for how long DynamoDB's TTL leaves the row after the last lease in it, unless a success says longer.
     """
 
     connection: Connection
@@ -360,6 +391,7 @@ class LockRow:
     may_create: bool
     given_name: str
     model: type[Any] | None = field(default=None, compare=False, repr=False)
+    kept_s: int = IDLE_TTL_S
 
     @cached_property
     def identity(self) -> tuple[Any, ...]:
@@ -367,19 +399,20 @@ class LockRow:
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
-    def times(self, lease: float) -> dict[str, dict[str, str]]:
-        """Return the attributes beside a lock that is taken or renewed now: for DynamoDB's TTL, and for people."""
-        if self.ttl_attribute is None:
-            return {}
+    def ends(self, lease: float) -> tuple[dict[str, str], dict[str, str]]:
+        """Return when a lease ends that is taken or renewed now: for DynamoDB's TTL to count from, and for people.
+
+        For a row that is there for locks alone. It expires `kept_s` after that, or as long after it as its `KEPT` says.
+        """
         now_ms = runtime.current.time_ms()
-        ends = text_of_ms(now_ms + int(lease * 1000)) or "after the year 9999"
-        return {self.ttl_attribute: number(row_expiry_s(now_ms, lease)), LEASE_ENDS: {"S": ends}}
+        shown = text_of_ms(now_ms + int(lease * 1000)) or "after the year 9999"
+        return number(lease_end_s(now_ms, lease)), {"S": shown}
 
     @property
     def transactions(self) -> str | None:
-        """Name of the table of transactions that the item's model declares, if any."""
-        declared = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
-        return None if declared is None else str(declared.Meta.table_name)
+        """The place (see `OwnKeys.place`) of the table of transactions that the item's model declares, if any."""
+        declared: Any = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
+        return None if declared is None else declared._own_keys.place(declared.Meta.table_name)
 
     @cached_property
     def name(self) -> str:

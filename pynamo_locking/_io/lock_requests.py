@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.claims import SHARED, WHOLE, Claim
 from pynamo_locking._core.error_codes import INVALID
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.queue import LockState, QueueEntry, traces
+from pynamo_locking._core.queue import LockState, QueueEntry, Success, traces
 from pynamo_locking._io import answers, denials, event_stream, lock_document, runtime
 from pynamo_locking._io.retries import Unavailable, ask
 from pynamo_locking._io.stored import Image, number
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_document import LockRow
 
 logger = logging.getLogger("pynamo_locking")
+
+#: For how long a row is kept after a lease, for the sake of the success in it.
+_KEPT: Final = {"#success": lock_document.SUCCESS, "#kept": lock_document.KEPT}
 
 
 class NewEntry(NamedTuple):
@@ -117,6 +120,29 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
     )
 
 
+def succeed(row: LockRow, entry: QueueEntry, success: Success, kept_s: int, *, want_image: bool) -> Image:
+    """Leave the queue, and store that the job has succeeded, in a row that is kept for so long.
+
+    Refused if our entry is gone: then another party may have run the job since, or this is a second copy.
+    """
+    names = {"#me": entry.id, "#success": lock_document.SUCCESS}
+    values = {":ticket": number(entry.ticket), ":success": lock_document.stored_success(success, kept_s)}
+    set_ = "#l.#success = :success"
+    if row.ttl_attribute is not None:  # which the last lease has set for an earlier success, or for none
+        names["#expires"] = row.ttl_attribute
+        values[":expires"] = number(runtime.current.time_ms() // 1000 + kept_s)
+        set_ += ", #expires = :expires"
+    return _update(
+        row,
+        set_=set_,
+        remove="#l.#q.#me",
+        condition="#l.#q.#me[0] = :ticket",
+        names=names,
+        values=values,
+        want_image=want_image,
+    )
+
+
 def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None) -> Image:
     """Leave the queue, and let the next caller of this process have that ticket, or the next one if None.
 
@@ -202,9 +228,11 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     known = {"#l": row.attribute, "#q": lock_document.QUEUE}
     all_names = {name: known[name] for name in used} | dict(names)
     all_values = dict(values or {})
-    for i, (name, value) in enumerate({} if lease is None else row.times(lease).items()):
-        set_ += f", #at{i} = :at{i}"
-        all_names[f"#at{i}"], all_values[f":at{i}"] = name, value
+    if lease is not None and row.ttl_attribute is not None:
+        set_ += ", #expires = if_not_exists(#l.#success.#kept, :kept) + :ends, #ends = :shown"
+        all_names |= {"#expires": row.ttl_attribute, "#ends": lock_document.LEASE_ENDS, **_KEPT}
+        all_values[":kept"] = number(row.kept_s)
+        all_values[":ends"], all_values[":shown"] = row.ends(lease)
     arguments = {
         "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
         "ConditionExpression": condition,

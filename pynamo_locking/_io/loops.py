@@ -306,6 +306,21 @@ async def spend(pause: Pause) -> Image | None:
     return None if pause.mailbox is None else pause.mailbox.wait(0)
 
 
+async def awalk(steps: Steps[T]) -> T:
+    """Make all steps in this task, which must make no requests, and return their result: `walk` for tasks."""
+    told: Image | None = None
+    try:
+        while True:
+            try:
+                pause = steps.send(told)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            told = await spend(pause)
+    finally:
+        steps.close()
+
+
 def _end(pause: asyncio.Future[None] | None) -> None:
     if pause is not None and not pause.done():
         pause.set_result(None)

@@ -16,13 +16,24 @@ import sys
 import threading
 import time
 import weakref
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Final
+
+from pynamo_locking._core.errors import ConfigurationError
+
+try:
+    from snapshot_restore_py import register_after_restore as _register  # AWS's, which the runtimes of Lambda have
+except ImportError:
+    _register = None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: So many bytes of the names of host and thread fit into the longest label of an owner.
 _LONGEST_PART: Final = 120
+
+#: Draws from the operating system, and keeps no state: processes restored from one snapshot would pause alike.
+_system_random: Final = random.SystemRandom()
 
 
 def _monotonic_source() -> Callable[[], float]:
@@ -52,6 +63,22 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 
+#: As it was when this module was imported: gevent replaces it, with all of `threading`.
+_get_ident: Final = threading.get_ident
+
+
+def check_threads() -> None:
+    """Refuse greenlets that this module would take for one thread: they could enter a lock side by side."""
+    gevent = sys.modules.get("gevent")
+    is_late = threading.get_ident is not _get_ident
+    is_greenlet = gevent is not None and isinstance(gevent.getcurrent(), gevent.Greenlet)
+    if is_late or (is_greenlet and isinstance(_get_ident, BuiltinFunctionType)):
+        cause = "replaced threads after pynamo_locking was imported" if is_late else "has not replaced threads"
+        raise ConfigurationError(
+            f"gevent {cause}, so a lock could not tell greenlets apart. Nothing was locked. Begin the program with "
+            f"`from gevent import monkey; monkey.patch_all()`; with gunicorn --preload, begin its configuration so."
+        )
+
 
 class Runtime:
     """The real world.
@@ -75,7 +102,7 @@ class Runtime:
 
     def jitter(self) -> float:
         """Return a random number in [0, 1)."""
-        return random.random()  # noqa: S311 - spreads load; not a secret
+        return _system_random.random()
 
     def token(self) -> str:
         """Return a name that is never used twice: 80 random bits."""
@@ -116,6 +143,7 @@ class Runtime:
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread."""
+        check_threads()
         empty = contextvars.Context()  # some builds of Python 3.14 would pass on our context, with the locks it holds
         threading.Thread(target=empty.run, args=(target,), name=name, daemon=True).start()
 
@@ -158,11 +186,12 @@ def install(world: Runtime) -> None:
     current = world
 
 
-#: How many forks since the import of this package led to this process. What was begun before a fork is the parent's.
+#: How many forks, and restores from a snapshot, since the import of this package led to this process. What was begun
+#: before a fork is the parent's; what was begun before a snapshot was copied with it.
 forks = 0
 
 
-#: 24 random bits, drawn anew after a fork.
+#: 24 random bits, drawn anew after a fork and after a restore.
 _process_part = secrets.token_urlsafe(3)
 
 
@@ -181,10 +210,18 @@ def pid() -> int:
     return os.getpid()
 
 
-def after_fork(callback: Callable[[], None]) -> None:
-    """Call back in every child process right after a fork, where the platform forks."""
+def after_fork(callback: Callable[[], None], *, restored: Callable[[], None] | None = None) -> None:
+    """Call back in every child process right after a fork, and in every process that is restored from a snapshot.
+
+    Args:
+        callback: what to do. In a child there are no threads of the parent. In a restored process (Lambda SnapStart)
+            all threads of the snapshot go on.
+        restored: what to do after a restore instead.
+    """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
+    if _register is not None:
+        _register(restored or callback)
 
 
 def around_fork(before: Callable[[], None], after: Callable[[], None]) -> None:

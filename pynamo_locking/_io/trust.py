@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import LockingError
-from pynamo_locking._io.header_requests import HeaderTable
+from pynamo_locking._io import header_requests
 
 if TYPE_CHECKING:
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.lock_document import LockRow
 
-#: Of a row of changes, behind the id of its transaction; see `header_requests.row_of_changes`.
+#: Of a row of changes, behind the id of its transaction; see `row_of_changes`.
 _INDEX: Final = re.compile("[0-9]{5,9}")
 
 #: So much of a stored name is shown in an error.
@@ -36,7 +38,8 @@ def header_table_of(row: LockRow, mark: Mark) -> HeaderTable:
             f"transaction with recover(). If not, find out who has written the item, and remove tx from its attribute "
             f"{row.attribute!r}."
         )
-    return HeaderTable(row.connection, declared)
+    model: Any = row.model
+    return replace(header_requests.header_table_of(model.Meta.transaction_table), connection=row.connection)
 
 
 def check_row_of_changes(header_id: str, name: str) -> None:

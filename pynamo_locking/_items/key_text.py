@@ -12,9 +12,19 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 
-def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
+def stored_keys(model: type[Model]) -> list[Attribute[Any]]:
     """Return a model's hash key, and its range key if it has one."""
     return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
+
+
+def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
+    """Return the same, as people give values for them: without a range key that follows from the hash key."""
+    return [key for key in stored_keys(model) if not is_implied(key)]
+
+
+def is_implied(range_attribute: Attribute[Any] | None) -> bool:
+    """Tell whether a range key follows from the hash key: see `OwnKeys`."""
+    return getattr(range_attribute, "is_implied", False)
 
 
 def key_to_text(attribute: Attribute[Any], stored: Any) -> str:

@@ -11,7 +11,7 @@ from pynamodb.attributes import UTCDateTimeAttribute
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.limits import LARGEST_KEYS
 from pynamo_locking._core.naming import canonical_number, row_name
-from pynamo_locking._items.key_text import is_base_64
+from pynamo_locking._items.key_text import is_base_64, is_implied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.claims import Bound
+    from pynamo_locking._core.own_keys import OwnKeys
 
 
 class ItemKey(NamedTuple):
@@ -60,8 +61,16 @@ def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
     if range_attribute is None and range_key is not None:
         raise ConfigurationError(f"{model.__name__} has no range key, but one was given: {range_key!r}.")
     if range_attribute is not None:
+        if range_key is None and is_implied(range_attribute):
+            range_key = hash_key
         key[range_attribute.attr_name] = _value(model, range_attribute, range_key, "range")
     return key
+
+
+def own_keys_of(model: Any) -> OwnKeys:
+    """Return how the rows of a class of ours are named."""
+    keys: OwnKeys = model._own_keys
+    return keys
 
 
 def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str) -> dict[str, Any]:
@@ -87,8 +96,9 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
         size = len(stored.encode() if isinstance(stored, str) else stored)
     except UnicodeEncodeError as error:
         raise wrong(str(error)) from error
-    if not 0 < size <= LARGEST_KEYS[kind]:
-        raise wrong(f"DynamoDB allows 1 to {LARGEST_KEYS[kind]} bytes, and it has {size}")
+    begin = len(getattr(attribute, "begin", "").encode())  # of a row of ours in a table of other items
+    if not begin < size <= LARGEST_KEYS[kind]:
+        raise wrong(f"DynamoDB allows 1 to {LARGEST_KEYS[kind] - begin} bytes, and it has {size - begin}")
     return {attribute.attr_type: stored}
 
 
@@ -149,7 +159,7 @@ def _refuse_naive(value: Any) -> None:
         raise ConfigurationError(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
 
 
-def name_of(model: type[Model], key: dict[str, Any]) -> str:
-    """Return the unique name of an item, for its lock row and messages."""
+def name_of(model: type[Model], key: dict[str, Any], longest: int = LARGEST_KEYS["hash"]) -> str:
+    """Return the unique name of an item, for its lock row and messages, of so many bytes at most."""
     parts = [next(iter(value.items())) for value in key.values()]
-    return row_name(model.Meta.table_name, tuple(parts))
+    return row_name(model.Meta.table_name, tuple(parts), longest)

@@ -12,6 +12,7 @@ from pynamodb.constants import STRING
 from pynamo_locking._core.freshness import Freshness, Why
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import answers, runtime
+from pynamo_locking._items import unique
 from pynamo_locking._items.versions import VersionPart, known_of, shape_of
 from pynamo_locking.exceptions import StaleVersion, also
 
@@ -34,6 +35,9 @@ _EXPECTED: Final = "_pynamo_locking_expected"
 _FRESHNESS: Final = "_pynamo_locking_freshness"
 
 _FRESH: Final = Freshness()
+
+#: Where it keeps the values of which rows are kept, and the version and write id of the item that has them.
+_VALUES: Final = "_pynamo_locking_values"
 
 
 def known(item: Model) -> Known:
@@ -71,6 +75,19 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
     name = shape_of(type(item)).write_id_name
     vars(item).pop(_FRESHNESS, None)
     _set_write_id(item, None if name is None else image.get(name, {}).get(STRING), image)
+    note_values(item, image)
+
+
+def note_values(item: Model, image: Mapping[str, Any]) -> None:
+    """Note what of a stored item the rows of its unique values depend on."""
+    if unique.unique_of(type(item)) is not None:
+        vars(item)[_VALUES] = (known(item), unique.watched(type(item), image))
+
+
+def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
+    """Return what was noted, and of which stored item."""
+    found: tuple[Known, Mapping[str, Any]] = vars(item).get(_VALUES, (Known(), {}))
+    return found
 
 
 def forget(item: Model) -> None:
@@ -80,7 +97,7 @@ def forget(item: Model) -> None:
 
 def copy_knowledge(source: Model, target: Model) -> None:
     """Copy what one instance knows of the stored item to another instance."""
-    for name in (WRITE_ID, _FRESHNESS):
+    for name in (WRITE_ID, _FRESHNESS, _VALUES):
         vars(target).pop(name, None)
         if name in vars(source):
             vars(target)[name] = vars(source)[name]

@@ -62,12 +62,14 @@ class Acquisition:
         self._caller: Caller | None = None
         if options.may_share_an_entry:
             self._caller = Caller(row, self._new, self._mailbox, options.settings.block, removal.leave_behind)
-        self._resolver = Resolver(deadline=Deadline(self._deadline))
+        self._patience = Deadline(self._deadline)
+        self._resolver = Resolver(deadline=self._patience)
         self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._handed_over: Image | None = None
         self._pace: Pace | None = None
+        self._expects_no_row = options.peek is not None
         self._full_at: int | None = None  # the next ticket when the item was last found to have no room for our entry
         self.held: HeldEntry | None = None  # once it is granted: an interrupt may come before the caller has it
 
@@ -92,13 +94,16 @@ class Acquisition:
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
                 held = yield from self._wait_for_turn(image)
-                if held is not None:
+                is_copied = self._forks != runtime.forks  # a restored process: its copies wait with the same entry
+                if held is not None and is_copied:
+                    held.lose("restored")
+                elif held is not None:
                     mailboxes.close_mailbox(self._row, self._mailbox)
                     self.held = held
                     return held
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
                 self._leave()  # a late copy of the enter request may have brought it back
-                self._entry, self._may_be_in = None, False
+                self._entry, self._may_be_in, self._forks = None, False, runtime.forks
                 if self._options.wait and runtime.current.monotonic() >= self._deadline:
                     self._time_out("our entry was removed")
                 self._new, self._mailbox.ticket = self._name_entry(), None
@@ -110,6 +115,11 @@ class Acquisition:
             finally:
                 self._give_up()
             raise
+
+    def cut_short(self) -> None:
+        """Let the wait time out now, from another thread."""
+        self._deadline = self._patience.at = runtime.current.monotonic()
+        self._mailbox.put(None)
 
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
@@ -147,7 +157,7 @@ class Acquisition:
         while True:
             try:
                 is_full = is_full and self._is_full()
-                image = None if is_full else (yield from self._enter_once())
+                image = None if is_full else self._enter_absent() or (yield from self._enter_once())
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
             else:
@@ -190,6 +200,18 @@ class Acquisition:
                 return image
             # Another newcomer has created the document: join it.
         return None
+
+    def _enter_absent(self) -> Image | None:
+        """Create the row with us in it, if none is expected; None if there is one."""
+        if not self._expects_no_row:
+            return None
+        self._expects_no_row = False
+        new = self._new._replace(members=cohorts.drawing(self._caller))
+        image = self._attempt(lambda: lock_requests.enter_first(self._row, new))
+        state = self._state_in(image)
+        if len(state.entries) >= self._options.capacity and state.find(self._new.id) is None:
+            self._make_room(state)
+        return None if state.find(self._new.id) is None else image
 
     def _attempt(self, request: Callable[[], Image]) -> Image | None:
         """Send a request to enter; return the image it made, or the image that came with its refusal.
@@ -243,11 +265,11 @@ class Acquisition:
     # Waiting
 
     def _wait_for_turn(self, image: Image | None) -> Steps[HeldEntry | None]:
-        """Return our granted entry, or None if it vanished from the queue."""
+        """Return our granted entry, or None if it vanished from the queue, or is not of this process alone."""
         attempt = 0
         while True:
             image = yield from self._with_us(image)
-            if image is None:
+            if image is None or self._forks != runtime.forks:
                 return None
             assert self._entry is not None  # noqa: S101 - set by _with_us
             ahead = self._state.ahead_of(self._entry)
@@ -308,6 +330,8 @@ class Acquisition:
     def _state_in(self, image: Image | None) -> LockState:
         """Return the lock document of an image, read once from each."""
         if image is None or self._read[0] is not image:
+            if image is not None and self._options.peek is not None:
+                self._options.peek(image)
             self._read = image, self._row.state(image)
         return self._read[1]
 
@@ -379,9 +403,9 @@ class Acquisition:
         return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
 
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
-        """It is our turn. Renew the lease if it has ended, or if no heartbeat renews it later."""
+        """It is our turn. Renew the lease if it has ended, or if no heartbeat is sure to renew it later."""
         used = runtime.current.monotonic() - self._started
-        if used >= self._options.lease * (1 if self._options.heartbeat else RATE_MARGIN):
+        if used >= self._options.lease * (1 if self._options.heartbeat is True else RATE_MARGIN):
             renewed = yield from self._with_us((yield from self._for_certain(self._renew)))
             if renewed is None:
                 return None
@@ -392,6 +416,7 @@ class Acquisition:
         behind = [entry for entry in self._state.entries if entry.id != self._entry.id]
         held.behind = tuple(behind[i].id for i in front(entry.claim for entry in behind))
         held.caller = self._caller
+        held.ends_at = runtime.current.monotonic() + self._options.max_hold
         return held
 
     # Giving up

@@ -46,7 +46,7 @@ def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry 
     covering = [held for held in mine if held.entry.claim.covers(claim)]
     found = last if last in covering else next(iter(covering), None)
     in_the_way = next((held for held in mine if held.entry.claim.conflicts(claim)), None)
-    if found is None and in_the_way is not None and in_the_way.possession.reason != "forked":
+    if found is None and in_the_way is not None and not in_the_way.possession.is_copied:
         raise ConfigurationError(
             f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
             f"since two that try would wait for each other for ever. Take all of it from the start, or release it, "

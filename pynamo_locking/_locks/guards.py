@@ -54,7 +54,19 @@ def following(held: HeldEntry, after: Succession | None) -> list[Action]:
     actions: list[Action] = [place.set(stored)]
     if after.ticket is None:
         actions = [place.set(upcoming.append(stored)), upcoming[0].set(upcoming[0] + Stored(number(new.members)))]
-    return actions + [Place(name).set(Stored(value)) for name, value in held.row.times(new.lease).items()]
+    return actions + _times(held.row, new.lease)
+
+
+def _times(row: LockRow, lease: float) -> list[Action]:
+    """Store when a lease ends that is taken now, beside the lock; as `lock_requests` do."""
+    if row.ttl_attribute is None:
+        return []
+    ends, shown = row.ends(lease)
+    kept = Place(row.attribute, lock_document.SUCCESS, lock_document.KEPT) | Stored(number(row.kept_s))
+    return [
+        Place(row.ttl_attribute).set(kept + Stored(ends)),
+        Place(lock_document.LEASE_ENDS).set(Stored(shown)),
+    ]
 
 
 def unlocked(row: LockRow) -> Condition:

@@ -37,6 +37,9 @@ class Renewable(Held, Protocol):
     """What the heart knows of a held entry."""
 
     outage: Outage
+    ends_at: float
+
+    def may_be_renewed(self) -> bool: ...
 
     def renew(self) -> None: ...
 
@@ -67,7 +70,7 @@ class Heart:
 
     def _push(self, held: Renewable, due: float) -> None:
         with self._condition:
-            heapq.heappush(self._due, (due, next(self._order), held))
+            heapq.heappush(self._due, (min(due, held.ends_at), next(self._order), held))
             if self._idle == 0:
                 self._start_thread()
             elif self._due[0][2] is held:
@@ -129,8 +132,8 @@ class Heart:
 
     def _renew(self, held: Renewable) -> float | None:
         """Renew once; return when to renew again, None if that is not needed any more."""
-        if not held.possession.is_held:
-            return None
+        if not held.may_be_renewed():
+            return self._soon(held) if held.possession.is_held else None
         lease = held.entry.lease
         started = runtime.current.monotonic()
         try:
@@ -155,7 +158,8 @@ heart = Heart()
 
 
 def _start_anew_after_fork() -> None:
-    heart.__init__()  # type: ignore[misc]
+    global heart  # noqa: PLW0603 - of a restored process the threads go on, with the heart that they have
+    heart = Heart()
 
 
 runtime.after_fork(_start_anew_after_fork)

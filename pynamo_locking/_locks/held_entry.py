@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import weakref
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.error_codes import NO_TABLE
 from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.lease import STALLED_AFTER
 from pynamo_locking._core.naming import plain
-from pynamo_locking._core.possession import Possession
+from pynamo_locking._core.possession import MAX_HOLD, STALLED, Possession
 from pynamo_locking._io import event_stream, lock_requests, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._locks import cohorts, heartbeat, mailboxes, removal, reports
@@ -41,12 +43,21 @@ logger = logging.getLogger("pynamo_locking")
 
 #: How a lock was lost, in words.
 _LOST: Final = {
-    "evicted": (
-        "no renewal of it arrived for a whole lease (a pause, an outage), or an operator broke it; "
-        "another party may hold the lock by now"
+    MAX_HOLD: "was held for max_hold, and another party may hold the lock when the lease has ended",
+    STALLED: (
+        "belongs to work that has not called progress() for two thirds of its lease, and another party may hold the "
+        "lock when the lease has ended"
     ),
-    "deleted": "the item that carries it is gone",
-    "": "it was released or its item deleted",
+    "evicted": (
+        "is no longer in the queue: no renewal of it arrived for a whole lease (a pause, an outage), or an operator "
+        "broke it; another party may hold the lock by now"
+    ),
+    "deleted": "is no longer in the queue: the item that carries it is gone",
+    "restored": (
+        "belongs to another process: this one was restored from a snapshot that was taken while it held the lock, and "
+        "other processes may have been restored from it as well"
+    ),
+    "": "is no longer in the queue: it was released or its item deleted",
 }
 
 
@@ -65,6 +76,9 @@ class HeldEntry:
 
     held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
+    ends_at = math.inf  # the end of `max_hold`, on our monotonic clock
+    needs_progress = False  # the heartbeat waits for a sign of the work
+    progressed_at = -math.inf  # the last one
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
     caller: Caller | None = None
     # Entries that were next when it was granted.
@@ -106,7 +120,22 @@ class HeldEntry:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it has ended."""
-        return max(0.0, self.deadline - runtime.current.monotonic()) if self.possession.is_held else 0.0
+        now = runtime.current.monotonic()
+        return max(0.0, self.deadline - now) if self.possession.is_held and now < self.ends_at else 0.0
+
+    def may_be_renewed(self) -> bool:
+        """Tell whether the heartbeat may renew the lease now; note the loss if it may never do so again."""
+        renewed_at, now = self.deadline - self.entry.lease, runtime.current.monotonic()
+        is_silent = self.needs_progress and self.progressed_at <= renewed_at
+        if is_silent and now >= renewed_at + self.entry.lease * STALLED_AFTER:
+            self.lose(STALLED)
+        return self.is_allowed() and not is_silent
+
+    def is_allowed(self) -> bool:
+        """Tell whether it is held; note the loss if it was held for as long as it may be."""
+        if runtime.current.monotonic() >= self.ends_at:
+            self.lose(MAX_HOLD)
+        return self.possession.is_held
 
     def renew(self) -> None:
         """Renew the lease.
@@ -116,7 +145,7 @@ class HeldEntry:
             Unavailable: no answer; the lease is what it was.
         """
         with event_stream.scope(), self._renewing:
-            if not self.possession.is_held:
+            if not self.is_allowed():
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
             self.last_beat += 1
@@ -180,7 +209,7 @@ class HeldEntry:
     def writing(self, *, is_last: bool = False) -> Iterator[int]:
         """Number the next guarded write, one at a time; `is_last` if other parties may hold the lock after it."""
         with event_stream.scope(), self._writing:
-            if self.possession.reason:
+            if not self.is_allowed() and self.possession.reason:
                 raise self.loss()
             if not is_last:
                 self.check_alone()  # also if this thread has waited here for the last write
@@ -220,6 +249,8 @@ class HeldEntry:
 
     def _release(self) -> None:
         if self.possession.reason:
+            if self.possession.may_stand:
+                removal.leave(self.row, self.entry.id)
             self.end()
             raise self.loss()
         try:
@@ -246,7 +277,7 @@ class HeldEntry:
 
     def leave_behind(self) -> None:
         """Let a thread remove the entry, for a caller that was interrupted or is gone. Nothing renews it any more."""
-        if not self.possession.reason:
+        if self.possession.may_stand:
             removal.leave_behind(self.row, self.entry.id)
         self.end(is_confirmed=False)
         forget(self)
@@ -316,8 +347,8 @@ class HeldEntry:
             )
         else:
             what += (
-                f" is no longer in the queue: {_LOST[reason]}. Stop writing. Leave the `with` block (or release the "
-                f"lock), take it again, and read again."
+                f" {_LOST[reason]}. Stop writing. Leave the `with` block (or release the lock), take it again, and "
+                f"read again."
             )
         return LockLost(what, reason=reason or "deleted", ticket=self.entry.ticket)
 
@@ -353,16 +384,26 @@ def _leave_all_to_parent() -> None:
         held.leave_to_parent()
 
 
+def _lose_all() -> None:
+    """In a restored process: others may have been restored from the same snapshot, and have the same entries."""
+    for held in tuple(all_held):
+        held.lose("restored")
+
+
 def _leave_at_exit() -> None:
     """Remove what the main thread holds. Other threads may still be at work."""
     thread = runtime.current.party()[:2]
-    mine = [held for held in tuple(all_held) if held.party[:2] == thread and held.possession.is_held]
+    mine = [
+        held
+        for held in tuple(all_held)
+        if held.party[:2] == thread and held.possession.may_stand and not held.possession.is_over
+    ]
     for held in mine:
         held.end(is_confirmed=False)  # or a renewal that comes too late would report a loss
     removal.leave_at_exit({held.entry.id: held.row for held in mine})
 
 
-runtime.after_fork(_leave_all_to_parent)
+runtime.after_fork(_leave_all_to_parent, restored=_lose_all)
 runtime.at_exit(_leave_at_exit)
 
 #: A context keeps its entries in so many parts, and a change copies one part: after n takes, a 256th of n.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import bell
-from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._io import bell, lock_requests, retries, runtime
+from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._items import expiry
 from pynamo_locking._locks import cohorts, mailboxes
 from pynamo_locking._locks.context import OWN_ENTRY
@@ -16,6 +16,7 @@ from pynamo_locking.exceptions import ItemNotFound, OutcomeUnknown, also
 
 if TYPE_CHECKING:
     from pynamo_locking._core.claims import Claim
+    from pynamo_locking._core.queue import Success
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._locks.target import LockTarget, M
@@ -44,6 +45,32 @@ def renew(held: HeldEntry) -> None:
         raise _unanswered(held, "renewal", error, certain) from error
 
 
+def succeed(held: HeldEntry, success: Success, kept_s: int) -> None:
+    """Leave the queue, and note in the same request that the job has succeeded; see `lock_requests.succeed`.
+
+    Raises:
+        LockLost: the entry is gone, and nothing was noted.
+        OutcomeUnknown: no answer. The entry is still to be removed.
+    """
+    with held.writing(), held.going():
+        try:
+            image: Image | None = retries.patiently(
+                lambda: lock_requests.succeed(
+                    held.row, held.entry, success, kept_s, want_image=mailboxes.has_waiters(held.row)
+                )
+            )
+        except Refused as refused:
+            state, image = held.row.state(refused.image), refused.image
+            is_noted = state.success is not None and state.success.ticket == held.entry.ticket  # by a first copy
+            # Or a later run has noted its own since: only that copy, or an eviction, can have removed our entry.
+            if not is_noted and state.was_evicted(held.entry.ticket, held.possession.since) is not False:
+                raise held.absent_from(state, is_removal=True) from refused
+        except Unavailable as error:
+            advice = "the success may or may not be noted. If it is not, the job runs again in this period."
+            raise _unanswered(held, "request to note a success", error, advice) from error
+    left(held, image or None)
+
+
 def ensure(held: HeldEntry, wanted: float) -> None:
     """Renew the lease unless so many seconds are left.
 
@@ -58,6 +85,17 @@ def ensure(held: HeldEntry, wanted: float) -> None:
         raise held.loss()
     if held.remaining < wanted:
         renew(held)
+
+
+def progress(held: HeldEntry) -> None:
+    """Note that the work under the lock goes on.
+
+    Raises:
+        LockLost: the entry is gone, or was held or silent for too long.
+    """
+    if not held.is_allowed() and held.possession.reason:
+        raise held.loss()
+    held.progressed_at = runtime.current.monotonic()
 
 
 def _unanswered(held: HeldEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
-    from pynamo_locking._core.queue import LockState, QueueEntry
+    from pynamo_locking._core.queue import LockState, QueueEntry, Success
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._locks.held_entry import HeldEntry
 
 
 def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
-    """Return models, each once, and the tables of locks and transactions that their ``Meta`` names."""
+    """Return models, each once, and the tables of locks, transactions and unique values that their ``Meta`` names."""
     found: dict[type[Model], None] = {}
     for model in models:
         found[model] = None
-        for name in ("lock_table", "transaction_table"):
+        for name in ("lock_table", "transaction_table", "unique_table"):
             table = getattr(model.Meta, name, None)
             if isinstance(table, type):
                 found[table] = None
@@ -58,6 +58,8 @@ def keys_from_text(model: type[Model], texts: Sequence[str]) -> list[Any]:
 
 def _from_text(attribute: Attribute[Any], text: str) -> Any:
     try:
+        if hasattr(attribute, "begin"):  # of ours: text names it as it is
+            return text
         if attribute.attr_type != "B":
             return attribute.deserialize(text)
         decoded = base64.b64decode(text, validate=True)
@@ -90,18 +92,22 @@ def listed(
     """
     is_inside = model._lock_attribute() is not None
     carrier = model if is_inside else model._lock_table()
-    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in key_text.key_attributes(carrier)]
+    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in key_text.stored_keys(carrier)]
     condition, queue = Place(lock, lock_document.NEXT).exists(), Place(lock, lock_document.QUEUE)
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
         condition = (condition | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
     condition |= Place(lock, lock_document.TX).exists()
+    keys = item_keys.own_keys_of(carrier) if carrier._lock_creates_item else None
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:
-        condition &= Path(names[:1]).startswith(begin)
+        condition &= Path(names[:1]).startswith(begin if keys is None else keys.prefix + begin)
     for image in dispatch.scan(carrier, condition, [*names, lock], is_consistent=is_consistent):
-        key = {name: image[name] for name in names}
-        texts = _key_texts(model, [next(iter(value.values())) for value in key.values()], is_inside=is_inside)
-        name = item_keys.name_of(model, key) if is_inside and not model._lock_creates_item else image[names[0]]["S"]
+        key, own = {name: image[name] for name in names}, "" if keys is None else keys.name_in(image)
+        if own is None:
+            continue
+        stored = [own] if keys is not None else [next(iter(value.values())) for value in key.values()]
+        texts = _key_texts(model, stored, is_inside=is_inside)
+        name = own or item_keys.name_of(model, key)
         yield shown(name, texts, lock_document.state_in(image, lock))
 
 
@@ -129,8 +135,20 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
         "waiters": [_shown_entry(entry) for entry in state.waiters],
         "next_ticket": state.next_ticket or None,
         "broken_tickets": sorted(state.evicted.values()),
+        "last_success": None if state.success is None else shown_success(state.success),
         "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
         "unreadable": state.unreadable or None,
+    }
+
+
+def shown_success(success: Success) -> Shown:
+    """Return what is shown of a successful run."""
+    return {
+        "ticket": success.ticket,
+        "owner": success.owner,
+        "period_began_at": text_of_ms(success.period_ms),
+        "began_at": text_of_ms(success.began_ms),
+        "ended_at": text_of_ms(success.ended_ms),
     }
 
 

@@ -244,6 +244,20 @@ class Lock(Taker[M]):
         """As `renew`, awaited."""
         await loops.to_the_end(partial(holding.renew, self._must_have_taken()))
 
+    def progress(self) -> None:
+        """Tell that the work under the lock goes on, from any thread or task. No request.
+
+        With ``heartbeat="progress"`` the background renews the lease only if this was called since the last renewal. So
+        call it in each round of a loop, at least once in two thirds of a lease. Work that was silent for so long has
+        lost the lock, with the reason ``"stalled"``, while a third of its lease is left to stop. `renew` and `chunks`
+        count as well: they renew the lease themselves. With another heartbeat a call only tells of a loss.
+
+        Raises:
+            LockLost: the lock is lost, so the work must stop.
+            ConfigurationError: this object does not hold the lock.
+        """
+        holding.progress(self._must_have_taken())
+
     def ensure(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
 

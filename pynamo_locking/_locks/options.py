@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import Duration, LockSettings, believed, check_lease, seconds
+from pynamo_locking._core.lease import (
+    Duration,
+    Heartbeat,
+    LockSettings,
+    believed,
+    check_heartbeat,
+    check_lease,
+    check_max_hold,
+    seconds,
+)
 from pynamo_locking._core.limits import MOST_WAITERS
 from pynamo_locking._core.naming import checked_owner, plain
 from pynamo_locking._io import runtime
@@ -20,6 +29,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.queue import QueueEntry
+    from pynamo_locking._io.stored import Image
 
 
 class RangeKeywords(TypedDict, total=False):
@@ -27,7 +37,8 @@ class RangeKeywords(TypedDict, total=False):
 
     wait: Duration | None
     lease: Duration | None
-    heartbeat: bool | None
+    heartbeat: Heartbeat | None
+    max_hold: Duration | None
     shared: bool
     owner: str | None
     on_lost: Callable[[str], object] | None
@@ -45,15 +56,21 @@ _DEFAULTS: Final = LockSettings()
 
 @dataclass(frozen=True)
 class LockOptions:
-    """How a lock is to be taken; durations in seconds."""
+    """How a lock is to be taken; durations in seconds.
+
+    `peek` is called with each image of the row that the attempt sees, and raises to end the attempt. With it the
+    attempt begins with the request that creates the row: it is for locks whose row is expected to be absent.
+    """
 
     wait: float
     lease: float
-    heartbeat: bool
+    heartbeat: Heartbeat
+    max_hold: float
     owner: str
     settings: LockSettings
     not_found: type[Exception]
     claim: Claim = WHOLE
+    peek: Callable[[Image], object] | None = None
 
     @property
     def capacity(self) -> int:
@@ -83,10 +100,11 @@ class LockOptions:
             )
 
 
-def check_on_lost(on_lost: object) -> None:
-    if on_lost is not None and (inspect.iscoroutinefunction(on_lost) or not callable(on_lost)):
+def check_plain(name: str, callback: object) -> None:
+    """Refuse a callback such as `on_lost` that a thread cannot call."""
+    if callback is not None and (inspect.iscoroutinefunction(callback) or not callable(callback)):
         raise ConfigurationError(
-            f"on_lost is called in a thread, with the reason, so it must be a plain function, not {on_lost!r}; a "
+            f"{name} is called in a thread, with an argument, so it must be a plain function, not {callback!r}; a "
             f"coroutine function would never run. It may hand over to an event loop, as "
             f"`lambda reason: loop.call_soon_threadsafe(task.cancel)` does."
         )
@@ -97,9 +115,10 @@ def make_options(
     *,
     wait: Duration | None,
     lease: Duration | None,
-    heartbeat: bool | None,
+    heartbeat: Heartbeat | None,
     owner: str | None,
     settings: LockSettings | None,
+    max_hold: Duration | None = None,
     claim: Claim = WHOLE,
 ) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
@@ -109,10 +128,16 @@ def make_options(
     if lease is not None:
         length = seconds(lease, "lease")
         check_lease(length, settings)
+    longest = settings.max_hold if max_hold is None else seconds(max_hold, "max_hold")
+    check_max_hold(longest, length)
+    if heartbeat is None:
+        heartbeat = settings.heartbeat
+    check_heartbeat(heartbeat)
     return LockOptions(
         wait=settings.wait if wait is None else seconds(wait, "wait"),
         lease=length,
-        heartbeat=settings.heartbeat if heartbeat is None else heartbeat,
+        heartbeat=heartbeat,
+        max_hold=longest,
         owner=runtime.current.owner() if owner is None else checked_owner(owner),
         settings=settings,
         not_found=model.DoesNotExist,

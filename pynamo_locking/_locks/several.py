@@ -116,8 +116,12 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
         wanted = [lock._options for lock in together if not _is_taken_already(lock)]
         if len(wanted) > 1 and any(each.claim.is_ranged for each in wanted):
             longest = max(wanted, key=lambda each: each.lease)
-            has_heartbeat = any(each.heartbeat for each in wanted)
-            spanned = replace(longest, claim=spanning([each.claim for each in wanted]), heartbeat=has_heartbeat)
+            spanned = replace(
+                longest,
+                claim=spanning([each.claim for each in wanted]),
+                heartbeat=max((each.heartbeat for each in wanted), key=(False, True, "progress").index),
+                max_hold=min(each.max_hold for each in wanted),
+            )
             yield Lock(together[0]._target, spanned, None)
         yield from together
 

@@ -33,6 +33,7 @@ class Taker(Generic[M]):
     """The private part of `Lock`."""
 
     _blocks = 0  # `with` and `async with` statements that we are in
+    _is_cut_short = False
     _is_awaited = False  # acquired with `async with` or `aacquire`
 
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
@@ -101,6 +102,7 @@ class Taker(Generic[M]):
 
     def _before(self, *, is_awaited: bool) -> Before:
         """Return the state to restore if the acquisition fails."""
+        runtime.check_threads()
         if self._takes and self._is_awaited is not is_awaited:
             raise ConfigurationError(
                 f"this Lock object holds {self._target.row.label}, which was acquired {self._way}. Acquire it so "
@@ -115,7 +117,7 @@ class Taker(Generic[M]):
     def _take_again(self, before: Before) -> HeldEntry | None:
         """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
         held = before[1]
-        if held is None or (held.possession.reason == "forked" and not self._takes):
+        if held is None or (held.possession.is_copied and not self._takes):
             return None
         if held.possession.reason:
             raise held.loss()  # an outer block has lost it; acquiring it anew would hide that
@@ -127,6 +129,8 @@ class Taker(Generic[M]):
 
     def _take(self, options: LockOptions) -> HeldEntry:
         attempt = self._attempt = Acquisition(self._target.row, options)
+        if self._is_cut_short:
+            attempt.cut_short()
         with self._reported(options):
             return self._hold(attempt.run())
 
@@ -158,6 +162,7 @@ class Taker(Generic[M]):
 
     def _begin_heartbeat(self, held: HeldEntry) -> None:
         if self._options.heartbeat and not held.has_heartbeat:
+            held.needs_progress = self._options.heartbeat == "progress"
             heartbeat.heart.add(held)
             held.has_heartbeat = True
 
@@ -178,6 +183,12 @@ class Taker(Generic[M]):
         granted = None if self._attempt is None else self._attempt.held
         if granted is not None and not granted.possession.is_over:
             granted.leave_behind()
+
+    def _cut_short(self) -> None:
+        """Let an `acquire` of another thread time out now, or as soon as it begins."""
+        self._is_cut_short = True
+        if self._attempt is not None:
+            self._attempt.cut_short()
 
     def _in_use(self) -> ConfigurationError:
         return ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import weakref
 from functools import partial
@@ -56,8 +57,10 @@ class Taking:
                 self.held = self._hold(done.value)
                 return None
             except BaseException:
-                _underway.discard(self)
-                self.is_over = True
+                # An interrupt between two steps leaves them open: `abandon` closes them.
+                self.is_over = inspect.getgeneratorstate(self._steps) == inspect.GEN_CLOSED
+                if self.is_over:
+                    _underway.discard(self)
                 raise
 
     def abandon(self) -> None:

@@ -12,6 +12,7 @@ from pynamo_locking._core.naming import GUARD_PREFIX
 from pynamo_locking._io import answers, connections, header_requests, lock_document, runtime
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._items import key_text, versions
+from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking.exceptions import CorruptRow
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def keys_in(description: Mapping[str, Any]) -> str:
 
 def keys_of(model: type[Model]) -> str:
     """Return the keys of a model, in the form of `keys_in`."""
-    return ", ".join(f"{each.attr_name} ({each.attr_type})" for each in key_text.key_attributes(model))
+    return ", ".join(f"{each.attr_name} ({each.attr_type})" for each in key_text.stored_keys(model))
 
 
 def check_keys(model: type[Model], *, wait: bool) -> None:
@@ -79,6 +80,38 @@ def check_keys(model: type[Model], *, wait: bool) -> None:
             f"{model.__name__} needs {wanted}. Nothing was changed. Name another table in Meta.table_name, or correct "
             f"the model: the keys of a table cannot be changed."
         )
+    if found_in := indexed(model, description):
+        raise ConfigurationError(
+            f"the table {model.Meta.table_name!r} has an index with the key {', '.join(found_in)}, which rows of "
+            f"{model.__name__} have as well: they would appear in that index, or be refused. Nothing was changed. Use "
+            f"another table."
+        )
+
+
+def is_shared(model: Any) -> bool:
+    """Tell whether the rows of a model are ours, in a table of other items."""
+    return hasattr(model, "_own_keys") and own_keys_of(model).is_shared
+
+
+def place_of(model: Any) -> str:
+    """Return the table of a model; of rows of ours in a table of other items with their prefix."""
+    name = str(model.Meta.table_name)
+    return own_keys_of(model).place(name) if is_shared(model) else name
+
+
+def is_own(model: Any, image: Image) -> bool:
+    """Tell whether a row of a table of locks or transactions is not, by its key, an item of others beside them."""
+    return own_keys_of(model).name_in(image) is not None
+
+
+def indexed(model: Any, description: Mapping[str, Any]) -> list[str]:
+    """Return the attributes of our rows in a table of others that are keys of its indexes."""
+    if not is_shared(model):
+        return []
+    ours = {each.attr_name for each in model.get_attributes().values()} | model._also_stored
+    return sorted(
+        {each["AttributeName"] for each in description["AttributeDefinitions"]} & ours - {*own_keys_of(model).begins}
+    )
 
 
 def ttl_of(model: type[Model]) -> str | None:
@@ -110,7 +143,7 @@ def absent(kind: str) -> dict[str, Any]:
 def probe(model: type[Model], patience_s: float) -> PynamoDBException | None:
     """Read an absent item; return the error if no response comes in that time. Half a read unit."""
     connection = connections.lock_connection(model._get_connection().connection, patience_s)
-    keys = [absent(key.attr_type)[key.attr_type] for key in key_text.key_attributes(model)]
+    keys = [absent(key.attr_type)[key.attr_type] for key in key_text.stored_keys(model)]
     try:
         with answers.readable_errors():
             connection.get_item(model.Meta.table_name, *keys)
@@ -123,7 +156,8 @@ def flaw_of(model: Any, image: Image) -> str | None:
     """Return what is wrong with a row of locks or transactions; None if it is sound."""
     try:
         if not _is_of_locks(model):
-            header_requests.header_in(image, model.Meta.table_name)
+            table = header_requests.header_table_of(model)
+            header_requests.header_in(table.row(image), table)
             return None
         flaw = lock_document.state_in(image, model._lock_attribute().attr_name).unreadable
     except CorruptRow as error:
@@ -152,4 +186,4 @@ def _is_of_locks(model: Any) -> bool:
 
 
 def _name(model: Any, image: Image) -> str:
-    return str(image[model._hash_key_attribute().attr_name]["S"])
+    return own_keys_of(model).name_in(image) or ""

@@ -27,7 +27,15 @@ from pynamo_locking._io.loops import Pause
 from pynamo_locking._items import keys
 from pynamo_locking._locks.mailboxes import Mailbox
 from pynamo_locking._models.writing import GuardedMixin
-from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, StaleVersion, TransactionConflict, also, gave_up
+from pynamo_locking.exceptions import (
+    ItemLocked,
+    NotUnique,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+    also,
+    gave_up,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -305,7 +313,8 @@ def _tell_all(changes: Sequence[Change[Any]], error: Exception) -> None:
 def _may_be_of_one(applied: Sequence[Change[Any]], error: Exception) -> bool:
     """Tell whether nothing was saved, and the change of a single caller may be the reason."""
     is_of_dynamodb = isinstance(error, PynamoDBException) and answers.code_of(error.cause) != INVALID
-    return len(applied) > 1 and not is_of_dynamodb and not isinstance(error, OutcomeUnknown)
+    may_be = isinstance(error, NotUnique) or not (is_of_dynamodb or isinstance(error, OutcomeUnknown))
+    return len(applied) > 1 and may_be
 
 
 def _no_leader() -> None:

@@ -11,7 +11,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import Lock
-from pynamo_locking._locks.options import check_on_lost, make_claim, make_options
+from pynamo_locking._locks.options import check_plain, make_claim, make_options
 from pynamo_locking._locks.several import first_of
 from pynamo_locking._models.edit import Edit
 from pynamo_locking._models.versioned import VersionedMixin
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pynamo_locking._core.claims import Claim
-    from pynamo_locking._core.lease import Duration, LockSettings
+    from pynamo_locking._core.lease import Duration, Heartbeat, LockSettings
     from pynamo_locking._core.queue import LockState
     from pynamo_locking._locks.options import LockKeywords, RangeKeywords
     from pynamo_locking._locks.several import Block
@@ -69,7 +69,8 @@ class LockableMixin(VersionedMixin):
         *,
         wait: Duration | None = None,
         lease: Duration | None = None,
-        heartbeat: bool | None = None,
+        heartbeat: Heartbeat | None = None,
+        max_hold: Duration | None = None,
         shared: bool = False,
         permits: int = 1,
         owner: str | None = None,
@@ -90,7 +91,9 @@ class LockableMixin(VersionedMixin):
             lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s
                 unless set.
             heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that
-                is long enough.
+                is long enough. With ``"progress"`` the background renews only while the work calls `Lock.progress`.
+            max_hold: how long to hold the lock at most, in seconds or as a timedelta, counted from the grant. Then it
+                is lost, and no longer renewed, so that work that hangs lets go. Without end unless set.
             shared: hold the lock together with other shared holders, and never beside an exclusive one. Writes of
                 the item are refused then, before any request. A shared holder cannot upgrade; an exclusive holder
                 can `Lock.downgrade`.
@@ -112,7 +115,8 @@ class LockableMixin(VersionedMixin):
         write; shared or with permits 2 writes.
         """
         claim = make_claim(shared=shared, permits=permits)
-        terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
+        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold}
         return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, on_lost, terms)
 
     @classmethod
@@ -123,7 +127,7 @@ class LockableMixin(VersionedMixin):
         on_lost: Callable[[str], object] | None,
         terms: dict[str, Any],
     ) -> Lock[Self]:
-        check_on_lost(on_lost)
+        check_plain("on_lost", on_lost)
         options = make_options(cls, **terms, claim=claim)
         return Lock(target(options.settings), options, on_lost)
 
@@ -136,7 +140,8 @@ class LockableMixin(VersionedMixin):
         *,
         wait: Duration | None = None,
         lease: Duration | None = None,
-        heartbeat: bool | None = None,
+        heartbeat: Heartbeat | None = None,
+        max_hold: Duration | None = None,
         shared: bool = False,
         owner: str | None = None,
         on_lost: Callable[[str], object] | None = None,
@@ -163,6 +168,7 @@ class LockableMixin(VersionedMixin):
             wait: as for `locked`.
             lease: as for `locked`.
             heartbeat: as for `locked`.
+            max_hold: as for `locked`.
             shared: as for `locked`: shared ranges may overlap each other.
             owner: as for `locked`.
             on_lost: as for `locked`.
@@ -183,7 +189,8 @@ class LockableMixin(VersionedMixin):
             for end in (lower, upper)
         ]
         claim = make_claim(shared=shared, lower=bounds[0], upper=bounds[1])
-        terms = {"wait": wait, "lease": lease, "heartbeat": heartbeat, "owner": owner, "settings": settings}
+        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold}
         return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, on_lost, terms)
 
     @classmethod
@@ -208,7 +215,8 @@ class LockableMixin(VersionedMixin):
         if cls._enforces() != "table":
             raise ConfigurationError(f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce = 'table'.")
         on_lost, shared = options.pop("on_lost", None), options.pop("shared", False)
-        terms = {"wait": None, "lease": None, "heartbeat": None, "owner": None, "settings": None, **options}
+        terms: dict[str, Any] = {"wait": None, "lease": None, "owner": None, "settings": None}
+        terms |= {"heartbeat": None, "max_hold": None, **options}
         return cls._make_lock(cls._table_target, make_claim(shared=shared), on_lost, terms)
 
     @classmethod

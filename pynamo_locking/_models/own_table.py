@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import TableError
 from typing_extensions import override
@@ -13,19 +12,12 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers
 from pynamo_locking._items.keys import check_place
 from pynamo_locking._models import administration
-
-if TYPE_CHECKING:
-    from pynamodb.models import Model
-
-    _Base = Model
-else:
-    _Base = object
-
+from pynamo_locking._models.own_rows import OwnRows
 
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
-class OwnTable(_Base):
+class OwnTable(OwnRows):
     """Creates a table with its billing mode and TTL."""
 
     @override
@@ -46,6 +38,8 @@ class OwnTable(_Base):
         changed, and its TTL is enabled only if it has no item: otherwise TTL would delete items of other programs
         that have an attribute of that name. If TTL is left off, a warning is logged.
 
+        A table of other items (`Meta.keys`) is never created, and its TTL is enabled with `enable_ttl` alone.
+
         Args:
             wait: until the table can be used. True here, since TTL cannot be enabled before.
             read_capacity_units: as for PynamoDB's `Model.create_table`.
@@ -56,7 +50,8 @@ class OwnTable(_Base):
 
         Raises:
             ConfigurationError: the table has other keys, or its TTL is enabled for another attribute; or the class has
-                no ``Meta.table_name``. Nothing was changed.
+                no ``Meta.table_name``; or the table is one of other items, and is missing, or has an index whose key is
+                an attribute of our rows. Nothing was changed.
             TableError: DynamoDB refused a request.
 
         Cost: 1 DescribeTable to find the table missing, a CreateTable, and the requests that enable TTL. 1
@@ -65,7 +60,12 @@ class OwnTable(_Base):
         check_place(cls)
         if billing_mode is None and not hasattr(cls.Meta, "billing_mode") and read_capacity_units is None:
             billing_mode = "PAY_PER_REQUEST"
-        is_new = not cls.exists()
+        is_new, is_shared = not cls.exists(), cls._own_keys.is_shared
+        if is_new and is_shared:
+            raise ConfigurationError(
+                f"{cls.__name__} keeps its rows in the table {cls.Meta.table_name!r} of other items, and there is no "
+                f"such table. Create that table first, as the program does to which it belongs."
+            )
         arguments = wait, read_capacity_units, write_capacity_units, billing_mode, ignore_update_ttl_errors
         if is_new and administration.is_created(functools.partial(super().create_table, *arguments)):
             return  # else the table is as new, but another process has created it
@@ -78,13 +78,15 @@ class OwnTable(_Base):
             return
         if is_enabled:
             return
-        if is_new or enable_ttl or administration.is_empty(cls):
+        if is_new or enable_ttl or (not is_shared and administration.is_empty(cls)):
             cls.update_ttl(ignore_update_ttl_errors)
             return
         logger.warning(
-            "TTL of the table %s is off, and was left off, since the table has items: what expires there is kept for "
-            "ever. If nothing else is stored in it, call create_table(enable_ttl=True).",
+            "TTL of the table %s is off, and was left off, since the table has items%s: what expires there is kept for "
+            "ever. If no item of others has an attribute %r, call create_table(enable_ttl=True).",
             cls.Meta.table_name,
+            " of others" if is_shared else "",
+            cls._ttl_attribute().attr_name,  # type: ignore[no-untyped-call]
         )
 
     @override
@@ -114,7 +116,8 @@ class OwnTable(_Base):
         if attribute is not None and found not in (None, attribute.attr_name):
             raise ConfigurationError(
                 f"TTL of the table {cls.Meta.table_name!r} is enabled for the attribute {found!r}, and {cls.__name__} "
-                f"needs it for {attribute.attr_name!r}; a table has one. Nothing was changed. Name another table in "
-                f"Meta.table_name, or switch TTL of this one off first."
+                f"needs it for {attribute.attr_name!r}; a table has one. Nothing was changed. Write the same attribute "
+                f"(Meta.ttl_attribute = {found!r}), name another table in Meta.table_name, or switch TTL of this one "
+                f"off first."
             )
         return attribute is None or found is not None

@@ -148,7 +148,8 @@ class PlacedMixin(_Base):
     def _target_elsewhere(
         cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]
     ) -> LockTarget[Self]:
-        return cls._target_named(keys.name_of(cls, key), settings, read)
+        longest = keys.own_keys_of(cls._lock_table()).longest_name
+        return cls._target_named(keys.name_of(cls, key, longest), settings, read)
 
     @classmethod
     def _target_named(cls, name: str, settings: LockSettings, read: Callable[[], Self]) -> LockTarget[Self]:
@@ -228,7 +229,7 @@ class PlacedMixin(_Base):
 
     def _range_entry(self) -> HeldEntry | None:
         """Return the entry that this context holds in a range around this item, if any."""
-        if self._range_keyname is None or held_entry.holds_nothing():
+        if self._range_keyname is None or self._lock_creates_item or held_entry.holds_nothing():
             return None
         return context.usable(self._held_range(*self._key_values()))
 

@@ -225,6 +225,7 @@ class TransactWrite(PynamoTransactWrite):
     def _take_over(self) -> None:
         """Add the actions of the rows that were placed, and of their guards."""
         self._placed._check_open()
+        self._placed._members.claim_values()
         for member in list(self._placed._members.by_key.values()):
             if member.write is not None:
                 self._add_write(member.writer, member.final())
@@ -252,7 +253,8 @@ class TransactWrite(PynamoTransactWrite):
         for each in unguarded:
             if ItemKey.of(each.row.table, each.row.key) in self._assembly.actions:
                 raise _checked_already(each.row)
-        self._make_room(key, write, needed=1 + len(unguarded))
+        rows = [] if write.claims is None else write.claims.rows
+        self._make_room(key, write, needed=1 + len(unguarded) + len(rows))
         self._assembly.add_write(key, writer, write)
 
     def _add(self, request: dict[str, Any], row: LockRow | None = None, key: ItemKey | None = None) -> None:
@@ -270,10 +272,10 @@ class TransactWrite(PynamoTransactWrite):
         before = self._assembly.actions.get(key)
         if before is not None:
             _check_replaces(before, write, key)
-        elif len(self._assembly.actions) + len(self._assembly.beside) + needed > MOST_ACTIONS:
+        elif self._assembly.size + needed > MOST_ACTIONS:
             raise _invalid(
                 f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
-                f"counts twice). Use several, or guarded_batch().",
+                f"counts twice, and each row of a unique value once). Use several, or guarded_batch().",
                 key[0],
             )
 

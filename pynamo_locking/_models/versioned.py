@@ -12,6 +12,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import loops, runtime
 from pynamo_locking._items import clauses, versions
+from pynamo_locking._models import uniqueness
 from pynamo_locking._models.batches import GuardedBatch
 from pynamo_locking._models.combining import Change, acombined, combined
 from pynamo_locking._models.writing import GuardedMixin
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb.expressions.condition import Condition
+
+    from pynamo_locking._models.uniqueness import UniqueReport
 
 
 class VersionedMixin(GuardedMixin):
@@ -46,7 +49,9 @@ class VersionedMixin(GuardedMixin):
       mistaken for the old one.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"modify", "amodify", "touch", "guarded_batch"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"modify", "amodify", "touch", "guarded_batch", "check_unique", "repair_unique"}
+    )
 
     @classmethod
     def modify(
@@ -215,6 +220,42 @@ class VersionedMixin(GuardedMixin):
         exists = self.get_attributes()[str(self._hash_keyname)].exists()
         writer = self._writer() or PlainWriter(self)
         writer.touch(clauses.both(condition, exists), checks_version=add_version_condition)
+
+    @classmethod
+    def check_unique(cls) -> UniqueReport:
+        """Compare the items with the rows of their unique values (``Meta.unique``), and change nothing.
+
+        Other writers may be at work: what does not fit is looked at again, at one moment, before it is reported.
+
+        Returns:
+            How many items and rows there are, and what does not fit.
+
+        Raises:
+            ConfigurationError: the model has no unique values.
+            TransactionConflict: transactions kept an item busy.
+
+        Cost: a scan of the model's table and of that of the rows; 1 transactional read for each suspect.
+        """
+        return uniqueness.check(cls, repairs=False)
+
+    @classmethod
+    def repair_unique(cls) -> UniqueReport:
+        """Write missing rows of unique values, and remove rows whose items do not have the value.
+
+        That is what writers leave behind that do not use this package, and the way to begin: run it once all writers
+        have the ``Meta.unique``. Until then an item without its row does not keep others from its value. A value that
+        several items have is reported, and left to people: give one of the items another value, or delete it. It is
+        safe beside other writers, and can be repeated.
+
+        Returns:
+            What was found, and what of that was mended.
+
+        Raises:
+            ConfigurationError, TransactionConflict: as `check_unique`.
+
+        Cost: that of `check_unique`, and 1 transaction for each problem, of the row and a check of each item.
+        """
+        return uniqueness.check(cls, repairs=True)
 
     @classmethod
     def guarded_batch(

@@ -9,7 +9,7 @@ from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.queue import LockState
-from pynamo_locking._items import knowledge, versions
+from pynamo_locking._items import knowledge, unique, versions
 from pynamo_locking._locks import context
 from pynamo_locking._models.attributes import LockAttribute
 from pynamo_locking._models.awaited import AwaitedMixin
@@ -122,8 +122,9 @@ class GuardedMixin(AwaitedMixin):
 
     def _most_actions(self) -> int:
         """Return how many actions a native transaction needs for a write of this item."""
-        enforced = len(self._enforced_rows())
-        return 1 + max(enforced, int(self._may_be_held_elsewhere()))
+        enforced, declared = len(self._enforced_rows()), unique.unique_of(type(self))
+        rows = 0 if declared is None else 2 * len(declared.groups)
+        return 1 + rows + max(enforced, int(self._may_be_held_elsewhere()))
 
     def _kept(
         self,
@@ -255,6 +256,10 @@ class GuardedMixin(AwaitedMixin):
                 f"batch_write() of {cls.__name__} would overwrite locks and newer versions: a BatchWriteItem has no "
                 f"conditions. Use guarded_batch(), or pass unguarded=True."
             )
+        if unique.unique_of(cls) is not None:
+            raise ConfigurationError(
+                f"batch_write() of {cls.__name__} would leave out the rows of its unique values: use guarded_batch()."
+            )
         return _Unguarded(cls, auto_commit)
 
     # PynamoDB's own TransactWrite calls these
@@ -272,6 +277,11 @@ class GuardedMixin(AwaitedMixin):
         self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
     ) -> dict[str, Any]:
         """Return a request that PynamoDB will send, before it calls `update_local_version_attribute`."""
+        if write.claims is not None and write.claims.rows:
+            raise ConfigurationError(
+                f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
+                f"pynamo_locking.TransactWrite."
+            )
         if write.operation is not DELETE:  # for which PynamoDB makes no such call
             knowledge.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
         del kwargs["ReturnValuesOnConditionCheckFailure"]

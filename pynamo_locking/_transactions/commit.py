@@ -17,7 +17,8 @@ from pynamo_locking._core.commit_paths import (
     with_costs,
 )
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import event_stream, header_requests
+from pynamo_locking._core.transaction import row_of_changes
+from pynamo_locking._io import event_stream
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import images
 from pynamo_locking._models import isolation
@@ -79,7 +80,7 @@ class Committing:
         assert table is not None  # noqa: S101 - `_choose` checks it
         if needs_read(member):
             return replace(facts, mark=facts_if_read(member, facts.size + facts.before_size))
-        one = plan_mark(member, id_, table, header_requests.row_of_changes(id_, i), is_staged=is_staged)
+        one = plan_mark(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
         return replace(facts, size=facts.size + one.document_size, mark=facts_of(table, one))
 
     def _choose(self) -> Plan:
@@ -111,7 +112,7 @@ class Committing:
             )
 
     def _facts(self, *, is_long: bool) -> list[MemberFacts]:
-        table = None if self._options.header_table is None else self._options.header_table.table
+        table = None if self._options.header_table is None else self._options.header_table.place
         return [_facts(member, table, is_long=is_long) for member in self._members]
 
     def _extra_actions(self) -> int:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.commit_paths import CommitPath
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._core.transaction import Header, State, row_of_key
 from pynamo_locking._io import header_requests, runtime
 from pynamo_locking._io.retries import Unavailable, persistently
 from pynamo_locking._io.transactional_reads import get_together
+from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._transactions.transaction_table import TransactionTable
 from pynamo_locking._writes.native import TransactAction
 from pynamo_locking._writes.resolving import Question
@@ -40,7 +41,7 @@ def is_own_row(member: Member) -> bool:
 
 def suspended_id(member: Member) -> str:
     """Return the id of the suspended transaction whose row this is; empty for any other item."""
-    name = str(member.key[header_requests.ID]["S"]) if is_own_row(member) else ""
+    name = (own_keys_of(member.model).name_in(member.key) or "") if is_own_row(member) else ""
     return name.removeprefix(SUSPENDED) if name.startswith(SUSPENDED) else ""
 
 
@@ -63,7 +64,7 @@ def key_action(options: TransactionOptions) -> list[TransactAction]:
     """Return the action that stores the idempotency key, and fails if the key is stored."""
     if options.idempotency_key is None:
         return []
-    row = header_requests.row_of_key(options.idempotency_key)
+    row = row_of_key(options.idempotency_key)
     return [TransactAction(header_requests.once(check_table(options), row, options.id))]
 
 
@@ -84,7 +85,7 @@ def found(options: TransactionOptions, path: CommitPath, error: Exception) -> st
         return None
     try:
         if options.idempotency_key is not None:
-            return header_requests.key_holder(check_table(options), header_requests.row_of_key(options.idempotency_key))
+            return header_requests.key_holder(check_table(options), row_of_key(options.idempotency_key))
         if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown):
             header = persistently(partial(header_requests.read, check_table(options), options.id))
             return None if header is None or not header.state.is_committed else options.id
@@ -95,7 +96,7 @@ def found(options: TransactionOptions, path: CommitPath, error: Exception) -> st
 
 def is_done(options: TransactionOptions) -> bool:
     """Tell whether a transaction with this idempotency key was committed, also if its rows show before its key does."""
-    table, row = check_table(options), header_requests.row_of_key(str(options.idempotency_key))
+    table, row = check_table(options), row_of_key(str(options.idempotency_key))
     get_together(table.connection, [{"Get": {"TableName": table.table, "Key": table.key(row)}}])  # settles it
     return header_requests.key_holder(table, row) is not None
 
@@ -130,7 +131,7 @@ def _said_by(header: Header) -> Resolution:
 
 
 def _by_key(options: TransactionOptions, table: HeaderTable, since: float) -> Resolution:
-    row = header_requests.row_of_key(str(options.idempotency_key))
+    row = row_of_key(str(options.idempotency_key))
     attempts = (*options.earlier, options.id)
     if _may_have_expired(since, table.keep.keep_keys_s):
         return "applied" if header_requests.key_holder(table, row) in attempts else "unknown"

@@ -21,7 +21,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core.commit_paths import MarkFacts, keys_in_rows, placeholders
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.naming import plain
-from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._core.transaction import Header, State, row_of_changes, row_of_participants
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import header_requests, lock_document, mark_requests, runtime, statements
 from pynamo_locking._io.pool import Pool
@@ -112,7 +112,7 @@ class LongCommit:
 
     def _plan_marks(self) -> list[Marked]:
         """Work out all marks, and refuse what cannot be stored before anything is sent."""
-        id_, staged, name = self._header.id, set(self._plan.staged), header_requests.row_of_changes
+        id_, staged, name = self._header.id, set(self._plan.staged), row_of_changes
         with isolation.for_commit():
             return [
                 plan_mark(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
@@ -131,7 +131,7 @@ class LongCommit:
         """Store, before the first mark, the keys of the items that will be marked."""
         for number, row in enumerate(rows):
             self.pulse()
-            name, content = header_requests.row_of_participants(self._header.id, number), {"items": {"L": list(row)}}
+            name, content = row_of_participants(self._header.id, number), {"items": {"L": list(row)}}
             header_requests.put_row(self._header_table, name, content, expires=True)
 
     def _batches_of_marks(self) -> list[list[int]]:

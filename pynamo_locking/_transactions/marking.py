@@ -35,8 +35,8 @@ from pynamo_locking._locks import evictions, guards
 from pynamo_locking._transactions.member_writes import Unread
 from pynamo_locking._writes import outside, refusals
 from pynamo_locking._writes.native import TransactAction
-from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation
-from pynamo_locking._writes.writers import InsideWriter, action_of
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation, action_of
+from pynamo_locking._writes.writers import InsideWriter
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -151,12 +151,12 @@ def plan_mark(member: Member, header_id: str, header_table: HeaderTable, name: s
     """
     if not member.is_checked:  # without a known version a late copy of the mark would fit any later item
         member.pin()
-        if not can_be_marked(member, header_table.table):
+        if not can_be_marked(member, header_table.place):
             raise _no_place(member)
     op, set_, removed = _intent_of(member) if is_staged else ("keep", {}, [])
     row = member.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
-    mark = Mark(header_id, header_table.table, op, member.is_absent, set_, tuple(removed))
+    mark = Mark(header_id, header_table.place, op, member.is_absent, set_, tuple(removed))
     one = Marked(member, row, mark, has_document=_has_document(member))
     if is_staged and one.size > SPILL_BYTES:
         one.mark = replace(one.mark, spill=name)

@@ -56,6 +56,7 @@ class Member:
         write: what the commit will do; None if the item is only read.
         after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
         condition: the callers' conditions.
+        expected: the condition that an item which was not read has the unique values that its instance has noted.
         is_read: whether the transaction relies on the item beyond its own write.
         is_checked: whether the stored item must be the one that is known.
     """
@@ -77,6 +78,7 @@ class Member:
         self.writer: PlainWriter | None = None
         self.after: Image | Unread | None = base
         self.condition: Condition | None = None
+        self.expected: Condition | None = None
         self.is_read: bool = False
         self.is_checked: bool = False
         self._row: LockRow | None = None
@@ -445,7 +447,8 @@ class Member:
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
             return Write(self.item, CHECK, part, clauses.both(self.condition, condition))
         final = write.copied()
-        final.condition = self._strict(write.condition, write.part)
+        final.condition = clauses.both(self._strict(write.condition, write.part), self.expected)
+        final.claims = None  # the rows are items of the transaction: see `Members.claim_values`
         final.is_shown, final.is_strict = self.is_checked and self.is_current, True
         return final
 

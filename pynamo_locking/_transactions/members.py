@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import guard_name
 from pynamo_locking._expressions.values import copy_of
@@ -15,7 +16,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking._io.denials import foreign
 from pynamo_locking._io.stored import Place
 from pynamo_locking._io.transactional_reads import settle
-from pynamo_locking._items import clauses, knowledge, versions
+from pynamo_locking._items import clauses, knowledge, unique, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._items.pages import stored_pages, stored_rows
@@ -26,6 +27,7 @@ from pynamo_locking._transactions.item_locks import lock_of_name, no_lock_of_abs
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.member_writes import UNREAD, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
+from pynamo_locking._writes.claims import Claims, merged
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Members:
     _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
     _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
+    _claiming: list[Member] = field(default_factory=list, init=False)  # the rows of unique values
 
     def read_all(
         self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
@@ -199,7 +202,9 @@ class Members:
     def _guard(self, model: type[GuardedMixin], hash_key: Image) -> Member:
         """Return the guard, whose version every transaction increments that creates or deletes items of a hash key."""
         values = [next(iter(stored.items())) for stored in hash_key.values()]
-        return self.counter(self.table(model), guard_name(model.Meta.table_name, *values))
+        table = self.table(model)
+        longest = table._own_keys.longest_name
+        return self.counter(table, guard_name(model.Meta.table_name, *values, longest=longest))
 
     def counter(self, model: type[Any], name: str) -> Member:
         """Return a guard; refuse a row that another program has stored under its name."""
@@ -223,6 +228,36 @@ class Members:
         guard = self._guard(member.model, hash_key)
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
+
+    def claim_values(self) -> None:
+        """Add the rows of the unique values that the writes change, before the commit."""
+        claims = [claim for member in list(self.by_key.values()) if (claim := _claims_of(member)) is not None]
+        rows = merged(claims)
+        used = sum(member.write is not None or member.is_read for member in self.by_key.values())
+        if used + len(rows) > limits.MOST_ACTIONS:  # only rows that were read can be marked
+            for table in {row.table for row in rows}:
+                self._find(table, [(row.name, None) for row in rows if row.table is table])
+        for row in rows:
+            key = key_of(row.table, row.name, None)
+            member = self._known(row.table, key) or self._add(row.table(row.name), key, UNREAD)
+            self._claiming.append(member)
+            row.fill(member.item)
+            if row.to is not None:
+                member.save(row.condition(), checks=not isinstance(member.base, Unread))
+                continue
+            if member.stored and unique.holder_of(member.stored) not in row.holders():
+                continue
+            member.delete(row.condition(), checks=bool(member.stored))
+            if member.write is not None:
+                member.write.is_optional = True
+
+    def forget_values(self) -> None:
+        """Take back `claim_values`: what the items will be may change until the commit."""
+        for member in self._claiming:
+            member.reset()
+            if member.is_unused:
+                del self.by_key[member.identity]
+        self._claiming.clear()
 
     def name_in_guards(self, direct: Callable[[], Collection[Member]]) -> None:
         """Name the created and deleted items in their guards, before the commit.
@@ -328,6 +363,25 @@ class Members:
                 "no TransactionTable is known: pass one to transaction(), or name it in Meta.transaction_table."
             )
         return found
+
+
+def _claims_of(member: Member) -> Claims | None:
+    """Return what the write of an item does to the rows of its unique values; read it if its values are not known."""
+    if member.write is None or member.write.claims is None:
+        return None
+    if not member.is_checked:
+        member.pin()
+    known, old = knowledge.values_of(member.item)
+    if isinstance(member.base, Unread) and not member.is_absent and not (known.write_id and known == member.before):
+        member.load()
+    after = member.look() if isinstance(member.after, Unread) else member.after  # which may read the item
+    is_hint = isinstance(member.base, Unread) and not member.is_absent
+    new = unique.watched(member.model, after)
+    claims = Claims(
+        member.item, TransactWriteError, lambda _: new, old if is_hint else unique.watched(member.model, member.stored)
+    )
+    member.expected = claims.condition() if is_hint else None
+    return claims
 
 
 def _is_counter(member: Member) -> Condition:

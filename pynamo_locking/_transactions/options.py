@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seconds
 from pynamo_locking._items import versions
+from pynamo_locking._items.key_text import is_implied
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._transactions.transaction_table import check_table
 
@@ -75,7 +76,7 @@ def check_scan(model: Any, isolation: str, at_most: Any) -> None:
 
 def values_of_key(model: type[Model], key: Any) -> tuple[Any, Any]:
     """Return the hash key and the range key of what names one item: a tuple of both if the model has a range key."""
-    if model._range_key_attribute() is None:
+    if model._range_key_attribute() is None or is_implied(model._range_key_attribute()):
         return key, None
     if not isinstance(key, (tuple, list)) or len(key) != 2:  # noqa: PLR2004 - both
         raise ConfigurationError(f"{key!r} is no key of {model.__name__}: it takes (hash key, range key).")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import runtime
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._transactions.item_locks import locking
 from pynamo_locking._transactions.options import check_model, check_query, check_scan, values_of_key
@@ -25,11 +26,17 @@ class Reads:
 
     _isolation: str
     _is_over: bool
+    _forks: int
     _members: Members
 
     def _check_open(self) -> None:
         if self._is_over:
             raise ConfigurationError("this transaction is over: begin a new one.")
+        if self._forks != runtime.forks:
+            raise ConfigurationError(
+                "this transaction was begun before this process was forked, or restored from a snapshot, and its "
+                "copies have the same id: begin a new one here."
+            )
 
     def get(
         self,

@@ -16,7 +16,7 @@ from pynamo_locking._core import limits
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count, seconds
 from pynamo_locking._core.naming import text_of_ms
-from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet
+from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, row_of_key, row_of_participants
 from pynamo_locking._io import (
     answers,
     dispatch,
@@ -57,7 +57,7 @@ STATES: Final = tuple(state.value for state in State)
 def outcome(header_table: HeaderTable, header_id: str | None, key: str | None) -> str | None:
     """Return the state of a transaction; see `TransactionTable.outcome`."""
     if key is not None and header_id is None:
-        row = header_requests.row_of_key(key)
+        row = row_of_key(key)
         return None if answered(lambda: header_requests.key_holder(header_table, row)) is None else "committed"
     if key is not None or header_id is None:
         raise ConfigurationError("outcome() takes the id of a transaction, or its idempotency key: name one of them.")
@@ -114,7 +114,7 @@ def sweep(
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
-        for header_id, found in header_requests.open_headers(header_table, segment, segments, last_ms):
+        for header_id, found in _open_headers(header_table, segment, segments, last_ms):
             verdict = _sweep_one(header_table, header_id, found, lambda: pool.is_over, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
@@ -137,6 +137,47 @@ def sweep(
     if failures:
         raise LockingError(f"the sweep of {header_table.table} was not completed: {failures[0]}") from failures[0]
     return report
+
+
+def _open_headers(
+    header_table: HeaderTable, segment: int, segments: int, last_ms: float
+) -> Iterator[tuple[str, Header | LockingError]]:
+    """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them.
+
+    Those that were renewed later than `last_ms` are left out.
+    """
+    is_ours, names, values = header_table.keys.filter()
+    kwargs: dict[str, Any] = {
+        "TableName": header_table.table,
+        "ConsistentRead": True,
+        "Segment": segment,
+        "TotalSegments": segments,
+        "FilterExpression": f"{is_ours}(#state IN (:pending, :committed) "
+        "OR (#state = :aborted AND attribute_not_exists(#clean)) "
+        "OR (attribute_exists(#priority) AND NOT #state IN (:pending, :committed, :aborted, :finished)))",
+        "ExpressionAttributeNames": {
+            "#state": header_requests.STATE,
+            "#clean": header_requests.CLEAN,
+            "#priority": header_requests.PRIORITY,
+            **names,
+        },
+        "ExpressionAttributeValues": {
+            **{f":{state.value}": {"S": state.value} for state in State},
+            **values,
+        },
+    }
+    while True:
+        answer = persistently(lambda: header_requests.ask(header_table, "Scan", kwargs))
+        for image in filter(None, map(header_table.row, answer["Items"])):
+            try:
+                found: Header | LockingError | None = header_requests.header_in(image, header_table)
+            except LockingError as error:
+                found = error
+            if found is not None and (isinstance(found, LockingError) or found.renewed_ms <= last_ms):
+                yield image[header_requests.ID]["S"], found
+        if "LastEvaluatedKey" not in answer:
+            return
+        kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
 def _sweep_one(
@@ -266,7 +307,7 @@ def _marks_in(
         except LockingError as error:
             broken.append(error)
             continue
-        if mark is not None and (mark.id, mark.table) == (header.id, header_table.table):
+        if mark is not None and (mark.id, mark.table) == (header.id, header_table.place):
             marked.append((row, mark))
     return marked, broken
 
@@ -310,7 +351,7 @@ def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[L
     have expired, marks of an aborted transaction may remain; the next reader or writer of the item drops them.
     """
     for number in range(header.rows):
-        name = header_requests.row_of_participants(header.id, number)
+        name = row_of_participants(header.id, number)
         found = header_requests.get_row(
             header_table, name, lambda row: [row_in(header_table, each["M"]) for each in row["items"]["L"]]
         )
@@ -369,11 +410,13 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 
     Cost: a consistent scan.
     """
+    header_table = header_requests.header_table_of(table)
     path, found, broken = Place(header_requests.STATE), list[Header](), dict[str, str]()
     is_header = path.exists() | Place(header_requests.PRIORITY).exists()
-    for image in dispatch.scan(table, is_header if state is None else path == state):
+    images = dispatch.scan(table, is_header if state is None else path == state)
+    for image in filter(None, map(header_table.row, images)):
         try:
-            found += filter(None, [header_requests.header_in(image, table.Meta.table_name)])
+            found += filter(None, [header_requests.header_in(image, header_table)])
         except LockingError as error:
             broken[image[header_requests.ID]["S"]] = str(error)
     found.sort(key=lambda header: (header.priority, header.id))

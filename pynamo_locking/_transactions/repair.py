@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.transaction import State
+from pynamo_locking._core.transaction import State, row_of_participants
 from pynamo_locking._io import flaws, header_requests, trust
 from pynamo_locking._io.header_requests import (
     BEAT,
@@ -73,7 +73,7 @@ def _repair_header(
     """Make a header sound, and note what was broken; return it, None if there is none."""
     image = header_requests.image_of(header_table, header_id)
     try:
-        if header_requests.header_in(image, header_table.table) is None:
+        if header_requests.header_in(image, header_table) is None:
             return None
     except CorruptRow as error:
         assert image is not None  # noqa: S101 - it is broken
@@ -148,13 +148,13 @@ def _flaw(error: CorruptRow) -> str:
 
 def _refusal(error: CorruptRow, advice: str) -> CorruptRow:
     key = error.key or {}
-    what = f"the row of the transaction {key[ID]['S']!r}"
+    what = f"the row of the transaction {next(iter(key.values()))['S']!r}"
     return flaws.corrupt(what, _flaw(error), table=error.table or "", key=key, advice=advice)
 
 
 def _rows(header_table: HeaderTable, header_id: str) -> Iterator[dict[str, Any]]:
     for i in itertools.count():
-        row = header_requests.image_of(header_table, header_requests.row_of_participants(header_id, i))
+        row = header_requests.image_of(header_table, row_of_participants(header_id, i))
         if row is None:
             return
         yield row

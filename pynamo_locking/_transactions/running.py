@@ -190,6 +190,7 @@ def transactional(
                     return function(outer, *arguments, **keywords)
             return _run(lambda tx: function(tx, *arguments, **keywords), attempts, options)
 
+        vars(run)["_begins_transaction"] = True  # for idempotent()
         return run
 
     return decorate

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import Known
 from pynamo_locking._io import flaws, runtime
-from pynamo_locking._io.header_requests import CONTENT, EXPIRES, ID
+from pynamo_locking._io.header_requests import CONTENT
 from pynamo_locking._io.stored import Place, Stored, number
 from pynamo_locking._items import clauses, images, versions
+from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._models.writing import GuardedMixin
 from pynamo_locking._transactions import fates
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.own_keys import OwnKeys
     from pynamo_locking._io.stored import Image
     from pynamo_locking._transactions.member import Member
     from pynamo_locking._transactions.members import Members
@@ -40,6 +42,7 @@ class _Remembered(NamedTuple):
     """An item in a row: `known` is None if it was absent, `write` if it was only read, and empty for a delete."""
 
     table: str
+    model: str
     values: tuple[Any, Any]
     known: Known | None
     write: _Entry | None
@@ -56,8 +59,9 @@ def suspend(members: Members, id_: str, idempotency_key: str | None, keep_s: flo
     content = {"items": {"L": entries}, **({} if idempotency_key is None else {_KEY: {"S": idempotency_key}})}
     row = members.table()(fates.SUSPENDED + id_) if resumed is None else resumed.item
     expiry_s = runtime.current.time_ms() // 1000 + int(keep_s)
-    actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(EXPIRES).set(Stored(number(expiry_s)))]
-    row.update(actions, Place(ID).does_not_exist() if resumed is None else None)
+    expires, name = row.get_attributes()["expires"].attr_name, own_keys_of(type(row)).hash_name
+    actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(expires).set(Stored(number(expiry_s)))]
+    row.update(actions, Place(name).does_not_exist() if resumed is None else None)
     return id_ if resumed is None else fates.suspended_id(resumed)
 
 
@@ -86,7 +90,11 @@ def _entry(member: Member) -> _Entry:
     after = member.look()
     if not member.holds(member.stored or None):
         raise member.refused(member.stored or None)
-    entry: _Entry = {"table": {"S": member.table}, "key": {"M": member.key}}
+    entry: _Entry = {
+        "table": {"S": _place_of(member.model)},
+        "model": {"S": member.model.__name__},
+        "key": {"M": member.key},
+    }
     if not member.is_absent:
         entry["known"] = {"M": _stored(member.before)}
     if member.write is None or fates.is_own_row(member):
@@ -131,9 +139,11 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
     row = members.counter(table, fates.SUSPENDED + id_)
     if row.is_absent:
         raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or its time is over.")
-    by_table = {model._get_connection().table_name: model for model in (table, *reversed(models))}
+    by_table: dict[str, list[type[Any]]] = {}
+    for model in (*models, table):
+        by_table.setdefault(_place_of(model), []).append(model)
     key, entries = flaws.read(
-        lambda stored: _content(stored, by_table, row.table),
+        lambda stored: _content(stored, by_table, _place_of(table)),
         row.stored,
         f"the row of the suspended transaction {id_!r}",
         table=row.table,
@@ -141,26 +151,44 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
         advice=_ADVICE,
     )
     planned = list[_Planned]()
-    for of_table, group in groupby(sorted(entries, key=_table_of), _table_of):
-        if of_table not in by_table:
-            raise ConfigurationError(f"the suspended transaction {id_!r} has items of {of_table!r}: name their model.")
-        planned += _found(members, by_table[of_table], list(group))
+    for (of_table, name), group in groupby(sorted(entries, key=_model_of), _model_of):
+        of_model = _chosen(by_table.get(of_table, []), name)
+        if of_model is None:
+            raise ConfigurationError(
+                f"the suspended transaction {id_!r} has items of {of_table!r}: name their model, {name}."
+            )
+        planned += _found(members, of_model, list(group))
     row.delete(None, checks=True)
     return key, planned
 
 
 def _content(
-    stored: Mapping[str, Any], models: Mapping[str, type[Any]], own: str
+    stored: Mapping[str, Any], models: Mapping[str, list[type[Any]]], own: str
 ) -> tuple[str | None, list[_Remembered]]:
     content = stored[CONTENT]["M"]
     key = content[_KEY]["S"] if _KEY in content else None
     return key, [_remembered(each["M"], models, own) for each in content["items"]["L"]]
 
 
-def _remembered(entry: Mapping[str, Any], models: Mapping[str, type[Any]], own: str) -> _Remembered:
+def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[Any]]], own: str) -> _Remembered:
     table, key, known = entry["table"]["S"], entry["key"]["M"], entry["known"]["M"] if "known" in entry else None
-    values = _values(models[table], key) if table in models else (None, None)
-    return _Remembered(table, values, None if known is None else _known(known), _write(entry, is_own=table == own))
+    name = entry["model"]["S"] if "model" in entry else ""
+    model = _chosen(models.get(table, []), name)
+    values = (None, None) if model is None else _values(model, key)
+    known_ = None if known is None else _known(known)
+    return _Remembered(table, name, values, known_, _write(entry, is_own=table == own))
+
+
+def _place_of(model: type[Any]) -> str:
+    """Return the table of a model; of rows of ours also their prefix, if items of others are in that table."""
+    table: str = model._get_connection().table_name
+    keys: OwnKeys | None = getattr(model, "_own_keys", None)
+    return table if keys is None else keys.place(table)
+
+
+def _chosen(models: list[type[Any]], name: str) -> type[Any] | None:
+    """Return the model of an item among those of its table: the one of that name, if there are several."""
+    return next((each for each in models if each.__name__ == name or len(models) == 1), None)
 
 
 def _write(entry: Mapping[str, Any], *, is_own: bool) -> _Entry | None:
@@ -173,8 +201,8 @@ def _write(entry: Mapping[str, Any], *, is_own: bool) -> _Entry | None:
     return {"set": dict(entry["set"]["M"]), "remove": [each["S"] for each in entry["remove"]["L"]]}
 
 
-def _table_of(entry: _Remembered) -> str:
-    return entry.table
+def _model_of(entry: _Remembered) -> tuple[str, str]:
+    return entry.table, entry.model
 
 
 def _found(members: Members, model: type[GuardedMixin], entries: list[_Remembered]) -> Iterator[_Planned]:

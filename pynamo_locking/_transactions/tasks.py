@@ -348,6 +348,12 @@ async def _run_in(begun: Transaction) -> AsyncIterator[AsyncTransaction]:
             _current.set(before)
 
 
+async def as_step(work: Callable[[], _T]) -> _T:
+    """Return what a step of the transaction that is open in this context returns."""
+    async with atransaction(join=True) as tx:
+        return await tx._do(work)
+
+
 def atransactional(
     *,
     attempts: int = 10,
@@ -390,6 +396,7 @@ def atransactional(
                     return await function(outer, *arguments, **keywords)
             return await _run(lambda tx: function(tx, *arguments, **keywords), attempts, {"table": table, **options})
 
+        vars(run)["_begins_transaction"] = True  # for idempotent()
         return run
 
     return decorate

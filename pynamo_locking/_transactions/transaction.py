@@ -128,6 +128,7 @@ class Transaction(Reads):
             on_progress=on_progress,
         )
         self._is_over = False
+        self._forks = runtime.forks
         self._commit: Committing | None = None
         self._is_committed = False
         self._was_done = False  # before, by another transaction with this idempotency key
@@ -287,8 +288,21 @@ class Transaction(Reads):
 
         Sizes, and therefore units, are those of what is known: an update of an instance that the transaction
         has not read counts as 1 KB.
+
+        Raises:
+            NotUnique: two of its items have the same unique value.
+            ConfigurationError: it exceeds a limit.
+
+        Cost: none; of items with unique values the reads of the commit that are said in the table of costs, which it
+        then makes no more.
         """
-        return self._committing().plan()
+        if self._is_over:
+            return self._committing().plan()
+        try:
+            self._members.claim_values()
+            return self._committing().plan()
+        finally:
+            self._members.forget_values()
 
     def _committing(self) -> Committing:
         try:
@@ -317,6 +331,8 @@ class Transaction(Reads):
         self._is_over = True
         try:
             if not self._was_done:
+                self._members.claim_values()
+                self._members.note_locks()  # a write may have been planned in a context that did not hold them
                 self._members.name_in_guards(lambda: self._committing().direct())
                 self._commit = self._committing()
             self.is_repeated = self._commit is None or self._commit.run()

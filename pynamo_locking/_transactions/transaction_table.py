@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
@@ -39,7 +39,26 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     when that happens. Do not delete rows by hand: a missing header counts as aborted. To keep them longer, set these in
     the Meta, in seconds: ``keep_finished_s`` (final headers and records, 86,400), ``keep_keys_s`` (idempotency keys,
     86,400), ``keep_rows_s`` (participant rows, and aborted headers that may have left marks, 2,592,000).
+
+    With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
     """
+
+    _kind: ClassVar[str] = "transaction"
+    _also_stored: ClassVar[frozenset[str]] = frozenset(
+        {
+            header_requests.PRIORITY,
+            header_requests.BEAT,
+            header_requests.LEASE,
+            header_requests.UNTIL,
+            header_requests.BY,
+            header_requests.ROWS,
+            header_requests.EARLY,
+            header_requests.CLEAN,
+            header_requests.CONTENT,
+            header_requests.ABANDONED,
+            "version_write_id",
+        }
+    )
 
     id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=header_requests.ID)
     state: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=header_requests.STATE)

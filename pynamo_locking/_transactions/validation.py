@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking._core.queue import Mark
+    from pynamo_locking._io.header_requests import HeaderTable
     from pynamo_locking._io.resolver import Resolver
     from pynamo_locking._io.stored import Image
     from pynamo_locking._transactions.member import Member
@@ -96,8 +97,9 @@ class _Part:
             self._halve(error)
             return False
         count, in_the_way = len(self._members), []
-        pairs = zip(marks, found[count:], strict=True)
-        headers = {mark.id: header_requests.header_in(image, mark.table) for mark, image in pairs}
+        tables = [_header_table(self._members, mark) for mark in marks]
+        of_marks = zip(marks, tables, found[count:], strict=True)
+        headers = {mark.id: header_requests.header_in(table.row(image), table) for mark, table, image in of_marks}
         for i, (member, image) in enumerate(zip(self._members, found[:count], strict=True)):
             mark = self._marks[i] = _mark_in(member, image)
             is_shown = mark is None or (mark.id in headers and shows_committed(headers[mark.id]))
@@ -156,9 +158,16 @@ def item_size(member: Member) -> int:
     return images.rough_size_of(stored)
 
 
+def _header_table(members: Sequence[Member], mark: Mark) -> HeaderTable:
+    """Return the table of the header of a mark, which one of the items carries."""
+    rows = (member.row for member in members)
+    return trust.header_table_of(next(row for row in rows if row is not None and row.transactions == mark.table), mark)
+
+
 def read_together(members: Sequence[Member], marks: Sequence[Mark] = ()) -> list[Image | None]:
     """Return stored items and, behind them, the headers of marks, at most a hundred, as they were at one moment."""
     gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
     connection = members[0].item._get_connection().connection
-    gets += [{"Get": {"TableName": mark.table, "Key": {header_requests.ID: {"S": mark.id}}}} for mark in marks]
+    headers = [(_header_table(members, mark), mark.id) for mark in marks]
+    gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in headers]
     return get_together(connection, gets)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from pynamodb.exceptions import TransactWriteError
+
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._items import knowledge
 from pynamo_locking._locks import context, guards, held_entry, holding
 from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking._writes import beside
+from pynamo_locking._writes.claims import merged
 from pynamo_locking._writes.native import TransactAction
-from pynamo_locking._writes.write import DELETE, SAVE, UPDATE
-from pynamo_locking._writes.writers import BesideWriter, InsideWriter, action_of
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, action_of
+from pynamo_locking._writes.writers import BesideWriter, InsideWriter
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.lock_document import LockRow
     from pynamo_locking._writes.barrier import Barrier
+    from pynamo_locking._writes.claims import Claims
     from pynamo_locking._writes.write import Write
     from pynamo_locking._writes.writers import PlainWriter
 
@@ -69,6 +73,11 @@ class Assembly:
         """What the transaction checks in other rows than those of its items."""
         return [*self.rows, *self.barriers.values()]
 
+    @property
+    def size(self) -> int:
+        """How many actions the transaction has, at most."""
+        return len(self.actions) + len(self.beside) + sum(len(claims.rows) for claims in self.claims)
+
     def unguarded(self, writer: BesideWriter) -> list[HeldEntry | Barrier]:
         """Return what a writer has to check in rows that the transaction does not check yet."""
         held = {own.row.identity for own in (*self.rows, *writer.owns)}
@@ -95,10 +104,22 @@ class Assembly:
             row_guards = [(own, beside.row_guard(own, numbers[own], EntryEffect.KEEP)) for own in self.rows]
             self.guards = [TransactAction(guard, None, own.row, own, numbers[own]) for own, guard in row_guards]
             self.guards += [TransactAction(each.request, barrier=each) for each in self.barriers.values()]
+            self.guards += self._rows_of_values()
             for key, before in embedded.items():
                 assert before.write is not None  # noqa: S101 - only writes name an entry
                 self.actions[key] = _with_key_of(before, _action(self._writers[key], before.write, numbers))
             yield
+
+    @property
+    def claims(self) -> list[Claims]:
+        """What the writes do to the rows of unique values."""
+        writes = [action.write for action in self.actions.values()]
+        return [write.claims for write in writes if write is not None and write.claims is not None]
+
+    def _rows_of_values(self) -> list[TransactAction]:
+        token = next((writer.token for writer in self._writers.values()), None)
+        planned = [row.plan(TransactWriteError, token) for row in merged(self.claims)]
+        return [TransactAction(writer.action(write), write, writer.row) for writer, write in planned]
 
     def guards_row_of(self, own: HeldEntry) -> bool:
         """Tell whether the transaction checks a lock row already; refuse a check of another range in that row."""

@@ -17,6 +17,7 @@ from pynamo_locking._locks.holding import left
 from pynamo_locking._writes import outside
 from pynamo_locking._writes.inside import Check, judged, settle_inside
 from pynamo_locking._writes.refusals import refusal
+from pynamo_locking._writes.write import action_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,7 +82,8 @@ def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]
     def attempt(how: Next | None) -> dict[str, Any]:
         nonlocal token
         token = token if how is Next.REPEAT else runtime.current.token()
-        actions = [*items, *(barrier.request for barrier in barriers)]
+        rows = [] if write.claims is None else write.claims.actions()
+        actions = [*items, *(barrier.request for barrier in barriers), *rows]
         kwargs = {"TransactItems": actions, "ClientRequestToken": token}
         return dispatch.dispatch(connection, "TransactWriteItems", kwargs)
 
@@ -95,12 +97,13 @@ def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]
             settle_inside(check, write, image, error, in_doubt)
         if not checks and _was_applied(write, item_reason, error, in_doubt=in_doubt):
             return {}
-        met = _failed(barriers, row_reasons[len(checks) :])
-        if in_doubt and (met or write.may_still_be_applied(item_reason.get("Item"))):
+        others = row_reasons[len(checks) :]
+        if in_doubt and (_failed(others, others) or write.may_still_be_applied(item_reason.get("Item"))):
             raise write.unknown(error, write_id) from error
-        for barrier, image in met:
-            barrier.see(image, write.operation.error, error)
-        if met and item_reason.get("Code") != ACTION_FAILED:
+        if _is_let_through(write, barriers, others, error) and item_reason.get("Code") != ACTION_FAILED:
+            return None
+        if write.expects_other_values(item_reason.get("Item")):
+            items[0] = action_of(write)
             return None
         if not checks and outside.is_cleared(write, item_reason.get("Item")):
             return None
@@ -110,6 +113,17 @@ def _transact(write: Write, checks: Sequence[Check], items: list[dict[str, Any]]
         raise refusal(write, write.operation.error, item_reason.get("Item"), cause) from error
 
     retries.send(attempt, settle, write.failed, lambda error: write.unknown(error, write_id))
+
+
+def _is_let_through(
+    write: Write, barriers: Sequence[Barrier], reasons: Sequence[Mapping[str, Any]], error: Exception
+) -> bool:
+    """Tell whether what was met in other rows is not in the way of another attempt; raise if it is."""
+    met = _failed(barriers, reasons[: len(barriers)])
+    for barrier, image in met:
+        barrier.see(image, write.operation.error, error)
+    rows = reasons[len(barriers) :]
+    return bool(met) or (write.claims is not None and write.claims.see(rows, error))
 
 
 def _failed(checked: Sequence[_C], reasons: Sequence[Mapping[str, Any]]) -> list[tuple[_C, Image | None]]:

@@ -192,12 +192,17 @@ class Commit:
         return bool(marked)
 
     def _is_let_through(self, images: Mapping[int, Image | None], error: Exception) -> bool:
-        """Tell whether only locks refused the transaction, of which none is in the way; raise if one is."""
+        """Tell whether what refused the transaction is not in the way of another one; raise if a lock is.
+
+        That are locks, and rows of unique values that are to be removed and that other items have.
+        """
         met = [(barrier, image) for i, image in images.items() if (barrier := self.all[i].barrier) is not None]
         for barrier, image in met:
             barrier.see(image, TransactWriteError, error)
-        if not met or len(met) < len(images) or not self.may_change_token:
+        spared = {i for i in images if (write := self.all[i].write) is not None and write.is_optional}
+        if len(met) + len(spared) < max(1, len(images)) or not self.may_change_token:
             return False
+        self.all = [action for i, action in enumerate(self.all) if i not in spared]
         self.token = runtime.current.token()  # since it is another request now
         return True
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
+from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._items import clauses, expiry, knowledge
+from pynamo_locking._writes.claims import claims_of_delete, claims_of_save, claims_of_update
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def plan_save(
             if attribute is not None:
                 write.attributes.pop(attribute.attr_name, None)
         part.complete_put(write.attributes)
+    write.claims = claims_of_save(item, write.values, error)
     return write
 
 
@@ -82,6 +84,7 @@ def plan_update(
         is_repeatable=part.is_checked or clauses.is_repeatable(actions),
         creates=expiry.holds_without_item(whole),
         return_values="ALL_NEW",
+        claims=claims_of_update(item, actions, UpdateError),
     )
 
 
@@ -91,7 +94,8 @@ def plan_delete(item: Model, condition: Condition | None, *, checks_version: boo
     whole = clauses.both(condition, part.condition())
     if expiry.holds_without_item(whole):
         whole = expiry.for_save(type(item), whole)
-    return Write(item, DELETE, part, whole, kind=EntryEffect.DELETE)
+    claims = claims_of_delete(item, DeleteError)
+    return Write(item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
 
 
 def plan_check(item: Model) -> Write:

@@ -9,6 +9,7 @@ from pynamodb.exceptions import PynamoDBException, UpdateError
 from pynamo_locking._core.naming import plain
 from pynamo_locking._io.denials import foreign, has_foreign
 from pynamo_locking._items import expiry, versions
+from pynamo_locking._writes.claims import not_unique
 from pynamo_locking._writes.write import CHECK, UPDATE, Write
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionConflict, also
 
@@ -65,6 +66,8 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     It is also a `kind` of PynamoDB; callers find the code of the failed condition in its `cause`.
     """
     model, before = type(write.item), write.part.before
+    if getattr(model, "_holds_unique_values", False):
+        return not_unique(write, image, kind, cause)
     if write.operation is not CHECK and has_foreign(model, image):
         return foreign(f"{write.called} was refused", model.Meta.table_name, "no lock")
     image = expiry.unexpired(model, image) or None

@@ -11,6 +11,7 @@ from pynamo_locking._items import keys
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
+    NotUnique,
     OutcomeUnknown,
     StaleVersion,
     TransactionAborted,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.write import Write
 
 #: The names under which errors are reported, the most specific first.
-_KINDS: Final = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted, Conflict, OutcomeUnknown)
+_KINDS: Final = (StaleVersion, ItemLocked, NotUnique, TransactionConflict, TransactionAborted, Conflict, OutcomeUnknown)
 
 
 def name_of_error(error: BaseException) -> str:

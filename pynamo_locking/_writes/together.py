@@ -48,13 +48,13 @@ class Planned(NamedTuple):
 def planned(writer: PlainWriter, write: Write) -> Planned | None:
     """Return a write of which a statement does the same; None if there is no such statement.
 
-    Sent alone are writes whose lock is held or checked in another row, those that store what only DynamoDB knows, and
-    those without any condition.
+    Sent alone are writes that change unique values, those whose lock is held or checked in another row, those that
+    store what only DynamoDB knows, and those without any condition.
     """
     if writer.own is not None or isinstance(writer, BesideWriter) or not write.part.is_checked:
         return None
     request = _deleting(writer, write) if write.operation is DELETE else _saving(writer, write)
-    if request is None:
+    if request is None or (write.claims is not None and write.claims.rows):
         return None
     operation, kwargs = request
     # No hidden retries: a repeated INSERT could create again what was deleted since.

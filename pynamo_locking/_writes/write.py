@@ -9,10 +9,10 @@ from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 from pynamodb.expressions.update import SetAction
 
-from pynamo_locking._core.error_codes import Answer
+from pynamo_locking._core.error_codes import ACTION_FAILED, Answer
 from pynamo_locking._core.freshness import Why
 from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
-from pynamo_locking._io import answers, connections, dispatch
+from pynamo_locking._io import answers, connections, dispatch, runtime
 from pynamo_locking._items import clauses, expiry, knowledge, versions
 from pynamo_locking._writes.resolving import Sent, question_of
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict, also
@@ -20,12 +20,14 @@ from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict, also
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
     from pynamo_locking._io.stored import Image
     from pynamo_locking._items.versions import VersionPart
+    from pynamo_locking._writes.claims import Claims
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Operation:
 SAVE: Final = Operation("PutItem", PutError, "put")
 UPDATE: Final = Operation("UpdateItem", UpdateError, "update")
 DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
+#: How often a write is sent with other unique values.
+_MOST_LOOKS: Final = 8
+
 CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
 
 
@@ -59,6 +64,8 @@ class Write:
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
         is_unanswered: whether its first attempt was in a batch to which no answer came.
+        is_optional: whether a transaction goes on without it if its condition is not met.
+        claims: what it does to the rows of unique values, if its model has such.
         second: the time for its conditions about expiry: the second in which the request is first made.
         made: the last request that was made of it.
     """
@@ -77,8 +84,12 @@ class Write:
     is_shown: bool = False
     is_strict: bool = False
     is_unanswered: bool = False
+    is_optional: bool = False
+    claims: Claims | None = None
     second: int | None = field(default=None, init=False)
     made: dict[str, Any] = field(default_factory=dict, init=False)
+    _asked: tuple[Condition | None, Sequence[Action]] = field(default=(None, ()), init=False)
+    _in_doubt: bool = field(default=False, init=False)
 
     def copied(self) -> Write:
         """Return a copy, to be changed."""
@@ -114,7 +125,9 @@ class Write:
 
     def kwargs(self, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
         """Return the request, with a guard and actions in addition."""
+        self._asked = (guard, actions)
         all_actions = [*self.actions, *actions] if self.actions else None
+        whole = clauses.both(self.condition, None if self.claims is None else self.claims.condition())
         hash_key, range_key = self.item._get_hash_range_key_serialized_values()
         kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(
             hash_key,
@@ -122,7 +135,7 @@ class Write:
             key=KEY if self.attributes is None else ITEM,
             attributes=self.attributes,
             actions=all_actions,
-            condition=clauses.both(self.condition, guard),
+            condition=clauses.both(whole, guard),
             return_values=self.return_values,
             return_values_on_condition_failure="ALL_OLD",
         )
@@ -139,7 +152,60 @@ class Write:
         connection = self.item._get_connection().connection
         if once:
             connection = connections.single_attempt(connection)
-        return dispatch.dispatch(connection, self.request, kwargs)
+        if self.claims is None:
+            return dispatch.dispatch(connection, self.request, kwargs)
+        for left in reversed(range(_MOST_LOOKS)):
+            try:
+                return self._send(connection, self.claims)
+            except answers.BOTOCORE_EXCEPTIONS as error:
+                if left and self._learns(error, self.claims):
+                    continue
+                self._in_doubt = self._in_doubt or answers.is_ambiguous(error)
+                raise
+        raise AssertionError
+
+    def _send(self, connection: Connection, claims: Claims) -> dict[str, Any]:
+        """Send it alone, or with its rows in a transaction that is refused as it would be refused alone."""
+        if not claims.rows:
+            return dispatch.dispatch(connection, self.request, self.made)
+        item = {name: value for name, value in self.made.items() if name != "ReturnValues"}
+        actions = [{self.request.removesuffix("Item"): item}, *claims.actions()]
+        request = {"TransactItems": actions, "ClientRequestToken": runtime.current.token()}
+        try:
+            return dispatch.dispatch(connection, "TransactWriteItems", request)
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            reason = next(iter(answers.reasons_of(error)), {})
+            if reason.get("Code") == ACTION_FAILED:
+                message, table = reason.get("Message", ""), self.item.Meta.table_name
+                raise answers.of_first_action(error, self.operation.error, message, table)  # noqa: B904 - it has one
+            raise
+
+    def _learns(self, error: Exception, claims: Claims) -> bool:
+        """Tell whether a refusal shows what to do otherwise: other values of the item, or a row that is not in the way.
+
+        Raises:
+            NotUnique: another item has a value; also PynamoDB's error.
+            OutcomeUnknown: so it is, and an earlier copy of the write may still arrive.
+        """
+        if answers.answer_of(error) is not Answer.REFUSED:
+            return False
+        reasons = answers.reasons_of(error)
+        if reasons and reasons[0].get("Code") != ACTION_FAILED:
+            if self._in_doubt or answers.was_repeated(error):
+                raise self.unknown(error) from error
+            return claims.see(reasons[1:], error)
+        if not self.expects_other_values(answers.image_of(error)):
+            return False
+        self.kwargs(*self._asked)
+        return True
+
+    def expects_other_values(self, image: Image | None) -> bool:
+        """Plan for the unique values of the stored item that came with a refusal, if it may be written at all."""
+        model, part = type(self.item), self.part
+        if self.claims is None or versions.known_of(model, image or {}).write_id in part.write_ids:
+            return False
+        current = versions.known_of(model, expiry.unexpired(model, image) or {})
+        return (not part.is_checked or part.before.may_be(current)) and self.claims.learns(image)
 
     def done(self, data: Mapping[str, Any]) -> None:
         """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
@@ -159,6 +225,8 @@ class Write:
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         knowledge.expect(self.item, self.part, names=self.stored() if is_known else None)
         self.item.update_local_version_attribute()
+        if self.operation is SAVE:
+            knowledge.note_values(self.item, self.values)
 
     def stored(self) -> dict[str, Any]:
         """Return the attributes that a save stores, without keys."""
@@ -205,3 +273,10 @@ class Write:
             cause=error,
             question=question_of([sent]),
         )
+
+
+def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
+    """Return a write as an action of a transaction, with the lock's part."""
+    kwargs = write.kwargs(guard, actions)
+    kwargs.pop("ReturnValues", None)  # a transaction returns no values
+    return {write.request.removesuffix("Item"): kwargs}

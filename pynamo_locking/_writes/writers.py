@@ -17,7 +17,7 @@ from pynamo_locking._items import clauses, knowledge
 from pynamo_locking._locks import context, guards
 from pynamo_locking._writes import beside, inside, outside, refusals, reports
 from pynamo_locking._writes.plans import check_actions, plan_delete, plan_save, plan_update
-from pynamo_locking._writes.write import DELETE, UPDATE
+from pynamo_locking._writes.write import DELETE, UPDATE, action_of
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -118,8 +118,29 @@ class PlainWriter:
         return outside.send(write)
 
     def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
-        write.done(data)
-        return data
+        """Read the item if needed: a transaction returns no attributes."""
+        if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
+            write.done(data)
+            return data
+        try:
+            retries.patiently(self._read_back)
+        except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
+            logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
+            knowledge.expect(self.item, write.part)
+            self.item.update_local_version_attribute()
+            knowledge.mark_old(self.item)
+            return {}
+        return {"Attributes": self.item.serialize()}
+
+    def _read_back(self) -> None:
+        """Load the written item; `Unavailable` if no response came and the lease has not ended."""
+        try:
+            Model.refresh(self.item, consistent_read=True)
+        except PynamoDBException as error:
+            may_wait = self.own is None or self.own.remaining
+            if may_wait and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
+                raise Unavailable(error.cause) from error
+            raise
 
     def action(self, write: Write, number: int | None = None) -> dict[str, Any]:  # noqa: ARG002 - of a lock in the item
         """Return a write as an action of a transaction, with the lock's part, under that number or the next."""
@@ -244,38 +265,6 @@ class BesideWriter(PlainWriter):
             write.kind = EntryEffect.KEEP
         beside.beside(self.owns, write, action_of(write), self.barriers)
         return {}
-
-    @override
-    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
-        """Read the item if needed: a transaction returns no attributes."""
-        if write.operation is not UPDATE and not write.actions:
-            return super()._done(write, data)
-        try:
-            retries.patiently(self._read_back)
-        except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
-            logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
-            knowledge.expect(self.item, write.part)
-            self.item.update_local_version_attribute()
-            knowledge.mark_old(self.item)
-            return {}
-        return {"Attributes": self.item.serialize()}
-
-    def _read_back(self) -> None:
-        """Load the written item; `Unavailable` if no response came and the lease has not ended."""
-        try:
-            Model.refresh(self.item, consistent_read=True)
-        except PynamoDBException as error:
-            may_wait = self.own is None or self.own.remaining
-            if may_wait and isinstance(error.cause, Exception) and answers.is_transient(error.cause):
-                raise Unavailable(error.cause) from error
-            raise
-
-
-def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
-    """Return a write as an action of a transaction, with the lock's part."""
-    kwargs = write.kwargs(guard, actions)
-    kwargs.pop("ReturnValues", None)  # a transaction returns no values
-    return {write.request.removesuffix("Item"): kwargs}
 
 
 def check_copy(item: Model, own: HeldEntry | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pynamo_locking.cli import command, locks, output, tables, tx
+from pynamo_locking.cli import command, locks, output, tables, tx, unique
 from pynamo_locking.cli import run as run_command
 from pynamo_locking.cli.ending import Ending, Stopped, interrupted
 from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
@@ -44,7 +44,7 @@ def make_app() -> typer.Typer:
         "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
         "and run programs under a lock."
     )
-    for module in (tables, locks, tx, run_command):  # in the order of the help
+    for module in (tables, locks, tx, unique, run_command):  # in the order of the help
         module.attach(app)
 
     @app.callback()
@@ -87,7 +87,7 @@ def _run(arguments: Sequence[str]) -> int:
     as_json = "--json" in _own(arguments)
     try:
         result: Any = typer.main.get_command(make_app()).main(
-            args=list(arguments), prog_name="pynamo-locking", standalone_mode=False
+            args=list(arguments), prog_name=_OWN, standalone_mode=False
         )
         return int(result or 0)
     except Problem as problem:
@@ -107,7 +107,7 @@ def _own(arguments: Sequence[str]) -> Sequence[str]:
 
 def _misused(error: Any) -> Problem:
     message = error.format_message()
-    path = error.ctx.command_path if getattr(error, "ctx", None) is not None else "pynamo-locking"
+    path = error.ctx.command_path if getattr(error, "ctx", None) is not None else _OWN
     if type(error).__name__ == "NoArgsIsHelpError":  # the help was shown; or it is the message, in an older click
         message = f"{message}\nName a command".lstrip()
     return Problem("usage", f"{message.rstrip('.')}. See {path} --help.", Exit.USAGE)
@@ -117,6 +117,6 @@ def _tell(problem: Problem, *, as_json: bool) -> int:
     if as_json:
         sys.stderr.write(output.dump(problem.document(), lines=True) + "\n")
     else:
-        message = f"pynamo-locking: {output.lines_of(problem.message)}"
+        message = f"{_OWN}: {output.lines_of(problem.message)}"
         output.console(stderr=True).print(message, soft_wrap=True)
     return problem.exit_code

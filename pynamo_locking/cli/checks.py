@@ -89,7 +89,8 @@ def findings(model: type[Model]) -> list[Finding]:
     except EXPECTED as error:
         if said(error)[0] != NO_TABLE:
             return [_not_described(error)]
-        return [Finding("exists", PROBLEM, "there is no such table", CREATE)]
+        remedy = "create it with the program that it belongs to" if administration.is_shared(model) else CREATE
+        return [Finding("exists", PROBLEM, "there is no such table", remedy)]
     expiry = list(_expiry(model, is_global=bool(description.get("Replicas"))))
     return [
         _status(description),
@@ -122,7 +123,11 @@ def _status(description: Mapping[str, Any]) -> Finding:
 def _keys(model: type[Model], description: Mapping[str, Any]) -> Finding:
     found, wanted = administration.keys_in(description), administration.keys_of(model)
     if found == wanted:
-        return Finding("keys", OK, found)
+        indexed = ", ".join(administration.indexed(model, description))
+        if not indexed:
+            return Finding("keys", OK, found)
+        detail = f"{found}; an index has the key {indexed}, which these rows have as well"
+        return Finding("keys", PROBLEM, detail, "use another table: the rows appear in that index, or are refused")
     remedy = "name another table, or correct the model: the keys of a table cannot be changed"
     return Finding("keys", PROBLEM, f"the table has {found}, the model {wanted}", remedy)
 
@@ -182,12 +187,16 @@ def _expiry(model: type[Model], *, is_global: bool) -> Iterator[Finding]:
     elif used is None:
         detail = f"off; what has expired by {wanted} is kept for ever"
         remedy = CREATE if role_of(model) == "items" else f"{CREATE}; with --enable-ttl if it has locks already"
+        if administration.is_shared(model):
+            remedy = f"{CREATE} --enable-ttl, if no other item has an attribute {wanted}: DynamoDB would delete it"
         yield Finding("ttl", NOTE if is_global else WARNING, detail, "" if is_global else remedy)
     else:
         detail = f"by {used}, while the model has {wanted or 'no attribute for it'}"
         level, remedy = WARNING, "make sure that it does not delete what is in use"
         if role_of(model) != "items":  # their classes always have one
             level, remedy = PROBLEM, "name another table, or switch TTL of this one off: it has one attribute only"
+            if administration.is_shared(model):
+                remedy = f"set Meta.ttl_attribute = {used!r}: a table has one attribute only"
         yield Finding("ttl", level, detail, remedy)
 
 
@@ -202,11 +211,14 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     except EXPECTED as error:
         yield Finding("rows", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}Scan")
         return
+    answer["Items"] = [image for image in answer["Items"] if administration.is_own(model, image)]
     unreadable = [flaw for flaw in (administration.flaw_of(model, image) for image in answer["Items"]) if flaw]
     if unreadable:
         what = f"{len(unreadable):,} cannot be read: {'; '.join(_few(unreadable))}"
         yield Finding("broken", PROBLEM, what, "restore or remove them")
-    seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {len(answer['Items']):,} items were looked at"
+    seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {answer['ScannedCount']:,} items were looked at"
+    if administration.is_shared(model):
+        seen += f", {len(answer['Items']):,} of them in {administration.place_of(model)!r}"
     strange = [image for image in answer["Items"] if administration.is_strange(model, image)]
     if not strange:
         yield Finding("rows", OK, f"{seen}; none is of another program")

@@ -32,6 +32,11 @@ FORWARDED: Final = tuple(
     if hasattr(signal, name)
 )
 
+#: Those that ask the program to end.
+STOPPING: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
+)
+
 
 def _script(name: str) -> list[str]:
     """Return the command that runs a module of this package by itself, with nothing but the standard library."""
@@ -174,7 +179,8 @@ class Signals(Handlers):
     """Takes the signals that are meant for the program, and passes them on.
 
     While the lock is waited for, the first signal is raised as `Stopped`, and later ones are dropped. After `keep`
-    they are kept for the program. Ctrl-Z is ignored: a stopped process renews no lock.
+    they are kept for the program. Ctrl-Z is ignored: a stopped process renews no lock. `has_stopped` says whether one
+    came that asks the program to end.
     """
 
     def __init__(self) -> None:
@@ -182,6 +188,7 @@ class Signals(Handlers):
         self._child: Child | None = None
         self._kept: list[int] = []
         self._raise = True
+        self.has_stopped = False
 
     def __enter__(self) -> Self:
         for number in FORWARDED:
@@ -192,6 +199,7 @@ class Signals(Handlers):
         return self
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
+        self.has_stopped = self.has_stopped or number in STOPPING
         if self._child is not None:
             self._child.send(number)
         elif self._raise:
@@ -203,6 +211,11 @@ class Signals(Handlers):
     def keep(self) -> None:
         """From now on keep what arrives for the program, which is about to be started."""
         self._raise = False
+
+    def raise_again(self) -> None:
+        """From now on raise the first signal again: the lock is waited for once more."""
+        self._kept.clear()
+        self._raise = True
 
     def pass_on_to(self, child: Child | None) -> None:
         """From now on pass on what arrives, and what was kept. With None the program has ended: drop both."""

@@ -11,6 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from pynamo_locking.cli.ending import Stopped, interrupted
 from pynamo_locking.cli.problems import EXPECTED, Problem, explain
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PANEL: Final = "Where, and how to print"
+
+
+def _plain(parameters: list[Any]) -> list[Any]:
+    """Let the help show ``--json`` and ``--help``, which take no value, rather than typer's ``--json <bool>``."""
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain(super().get_params(ctx))
 
 
 def option(flag: str, metavar: str, help_: str, **more: Any) -> Any:
@@ -53,15 +72,15 @@ _REACH: Final[dict[str, Any]] = {
 }
 #: By the setting that it stands for.
 _TABLES: Final[dict[str, Any]] = {
-    "table": _option("--table", "Table of the locks.", "TABLE"),
-    "transaction_table": _option("--table", "Table of transactions.", "TABLE"),
-    "both": _option("--transaction-table", "Table of transactions.", "TABLE"),
+    "table": _option("--table", "Table of the locks, or MODULE:CLASS.", "TABLE"),
+    "transaction_table": _option("--table", "Table of transactions, or MODULE:CLASS.", "TABLE"),
+    "both": _option("--transaction-table", "Table of transactions, or MODULE:CLASS.", "TABLE"),
 }
 
 
 def group(help_: str, of: typer.Typer | None = None, name: str = "") -> typer.Typer:
-    """Return a group of commands, of another group if one is given."""
-    made = typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode="rich", add_completion=False)
+    """Return a group of commands, of another group if one is given, else the program, which shells can complete."""
+    made = typer.Typer(cls=_Group, help=help_, no_args_is_help=True, rich_markup_mode="rich", add_completion=of is None)
     if of is not None:
         of.add_typer(made, name=name)
     return made
@@ -89,7 +108,7 @@ def command(
         added |= _REACH
     lines = [f"pynamo-locking {example}".replace("[", "\\[") for example in examples]
     name, epilog = function.__name__.rstrip("_"), "\n\n".join(["[bold]Examples[/bold]", *lines])
-    app.command(name, help=_help(function), epilog=epilog, **options)(_with_session(function, added))
+    app.command(name, cls=_Command, help=_help(function), epilog=epilog, **options)(_with_session(function, added))
 
 
 def _help(function: Callable[..., int]) -> str:

@@ -34,7 +34,7 @@ _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
 
 _LOCK: Final = "lock"
 _TABLE: Final[Any] = {"tables": ("table",)}
-_COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends")
+_COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends", "last success")
 _STYLES: Final = {"holds": "green", "waits": "yellow"}
 
 
@@ -208,11 +208,15 @@ def _exit(unreadable: object) -> int:
 def _table(document: dict[str, Any]) -> RenderableType:
     rows = [row for lock in document["locks"] for row in _rows(lock)]
     rows += [
-        (name, Text("broken", "bold red"), "", "", why, "", "", "", "") for name, why in document["unreadable"].items()
+        (name, Text("broken", "bold red"), "", "", why, "", "", "", "", "")
+        for name, why in document["unreadable"].items()
     ]
     if not rows:
         return f"{document['table']}: no lock is held."
-    return output.table(document["table"], _COLUMNS, rows, folds=("lock", "owner"))
+    columns: tuple[str, ...] = _COLUMNS
+    if not any(lock["last_success"] for lock in document["locks"]):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return output.table(document["table"], columns, rows, folds=("lock", "owner", _COLUMNS[-1]))
 
 
 def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -224,7 +228,9 @@ def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
         made.append((Text("marked", "magenta"), "", "", what, lock["transaction"]["operation"], "", "", ""))
     if not made:
         made.append(("free", "", "", "", "", "", "", ""))
-    return [("" if i else lock["name"], *cells) for i, cells in enumerate(made)]
+    success = lock["last_success"]
+    noted = "" if success is None else f"{success['ended_at']}, ticket {success['ticket']} by {success['owner']}"
+    return [("" if i else lock["name"], *cells, "" if i else noted) for i, cells in enumerate(made)]
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:

@@ -35,7 +35,9 @@ def _meta(settings: Settings, table: str) -> type[Any]:
 def lock_table(settings: Settings, table: str) -> type[NamedLock]:
     """Return a class of locks on names, kept in that table."""
     meta = _meta(settings, table)
-    if settings.transaction_table is not None:  # an application may write such rows in long transactions
+    if settings.transaction_table is not None and not is_spec(
+        settings.transaction_table
+    ):  # an application may write such rows in long transactions
         meta.transaction_table = transaction_table(settings, settings.transaction_table)
     return cast("type[NamedLock]", type("Locks", (NamedLock,), {"Meta": meta, "__module__": __name__}))
 
@@ -72,6 +74,19 @@ def _key_attribute(name: str, kind: str, **role: bool) -> Any:
 
 
 # Models of an application
+
+
+def is_spec(table: str) -> bool:
+    """Tell whether a setting for a table names a class, as ``module:Class``: an ARN has a colon as well."""
+    return ":" in table and not table.startswith("arn:")
+
+
+def as_locks(spec: str, model: type[Model]) -> type[NamedLock]:
+    """Return the class of locks on names that a model is, or names; else raise a `Problem`."""
+    found = model if issubclass(model, NamedLock) else getattr(model.Meta, "lock_table", None)
+    if isinstance(found, type) and issubclass(found, NamedLock):
+        return found
+    raise usage(f"{spec} is no NamedLock, and names none in Meta.lock_table.")
 
 
 def load(spec: str) -> type[Model]:

@@ -81,15 +81,24 @@ class Session:
         if spec is not None:
             return models.as_lockable(spec, self.model(spec))
         table = self._table()
+        if models.is_spec(table):
+            return models.as_lockable(table, self.model(table))
         description = administration.describe(models.lock_table(self.settings, table))
         return models.lockable(self.settings, table, description, lock_attribute)
 
     def locks(self) -> type[NamedLock]:
         """Return the class of locks on names, in the table of the settings."""
-        return models.lock_table(self.settings, self._table())
+        table = self._table()
+        return (
+            models.as_locks(table, self.model(table))
+            if models.is_spec(table)
+            else models.lock_table(self.settings, table)
+        )
 
     def transactions(self, spec: str | None) -> type[TransactionTable]:
         """Return the table of transactions that a command is about."""
+        table = self.settings.transaction_table
+        spec = table if spec is None and table is not None and models.is_spec(table) else spec
         if spec is not None:
             return models.as_transactions(spec, self.model(spec))
         if self.settings.transaction_table is None:

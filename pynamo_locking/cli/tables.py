@@ -63,11 +63,12 @@ def create(
     --enable-ttl is given. Safe to run again, and by several at once.
     """
     found = _models(session, names)
-    missing = [model for model in found if not checks.exists(model)]
-    if any(checks.has_other_keys(model) for model in found if model not in missing):
+    missing = [model for model in found if not checks.exists(model) and not administration.is_shared(model)]
+    there = [model for model in found if model not in missing and checks.exists(model)]
+    if any(checks.has_other_keys(model) for model in there):
         return _report(session, found, created=[], strict=False)
     created = [model for model in missing if administration.is_created(functools.partial(_create, model))]
-    for model in found:
+    for model in [*missing, *there]:
         with contextlib.suppress(*EXPECTED):  # what it is, the findings say
             administration.describe_ready(model)
         _enable_ttl(model, whatever_is_there=enable_ttl)
@@ -100,7 +101,8 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
     by_table: dict[tuple[str, str], type[Model]] = {}
     for model in found:  # of those for the same rows the last one, which is an application's own if there is one
         role = checks.role_of(model)
-        by_table[model.Meta.table_name, f"{role} {model.__qualname__}" if role == "items" else role] = model
+        is_one_of_many = role == "items" or administration.is_shared(model)
+        by_table[model.Meta.table_name, f"{role} {model.__qualname__}" if is_one_of_many else role] = model
     if not by_table:
         raise usage(
             "which tables? Name models as module:Class, or tables with --table and --transaction-table (or the "
@@ -119,7 +121,9 @@ def _create(model: type[Model]) -> None:
 def _enable_ttl(model: type[Model], *, whatever_is_there: bool) -> None:
     if not _lacks_ttl(model):
         return
-    if checks.role_of(model) != "items" and not (whatever_is_there or administration.is_empty(model)):
+    is_shared = administration.is_shared(model)
+    is_asked = whatever_is_there or (checks.role_of(model) == "items" and not is_shared)
+    if not is_asked and (is_shared or not administration.is_empty(model)):
         return
     try:
         model.update_ttl(ignore_update_ttl_errors=False)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _Id = Annotated[str, argument("ID", "The transaction's id, from `tx list` or an OutcomeUnknown.")]
 _MODEL: Final = "A TransactionTable, or a model that names one, instead of --table."
 _Model = Annotated[str | None, option("--model", "MODULE:MODEL", _MODEL)]
-_State = Annotated[str | None, option("--state", "STATE", "pending, committed, finished or aborted.")]
+_State = Annotated[
+    str | None,
+    option("--state", "STATE", "pending, committed, finished or aborted.", autocompletion=lambda: recovery.STATES),
+]
 _Told = Annotated[str | None, option("--state", "STATE", "committed or aborted: what you know of it, if that is lost.")]
 _Force = Annotated[bool, flag("--force", "Abort it at once if it is not decided, although it may be alive.")]
 _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]

@@ -1,1 +1,1 @@
-"""Thin connections to other frameworks: `pynamo_locking.contrib.flask` and `pynamo_locking.contrib.django`."""
+"""Thin connections to other frameworks: Flask, Django, Starlette and FastAPI."""

@@ -1,4 +1,4 @@
-"""What Flask and Django have in common: errors as HTTP answers, and entity tags."""
+"""What Flask, Django and Starlette have in common: errors as HTTP answers, and entity tags."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pynamo_locking.exceptions import (
     LockingError,
     LockLost,
     LockTimeout,
+    NotUnique,
     OutcomeUnknown,
     OverlapError,
+    PayloadMismatch,
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
@@ -69,9 +71,11 @@ _KINDS: Final[dict[type[LockingError], _Kind]] = {
     TransactionAborted: _Kind(
         409, "transaction-aborted", "Another transaction needed the same item. Try again.", ("by",)
     ),
+    NotUnique: _Kind(409, "not-unique", "Another item has this value already.", ("fields",)),
     TransactionConflict: _Kind(409, "transaction-conflict", "Other transactions kept it busy. Try again later."),
     Conflict: _Kind(409, "conflict", "It is not in a state in which this can be done."),
     OverlapError: _Kind(409, "overlap", "The interval is taken, at least in part."),
+    PayloadMismatch: _Kind(422, "payload-mismatch", "This key was used for another request. Take a new one."),
     LockTimeout: _Kind(423, "lock-timeout", "Another owner holds its lock. Try again later."),
     # Not 503 or 504: proxies and clients retry those by themselves, and the request may have been applied.
     LockLost: _Kind(500, "lock-lost", "A lock was lost on the way: a part may have been done.", ("ticket", "reason")),
@@ -87,8 +91,9 @@ STATUSES: Final = frozenset({kind.status for kind in _KINDS.values()} | {412, 50
 def problem(error: LockingError, *, is_conditional: bool, base: str | None = None) -> Problem:
     """Return the answer to a request that has failed with one of the errors in `ANSWERED`.
 
-    It has numbers and codes, never keys, owners or items, nor the text of the error, which is for the log. Its type is
-    the problem's code, appended to `base`. If the request is conditional, a stale version is a 412.
+    It has numbers, codes and names of attributes, never values, keys, owners or items, nor the text of the error,
+    which is for the log. Its type is the problem's code, appended to `base`. If the request is conditional, a stale
+    version is a 412.
     """
     kind = next(kind for error_class, kind in _KINDS.items() if isinstance(error, error_class))
     facts = {name: getattr(error, name) for name in kind.facts}
@@ -173,6 +178,14 @@ def is_conditional(environ: dict[str, Any]) -> bool:
     if environ.get("REQUEST_METHOD") not in ("GET", "HEAD") and environ.get("HTTP_IF_NONE_MATCH", "").strip() == "*":
         return True
     return _IS_CONDITIONAL in environ
+
+
+def is_known(environ: dict[str, Any], tag: str) -> bool:
+    """Tell whether ``If-None-Match`` has this tag. Compared weakly, as RFC 9110 asks; what is no list has none."""
+    header = environ.get("HTTP_IF_NONE_MATCH", "")
+    if header.strip(" \t") == "*":
+        return True
+    return _TAGS.fullmatch(header) is not None and tag.strip('"') in [known for _, known in _TAG.findall(header)]
 
 
 def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any = None) -> Any:

@@ -1,10 +1,24 @@
-"""What tests of applications need: a DynamoDB in memory, and a clock that does not make them wait.
+"""What tests of applications need: a DynamoDB in memory, a clock that does not make them wait, and faults at will.
 
 The fixtures `memory_dynamodb` and `virtual_clock` for pytest come with the package.
 """
 
 from pynamo_locking.testing.clock import VirtualClock, VirtualProcess
 from pynamo_locking.testing.clock_view import ClockView, TimeSource
+from pynamo_locking.testing.faults import Strikes, conflict, held, lose, lost_answers, throttled
 from pynamo_locking.testing.memory import MemoryClient, MemoryDynamoDB
 
-__all__ = ["ClockView", "MemoryClient", "MemoryDynamoDB", "TimeSource", "VirtualClock", "VirtualProcess"]
+__all__ = [
+    "ClockView",
+    "MemoryClient",
+    "MemoryDynamoDB",
+    "Strikes",
+    "TimeSource",
+    "VirtualClock",
+    "VirtualProcess",
+    "conflict",
+    "held",
+    "lose",
+    "lost_answers",
+    "throttled",
+]

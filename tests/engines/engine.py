@@ -17,7 +17,8 @@ from moto.core import models as moto_models
 from moto.core.botocore_stubber import BotocoreStubber
 from pynamodb.models import Model
 
-from tests.engines import descriptions
+from pynamo_locking._models.own_table import OwnTable
+from tests.engines import descriptions, one_table
 from tests.engines.memory import TappedMemory
 from tests.engines.servers import Servers, StartError
 
@@ -41,6 +42,7 @@ COUNTER: Final = itertools.count(1)
 MISSING: Final = object()
 
 descriptions.share()
+descriptions.hasten_moto()
 
 
 class Engine:
@@ -66,6 +68,7 @@ class Engine:
         self._memory = memory
         self._clients: dict[tuple[int, float], Any] = {}
         self._cleanup = ExitStack()
+        self._shared: str | None = None
 
     def __repr__(self) -> str:
         return f"<Engine {self.name} {self.host or 'in process'}>"
@@ -147,10 +150,22 @@ class Engine:
             self._bind(model)
         return models[0] if len(models) == 1 else models
 
-    def _bind(self, model: type[Model]) -> None:
+    def bind_to(self, table: str, *models: type[Model]) -> None:
+        """Give models a table that is there. Undone when the test ends."""
+        for model in models:
+            self._bind(model, table)
+
+    def _bind(self, model: type[Model], table: str | None = None) -> None:
         meta: Any = model.Meta
+        own: Any = model
+        if one_table.is_wanted() and issubclass(model, OwnTable) and table is None:
+            self._cleanup.enter_context(one_table.sharing(own))
+            if self._shared is None:
+                self._shared = self.create_table(range_type="S")
+                self._cleanup.enter_context(one_table.beside_others(self.client(), self._shared))
+            table = self._shared
         values: dict[str, Any] = {
-            "table_name": self.new_name(getattr(meta, "table_name", None) or model.__name__),
+            "table_name": table or self.new_name(getattr(meta, "table_name", None) or model.__name__),
             "host": self.host,
             "region": self.region,
             "connect_timeout_seconds": 2,
@@ -167,7 +182,8 @@ class Engine:
         connection: Any = model._get_connection().connection
         connection._local.session = self._session
         self._cleanup.callback(connection.client.close)
-        self._make_table(model)
+        if table is None:
+            self._make_table(model)
 
     def _make_table(self, model: type[Model]) -> None:
         with pytest.MonkeyPatch.context() as patch:

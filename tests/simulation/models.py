@@ -11,12 +11,14 @@ from pynamodb.models import Model
 
 from pynamo_locking import (
     ExpiringMixin,
+    IdempotencyTable,
     IntervalMixin,
     LockableModel,
     LockAttribute,
     LockSettings,
     NamedLock,
     TransactionTable,
+    UniqueTable,
     VersionAttribute,
     VersionedMixin,
 )
@@ -244,6 +246,13 @@ class Coin(LockableModel):
     lock = LockAttribute()
 
 
+class Called(IdempotencyTable):
+    """Calls that may be made twice."""
+
+    class Meta(_Meta):
+        table_name = "called"
+
+
 class Card(LockableModel):
     """The lock in the item; while there is no item, that of its name in a row."""
 
@@ -318,6 +327,59 @@ class Seat(VersionedMixin, Model):
     version = VersionAttribute()
 
 
+class Uniques(UniqueTable):
+    """The rows of unique values."""
+
+    class Meta(_Meta):
+        table_name = "uniques"
+        transaction_table = Headers
+
+
+class Person(VersionedMixin, Model):
+    """A unique value; a version, no lock."""
+
+    class Meta(_Meta):
+        table_name = "person"
+        unique = ("email",)
+        unique_table = Uniques
+
+    key = UnicodeAttribute(hash_key=True)
+    email: Any = UnicodeAttribute(null=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+
+
+class Pass(ExpiringMixin, VersionedMixin, Model):
+    """The same, and a time of expiry."""
+
+    class Meta(_Meta):
+        table_name = "pass"
+        unique = ("email",)
+        unique_table = Uniques
+
+    key = UnicodeAttribute(hash_key=True)
+    email: Any = UnicodeAttribute(null=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    expires = TTLAttribute(null=True)
+
+
+class Badge(LockableModel):
+    """A unique value, the lock in the item, and a place among the items of long transactions."""
+
+    class Meta(_Meta):
+        table_name = "badge"
+        unique = ("email",)
+        unique_table = Uniques
+        transaction_table = Headers
+
+    key = UnicodeAttribute(hash_key=True)
+    email: Any = UnicodeAttribute(null=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
 ALL: Final = (
     Account,
     Document,
@@ -334,17 +396,22 @@ ALL: Final = (
     Headers,
     Coin,
     Card,
+    Called,
     Slot,
     Shelf,
     Booking,
     Stay,
     Tariff,
     Seat,
+    Uniques,
+    Person,
+    Pass,
+    Badge,
 )
 
 #: Tables whose items have no lock.
 WITHOUT_LOCK: Final = frozenset(
-    model.Meta.table_name for model in (Note, Session, Register, Purse, Headers, Booking, Seat)
+    model.Meta.table_name for model in (Note, Session, Register, Purse, Headers, Booking, Seat, Uniques, Person, Pass)
 )
 
 #: Tables whose items have their lock in a row of another table, one for each hash key.

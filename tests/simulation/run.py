@@ -118,7 +118,7 @@ class Run:
 
     def _play(self) -> None:
         used = {*self.workload.tables, *(model for model, _ in self.workload.items)}
-        for name in ("lock_table", "transaction_table"):
+        for name in ("lock_table", "transaction_table", "unique_table"):
             used |= {getattr(model.Meta, name) for model in used if hasattr(model.Meta, name)}
         for model in ALL:
             if model in used:  # to make all tables takes as long as two parties

@@ -17,7 +17,10 @@ from tests.simulation.engine import threads
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
+from tests.simulation.workloads.calls import Calls
 from tests.simulation.workloads.intervals import IntervalsUnderLocks
+from tests.simulation.workloads.jobs import Periods
+from tests.simulation.workloads.leading import Leaders
 from tests.simulation.workloads.locked_reads import LockedReads
 from tests.simulation.workloads.modes import Sharing
 from tests.simulation.workloads.resolving import ResolvedTransactions, ResolvedWrites
@@ -31,6 +34,7 @@ from tests.simulation.workloads.transacting import (
     Suspended,
     SweepersByStatements,
 )
+from tests.simulation.workloads.unique import UniqueValues
 from tests.simulation.workloads.writing import BatchByStatements
 
 if TYPE_CHECKING:
@@ -72,9 +76,13 @@ HALVED: Final = {
             SweepersByStatements,
             BatchByStatements,
             LockedReads,
+            Periods,
             Tasks,
+            Leaders,
             ResolvedWrites,
             ResolvedTransactions,
+            Calls,
+            UniqueValues,
         ),
     )
 }
@@ -124,7 +132,10 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=_name)
-@pytest.mark.parametrize("workload", ["long transactions", "long, by statements", "mixed transactions", "creations"])
+@pytest.mark.parametrize(
+    "workload",
+    ["long transactions", "long, by statements", "mixed transactions", "creations", "unique values, claimed"],
+)
 def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> None:
     """Before and after each request of a transaction, and in the middle of each native one: all or nothing of it."""
     plan = Plan(workload, 1, 1, faults={fault: 1})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.bank import MODELS, Clerk, is_long, kind_of
-from tests.support.workers import ROOT, _die_with
+from tests.support.nursery import ROOT, die_with
 
 if TYPE_CHECKING:
     import random
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def serve() -> None:
     """Fork, kill and await clerks, as the lines of standard input say. One that has imported everything is quick."""
     job = json.loads(sys.argv[1])
-    _die_with(job["parent"])
+    die_with(job["parent"])
     for name, meta in job["meta"].items():
         for option, value in meta.items():
             setattr(MODELS[name].Meta, option, value)
@@ -49,7 +49,7 @@ def _fork_clerk(number: int, job: dict[str, Any]) -> int:
     if pid:
         return pid
     try:
-        _die_with(parent)
+        die_with(parent)
         Clerk(number, job["seed"], Path(job["folder"])).work()
     except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
         traceback.print_exc()

@@ -6,7 +6,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import loops
-from pynamo_locking._locks import heartbeat, held_entry, removal
+from pynamo_locking._locks import cohorts, heartbeat, held_entry, removal
 from tests.support.workers import Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         left = {name: entries for name, entries in left.items() if entries}
         assert left == {}, f"{where}: {left}"  # pytest does not show the values of this module
+        led = [cohort for cohort in cohorts._cohorts.values() if cohort.is_led]
+        assert not led, f"{where}: the next caller of this process would wait behind the interrupted one"
         assert [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over] == [], (
             where
         )

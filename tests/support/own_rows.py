@@ -171,6 +171,7 @@ LOCKS: Final[dict[str, Way]] = {
     "`NamedLock.lock().acquire()`": Way(Locks, NAME, by_hand),
     "`NamedLock.try_locked`": Way(Locks, NAME, lambda: take(Locks.try_locked(NAME))),
     "`NamedLock.locked_first`": Way(Locks, NAME, lambda: take(Locks.locked_first([NAME]))),
+    "`NamedLock.once`": Way(Locks, NAME, lambda: take(Locks.once(NAME, period=3600))),
     "`NamedLock.edit`": Way(Memo, NAME, lambda: take(Memo.edit(NAME)), (Transactions,)),
     "`async with NamedLock.locked`": Way(Locks, NAME, lambda: asyncio.run(atake())),
     "`locked_all`": Way(Locks, NAME, lambda: take(locked_all(Locks.lock("a"), Locks.lock(NAME)))),

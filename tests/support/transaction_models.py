@@ -30,6 +30,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from pynamo_locking._core import limits
+from tests.engines.one_table import alone
 from tests.support.models import QUICK
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def stored(model: type[Model], hash_key: Any, range_key: Any = None) -> dict[str
         *model._serialize_keys(hash_key, range_key),
         consistent_read=True,
     )
-    return answer.get("Item")
+    return next(iter(alone(model, [answer["Item"]])), None) if "Item" in answer else None
 
 
 def rows_of(model: type[Model]) -> list[dict[str, Any]]:
@@ -267,7 +268,7 @@ def rows_of(model: type[Model]) -> list[dict[str, Any]]:
         answer = connection.connection.dispatch("Scan", kwargs)
         items += answer["Items"]
         if "LastEvaluatedKey" not in answer:
-            return items
+            return alone(model, items)
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 

@@ -14,14 +14,12 @@ The commands are the methods of `Actions`. An exception of a command is raised a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import itertools
 import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,24 +29,26 @@ import warnings
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import botocore.session
+import snapshot_restore_py
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, LockLost, LockSettings, NamedLock
+from pynamo_locking import LockableModel, LockAttribute, LockLost, LockSettings, NamedLock, TransactWrite
 from pynamo_locking._locks import cohorts
+from tests.engines import descriptions
+from tests.support import nursery
 from tests.support.faults import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking import Lock, QueueEntry
+    from pynamo_locking import Lock, QueueEntry, Term
     from tests.engines.engine import Engine
 
 T = TypeVar("T")
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE: Final = 60.0
 """Seconds after which a test gives up; never the time that something should take."""
 
@@ -252,23 +252,13 @@ class Remote:
 
 
 class Worker(Remote):
-    """A child process, in a fresh interpreter."""
+    """A child process that has not used the library before."""
 
     def __init__(self, engine: Engine, *models: type[Any]) -> None:
         ours, theirs = Pipe()
         our_spare, their_spare = Pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        descriptors = (theirs.fileno(), their_spare.fileno())
-        warn = ["-W", "error", "-W", "ignore:datetime.datetime.utcnow:DeprecationWarning"]
-        code = "from tests.support.workers import main; main()"
-        self._process = subprocess.Popen(
-            [sys.executable, *warn, "-c", code, *map(str, (os.getpid(), *descriptors))],
-            cwd=ROOT,
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        self._process = nursery.start(log.fileno(), theirs.fileno(), their_spare.fileno())
         theirs.close()
         their_spare.close()
         super().__init__(ours, self._process.pid, log)
@@ -374,6 +364,10 @@ class Actions:
         self._held: dict[str, _Held] = {}
         self._made: Any = None
         self._line = _Line()
+        self._campaign: Any = None
+        self._terms: list[Term] = []
+        self._reasons: list[str] = []
+        self._hangs = threading.Event()
 
     def enter(self, model: Any, key: str, **options: Any) -> Taken:
         """Go into ``with model.locked(key)``."""
@@ -417,6 +411,50 @@ class Actions:
         assert was_lost
         assert was_called
         return self.facts(key)
+
+    def campaign(self, model: Any, key: str, **options: Any) -> None:
+        """Be a candidate; the work of the leader goes on until `hang`."""
+
+        def work(term: Term) -> None:
+            self._terms.append(term)
+            while True:
+                if not self._hangs.is_set():
+                    term.progress()
+                time.sleep(0.02)
+
+        self._campaign = model.lead(key, on_elected=work, on_lost=self._reasons.append, **options)
+        self._campaign.start()
+
+    def elected(self) -> Taken:
+        """Wait until this process leads, and its work has begun."""
+        term = self._campaign.elected(PATIENCE)
+        at = time.monotonic()
+        assert term is not None
+        until(lambda: term in self._terms)
+        return Taken(term.ticket, at)
+
+    def hang(self) -> float:
+        """Let the work go on without a sign of life; return a moment after the last one."""
+        self._hangs.set()
+        return time.monotonic()
+
+    def led(self) -> tuple[bool, list[str]]:
+        """Say whether this process believes to lead, once a term has ended, and why those that ended did."""
+        until(lambda: self._reasons)
+        return self._campaign.is_leader, self._reasons
+
+    def write_as_leader(self, model: Any, key: str, term: int = -1) -> int:
+        """Write the number of a term into an item, in a transaction that checks the term; return the number."""
+        led = self._terms[term]
+        with TransactWrite(connection=model._get_connection().connection) as transaction:
+            led.check(transaction)
+            transaction.update(model(key), actions=[model.value.set(led.ticket)])
+        return led.ticket
+
+    def stop_campaign(self) -> None:
+        """Go back to work, and leave."""
+        self._hangs.clear()
+        self._campaign.stop()
 
     def edit(self, model: Any, keys: list[str]) -> list[Increment]:
         """Increment each item with ``edit()``."""
@@ -518,13 +556,20 @@ class Actions:
             codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return codes
 
-    def fork_many(self, load: Callable[[int], Any], count: int, **options: Any) -> list[Any]:
+    def be_restored(self) -> None:
+        """Hear of a restore, as if this process had just been restored from a snapshot; its threads go on."""
+        for hook, args, kwargs in snapshot_restore_py.get_after_restore():
+            hook(*args, **kwargs)
+
+    def fork_many(
+        self, load: Callable[[int], Any], count: int, *, fork: Callable[[], int] | None = None, **options: Any
+    ) -> list[Any]:
         """Load something, and fork so many children; they and the parent work on it. Return what `work` returned."""
         loaded = load(count + 1)
         pipes = []
         for party in range(1, count + 1):
             ours, theirs = Pipe(duplex=False)
-            if not _fork():
+            if not (fork or _fork)():
                 with _end_of_the_child():
                     theirs.send(loaded.work(party, **options))
             theirs.close()
@@ -535,21 +580,13 @@ class Actions:
         return done
 
 
-def _die_with(parent: int) -> None:
-    """Let the kernel end this process together with its parent: also if it is stopped, or hangs."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _fork() -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those are the point
         pid = os.fork()
     if not pid:
-        _die_with(parent)
+        nursery.die_with(parent)
     return pid
 
 
@@ -587,12 +624,17 @@ def _answer(action: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return False, (error, trace)
 
 
-def main() -> None:
+def raise_workers() -> None:
+    """Be the nursery of workers."""
+    descriptions.share()
+    botocore.session.get_session().create_client("dynamodb", region_name="us-east-1").close()
+    nursery.serve(main)
+
+
+def main(*descriptors: int) -> None:
     """Serve commands in a worker process."""
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without one
-    parent, *descriptors = map(int, sys.argv[1:])
-    _die_with(parent)
     pipes: list[Connection] = [Connection(descriptor) for descriptor in descriptors]
     connection, spare = pipes
     for model, meta in connection.recv():

@@ -8,24 +8,33 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager  # noqa: TC003 - written as users write it
 from datetime import timedelta
 from threading import Event
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import FastAPI  # noqa: TC002 - written as users write it
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.condition import Condition
+from starlette.applications import Starlette  # noqa: TC002
+from starlette.requests import Request  # noqa: TC002
+from starlette.responses import Response
 from typing_extensions import assert_type
 
 from pynamo_locking import (
     AsyncTransaction,
+    IdempotencyTable,
+    IdempotentCall,
     Lock,
     LockableModel,
     LockAttribute,
     LockSettings,
     NamedLock,
+    Transaction,
     TransactWrite,
     atransaction,
     atransactional,
+    idempotent,
     locked_all,
 )
+from pynamo_locking.contrib import fastapi, starlette
 
 
 class Account(LockableModel):
@@ -129,3 +138,39 @@ async def transactions() -> None:
     async with atransaction(record=True):
         pass
     atransaction(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+class Calls(IdempotencyTable):
+    class Meta:
+        table_name = "calls"
+
+
+@idempotent(Calls, key="order_id", payload="amount")
+async def charge(order_id: str, amount: int) -> dict[str, int]:
+    return {order_id: amount}
+
+
+async def called() -> None:
+    assert_type(await charge("o-1", 5), dict[str, int])
+    async with Calls.call("o-2") as call:
+        assert_type(call, IdempotentCall)
+        call.result = 5
+
+
+Tx = Annotated[Transaction, fastapi.transaction_dependency(wait=3)]
+AsyncTx = Annotated[AsyncTransaction, fastapi.atransaction_dependency(isolation="snapshot", join=True)]
+fastapi.transaction_dependency(wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def framework(app: FastAPI, inner: Starlette, request: Request, tx: Tx, awaited: AsyncTx) -> None:
+    locking = fastapi.PynamoLocking(models=[Account])
+    locking.init_app(app, region="eu-central-1", lock_settings={"wait": 3})
+    starlette.PynamoLocking().init_app(inner, problem_type="https://example.com/")
+    locking.reset()
+    assert_type(tx.get(Account, "a-1"), Account)
+    account = await awaited.get(Account, "a-1")
+    assert_type(account, Account)
+    assert_type(starlette.if_match(request, account), Account)
+    assert_type(await fastapi.aif_match(request, Account, "a-1"), Account)
+    assert_type(fastapi.conditional(request, {"id": "a-1"}, account), Response)
+    assert_type(starlette.etag(account), str)

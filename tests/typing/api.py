@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager  # noqa: TC003 - written as users write it
@@ -26,6 +27,8 @@ from pynamo_locking import (
     Conflict,
     ExpiringMixin,
     GuardedBatch,
+    IdempotencyTable,
+    IdempotentCall,
     IntervalMixin,
     ItemLocked,
     ItemNotFound,
@@ -39,7 +42,9 @@ from pynamo_locking import (
     LockState,
     LockTimeout,
     NamedLock,
+    NotUnique,
     OutcomeUnknown,
+    PayloadMismatch,
     Plan,
     QueueEntry,
     StaleVersion,
@@ -50,16 +55,22 @@ from pynamo_locking import (
     TransactionTable,
     TransactWrite,
     TTLAttribute,
+    UniqueProblem,
+    UniqueReport,
+    UniqueTable,
     VersionAttribute,
     VersionedMixin,
     current_transaction,
+    idempotent,
     locked_all,
     outcome,
     recover,
     sweep,
+    testing,
     transaction,
     transactional,
 )
+from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 
 
 class Account(LockableModel):
@@ -155,6 +166,7 @@ def locked() -> None:
         assert_type(lock.is_held, bool)
         assert_type(lock.remaining, float)
         assert_type(lock.lost, Event)
+        lock.progress()
         lock.ensure(5)
         lock.ensure(timedelta(seconds=5))
         assert_type(lock.chunks([1, 2], 10), Iterator[list[int]])
@@ -348,7 +360,9 @@ def settings() -> LockSettings:
         poll_max=1,
         request_timeout=0.5,
         max_lease=3600,
+        max_hold=timedelta(hours=1),
     )
+    assert_type(settings.max_hold, float)
     assert_type(settings.wait, float)
     assert_type(settings.max_lease, float)
     assert_type(settings.max_clock_skew, "float | None")
@@ -482,7 +496,7 @@ def options() -> None:
     Account.lock("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.try_locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked_first(["k"], leese=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat=True, owner="me", on_lost=print) as account:
+    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat="progress", max_hold=90) as account:
         assert_type(account, Account)
     with Account.edit("k", settings=LockSettings(), shared=False, permits=1) as account:
         assert_type(account, Account)
@@ -497,3 +511,97 @@ def locked_together(keys: list[str]) -> None:
         assert_type(locks, tuple[Lock[Account], ...])
     with locked_all(Account.locked("a-1"), Locks.locked("x")) as mixed:
         assert_type(mixed, tuple[Lock[Any], ...])
+
+
+class Uniques(UniqueTable):
+    class Meta:
+        table_name = "uniques"
+
+
+class Person(VersionedMixin, Model):
+    class Meta:
+        table_name = "people"
+        unique = ("email", ("first", "last"))
+        unique_table = Uniques
+
+    id = UnicodeAttribute(hash_key=True)
+    email = UnicodeAttribute(null=True)
+    first = UnicodeAttribute(null=True)
+    last = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+def unique_values() -> None:
+    try:
+        Person("p-1", email="a@example.com").save()
+    except NotUnique as error:
+        assert_type(error.fields, tuple[str, ...])
+        assert_type(error.values, tuple[Any, ...])
+        assert_type(error.holder, dict[str, Any] | None)
+        assert_type(error.cause, Exception | None)
+    report = Person.check_unique()
+    assert_type(report, UniqueReport)
+    assert_type(report.is_sound, bool)
+    assert_type(report.problems, tuple[UniqueProblem, ...])
+    assert_type(Person.repair_unique(), UniqueReport)
+    for problem in report.problems:
+        assert_type(problem.kind, str)
+        assert_type(problem.items, tuple[dict[str, Any], ...])
+        assert_type(problem.is_repaired, bool)
+    Uniques.create_table(wait=True)
+
+
+class Calls(IdempotencyTable):
+    class Meta:
+        table_name = "calls"
+
+
+class Declined(Exception):  # noqa: N818
+    pass
+
+
+@idempotent(Calls, key="order_id", payload=lambda order_id, amount: [amount], keep=timedelta(days=2), wait=0)
+def charge(order_id: str, amount: int) -> dict[str, int]:
+    return {order_id: amount}
+
+
+@transactional()
+@idempotent(Calls, key="order_id", name="ship", final=(Declined,), serializer=json, lease=30, heartbeat=False)
+def ship(tx: Transaction, order_id: str) -> str:
+    return order_id
+
+
+def called(lambda_context: Any) -> None:
+    assert_type(charge("o-1", 5), dict[str, int])
+    assert_type(ship("o-1"), str)
+    with Calls.call("o-2", payload={"amount": 5}, lambda_context=lambda_context, owner="me") as call:
+        assert_type(call, IdempotentCall)
+        assert_type(call.is_repeated, bool)
+        assert_type(call.key, str)
+        assert_type(call.lock, Lock[IdempotencyTable])
+        call.result = 5
+        call.complete({"a": 1})
+    try:
+        charge("o-1", amount=6)
+    except PayloadMismatch as error:
+        assert_type(error.key, str)
+
+
+def faults() -> None:
+    with testing.conflict(Account, "a-1", by=lambda other: assert_type(other, Account), times=2) as strikes:
+        assert_type(strikes.count, int)
+    with testing.conflict(Account, "a-1", by=Account.delete), testing.throttled(Account, times=1):
+        pass
+    with testing.lost_answers(Account, "a-1", 3, times=1, is_applied=False) as lost:
+        assert_type(lost, testing.Strikes)
+    with testing.held(Account.locked("a-1", wait=0)) as lock:
+        assert_type(lock.item, Account)
+        testing.lose(lock)
+    testing.lose(Locks, "x")
+    testing.held(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def tasks_of_celery(task: UniqueTask, claims: type[TaskClaims]) -> None:
+    assert_type(task.lock, Lock[TaskClaims])
+    assert_type(task.lock.ticket, int)
+    assert_type(claims.get("a").task_id, str)

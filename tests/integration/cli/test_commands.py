@@ -116,6 +116,7 @@ def test_the_document_of_a_lock(memory, shell, clock):
                 "waiters": [],
                 "next_ticket": lock.ticket + 1,
                 "broken_tickets": [],
+                "last_success": None,
                 "transaction": None,
                 "unreadable": None,
             }

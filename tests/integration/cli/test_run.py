@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from pynamo_locking import LockSettings
+from pynamo_locking import LockLost, LockSettings
 from pynamo_locking.cli import guardian, main
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.problems import Problem
+from pynamo_locking.cli.turns import Turn
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Locks
 from tests.support.workers import PATIENCE, until, until_queued
@@ -171,6 +172,41 @@ def test_sigterm_is_forwarded(start, ear):
     assert Locks.lock_state("job").entries == ()
 
 
+#: Says who it is, and in which term it leads.
+LEADER = 'echo up $$ $PYNAMO_LOCKING_TICKET > "$0"; exec sleep 1000'
+
+
+def test_a_leader(start, ear):
+    """A machine whose lock is lost ends its program and waits again; one that is told to stop lets the next lead."""
+    options = ("--lock", "job", "--lead", "--lease", "6", "--", "sh", "-c", LEADER, ear.path)
+    first = start(*options)
+    ear.lines(1)
+    second = start(*options)
+    ticket, _ = until_queued(Locks, "job", 2)
+    Locks.break_lock("job", ticket=ticket)
+    ear.lines(2)
+    until_queued(Locks, "job", 2)
+    second.terminate()
+    assert end_of(second)[0] == 128 + signal.SIGTERM
+    terms = [int(line.split()[2]) for line in ear.lines(3)]
+    first.terminate()
+    _, said = first.communicate(timeout=PATIENCE)
+
+    assert first.returncode == 128 + signal.SIGTERM
+    assert '"lock_lost"' in said
+    assert terms == sorted(set(terms))
+    assert terms[0] == ticket
+    assert not Locks.lock_state("job").entries
+
+
+@pytest.mark.parametrize("more", [("--wait", "1"), ("--permits", "2"), ("--shared",), ("--once-per", "1d")])
+def test_a_leader_leads_alone(run, more):
+    """Options that contradict each other are refused before anything is asked."""
+    code, _, err = run("--lock", "job", "--lead", *more, "--", "true")
+    assert code == 2
+    assert "--lead waits for ever and leads alone" in err
+
+
 def test_nothing_outlives_its_holder(start, ear):
     """The process that holds the lock is killed with SIGKILL, which nobody can handle: the tree is ended."""
     process = start("--lock", "job", "--", "sh", "-c", POLITE, ear.path)
@@ -202,7 +238,7 @@ def test_interrupted_at_the_last_moment(memory):
     memory.bind(Locks)
     signals: Any = SimpleNamespace(keep=lambda: signal.raise_signal(signal.SIGTERM))
     with Signals(), pytest.raises(Problem, match="interrupted") as caught:
-        command._acquire(Locks.locked("job"), signals)
+        command._acquire(Turn(Locks, "job", {}, None), signals)
 
     assert caught.value.exit_code == 128 + signal.SIGTERM
     assert Locks.lock_state("job").next_ticket > 0
@@ -391,10 +427,22 @@ def test_a_release_that_is_refused_hides_no_exit_code(run, memory, monkeypatch):
 def test_a_lease_that_ended_for_a_while(run, monkeypatch):
     """Also when the release gets through in the end, nobody can say that the program was alone."""
     monkeypatch.setattr(command, "_watch", lambda *_: "no renewal was answered.")
-    code, _, err = run("--lock", "job", "--", "sh", "-c", "exit 3")
+    code, _, err = run("--lock", "job", "--", "sh", "-c", "sleep 60; exit 3")
 
     assert code == 70
     assert err == "pynamo-locking: the lock job was lost while sh ran, which was ended: no renewal was answered.\n"
+
+
+def test_a_program_that_ends_while_its_lock_is_given_up(run, monkeypatch):
+    """It ended by itself before it could be told to, within the lease: its exit code, and nothing else to say."""
+
+    def watch(_lock: Any, child: Child, *_: Any) -> str:
+        assert child.exit_code == 3
+        return "no renewal was answered."
+
+    monkeypatch.setattr(command, "_watch", watch)
+
+    assert run("--lock", "job", "--", "sh", "-c", "exit 3") == (3, "", "")
 
 
 def unreachable(*_: Any) -> Any:
@@ -443,6 +491,9 @@ class Ending:
         """Until the lease ends."""
         return max(0.0, self._ends - time.monotonic())
 
+    def progress(self) -> None:
+        """No loss is proven."""
+
 
 @pytest.mark.parametrize(("program", "heard", "code"), [(STUBBORN, 2, 128 + signal.SIGKILL), (POLITE, 1, 7)])
 def test_a_lease_that_nobody_renews(program, heard, code, ear):
@@ -463,6 +514,28 @@ def test_a_lease_that_nobody_renews(program, heard, code, ear):
 
     assert "no renewal was answered" in (why or "")
     assert got == code
+
+
+def test_a_program_that_takes_too_long(ear, memory):
+    """With a longest hold the program is ended while the lease still runs, and the next party can have the lock."""
+    memory.bind(Locks)
+    news = threading.Event()
+    settings = LockSettings(lease=2, request_timeout=0.3)
+    lock = Locks.lock("job", settings=settings, max_hold=2, on_lost=lambda _: news.set()).acquire()
+
+    def start_program() -> Child:
+        child = Child(["sh", "-c", POLITE, ear.path], "/bin/sh", dict(os.environ), lock.remaining, news.set)
+        ear.lines(1)
+        return child
+
+    with Signals() as signals:
+        why, code = command._run_under(lock, signals, start_program, news, 0.5)
+    with pytest.raises(LockLost):
+        lock.release()
+    ear.until_over()
+
+    assert (why, code) == ("it was held for as long as --max-hold allows.", 7)
+    assert not Locks.lock_state("job").entries
 
 
 def test_who_does_not_stop_is_killed(ear):

@@ -1,4 +1,4 @@
-"""The bank and the shop of the documentation in several worker processes of gunicorn, which loads before it forks."""
+"""The banks and the shop of the documentation in several worker processes, of gunicorn and of uvicorn."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ WORKERS: Final = 3
 CLIENTS: Final = 6
 SETTINGS: Final = {"wait": 60, "lease": 3, "request_timeout": 0.5, "poll": 0.02}
 
+GUNICORN: Final = ("gunicorn", "--bind", "fd://{fd}", "--timeout", "120", "--workers")
+PRELOADED: Final = (*GUNICORN, str(WORKERS), "--preload")
+GEVENT: Final = (*GUNICORN, "2", "--worker-class", "gevent")
+UVICORN: Final = ("uvicorn", "--fd", "{fd}", "--log-level", "warning", "--workers", "2")
+
 #: What the server loads before it forks: the application, and a lock that stays with the master process.
 BANK: Final = """
 import os
@@ -55,6 +60,33 @@ def leave():
 @app.after_request
 def sign(response):
     response.headers["X-Pid"] = os.getpid()
+    return response
+"""
+GREENLET_BANK: Final = """
+import os
+import gevent.monkey
+from flask_bank import create_app
+
+app = create_app()
+
+@app.after_request
+def sign(response):
+    assert gevent.monkey.is_module_patched("threading")
+    response.headers["X-Pid"] = os.getpid()
+    return response
+"""
+ASYNC_BANK: Final = """
+import json, os
+import fastapi_bank
+from pynamo_locking import LockSettings
+
+app = fastapi_bank.app
+fastapi_bank.Account.Meta.lock_settings = LockSettings(**json.loads(os.environ["LOCK_SETTINGS"]))
+
+@app.middleware("http")
+async def sign(request, call_next):
+    response = await call_next(request)
+    response.headers["X-Pid"] = str(os.getpid())
     return response
 """
 SHOP_SERVED: Final = """
@@ -92,16 +124,17 @@ def send(port: int, method: str, path: str, body: Any = None) -> tuple[int, Any,
 
 
 @contextlib.contextmanager
-def served(source: str, folder: Path, environment: dict[str, str]) -> Iterator[int]:
-    """Run a program under gunicorn, loaded before its workers are forked; yield its port.
+def served(
+    source: str, folder: Path, environment: dict[str, str], server: tuple[str, ...] = PRELOADED
+) -> Iterator[int]:
+    """Run a program under a server, gunicorn that loads it before its workers are forked unless told; yield its port.
 
-    Requests wait in the socket, which is bound before gunicorn starts, until there are workers. All processes are
+    Requests wait in the socket, which is bound before the server starts, until there are workers. All processes are
     killed at the end, and the kernel kills the master if this process dies.
     """
     (folder / "served.py").write_text(source)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener, tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", str(WORKERS), "--timeout", "120"]
-        command += ["--bind", f"fd://{listener.fileno()}", "served:app"]
+        command = [sys.executable, "-m", *(part.format(fd=listener.fileno()) for part in server), "served:app"]
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", TRAMPOLINE, str(os.getpid()), *command],
             cwd=folder,
@@ -188,41 +221,60 @@ def place_of(engine: Engine, prefix: str) -> dict[str, str]:
     return {f"{prefix}REGION": engine.region, **({f"{prefix}HOST": engine.host} if engine.host else {})}
 
 
-def test_bank(dynoxide: Engine, tmp_path: Path) -> None:
-    """Deposits and transfers of six clients at once, served by three forked workers: no money is made or lost."""
+def bank_of(engine: Engine, *names: str) -> tuple[Any, dict[str, str]]:
+    """Return the model of the bank of Flask, with accounts of these names, and the environment of its servers."""
     account: Any = imported("flask_bank", EXAMPLES).Account
-    dynoxide.bind(account)
-    for name in ("leader", "a-1", "a-2"):
+    engine.bind(account)
+    for name in names:
         account(name, owner="Ada", balance=100).save()
     keys = "FLASK_PYNAMO_LOCKING_"
-    environment = place_of(dynoxide, keys) | {
+    return account, place_of(engine, keys) | {
         "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *sys.path]),
         f"{keys}TABLE_PREFIX": account.Meta.table_name.removesuffix("accounts"),
         f"{keys}LOCK_SETTINGS": json.dumps(SETTINGS),
     }
 
-    def work(number: int, times: int = 4) -> list[tuple[int, str]]:
+
+def assert_no_money_is_made_or_lost(
+    account: Any, port: int, paths: tuple[str, ...], names: tuple[str, str] = ("from", "to")
+) -> None:
+    """Deposits and transfers of six clients at once, to two workers at least, come out even."""
+
+    def work(number: int) -> list[tuple[int, str]]:
         source, target = ("a-1", "a-2") if number % 2 else ("a-2", "a-1")
         answers = []
-        for _ in range(times):
+        for path in paths:
             answers.append(send(port, "POST", "/accounts/a-1/deposits", {"amount": 10}))
-            answers.append(send(port, "POST", "/transfers", {"from": source, "to": target, "amount": 1}))
+            answers.append(send(port, "POST", path, {names[0]: source, names[1]: target, "amount": 1}))
         return [(status, pid) for status, _, pid in answers]
 
-    with served(BANK, tmp_path, environment) as port:
-        answers = all_at_once(work)
-        until(lambda: len({pid for _, pid in answers}) > 1 or answers.extend(all_at_once(work)), "a second worker")
-        statuses = [status for status, _ in answers]
-        assert {*statuses} <= {200, 204, 409, 423}  # a transfer may give up; then it has changed nothing
-        total = sum(account.get(name, consistent_read=True).balance for name in ("a-1", "a-2"))
-        assert total == 200 + 10 * statuses.count(200)
-        assert account.lock_state("a-1").entries == ()
+    answers = all_at_once(work)
+    until(lambda: len({pid for _, pid in answers}) > 1 or answers.extend(all_at_once(work)), "a second worker")
+    statuses = [status for status, _ in answers]
+    assert {*statuses} <= {200, 204, 409, 423}  # a transfer may give up; then it has changed nothing
+    assert 204 in statuses
+    total = sum(account.get(name, consistent_read=True).balance for name in ("a-1", "a-2"))
+    assert total == 200 + 10 * statuses.count(200)
+    assert account.lock_state("a-1").entries == ()
 
+
+def test_bank(dynoxide: Engine, tmp_path: Path) -> None:
+    """Three forked workers: no money is made or lost, and a lock from before the fork stays with the master."""
+    account, environment = bank_of(dynoxide, "leader", "a-1", "a-2")
+    with served(BANK, tmp_path, environment) as port:
+        assert_no_money_is_made_or_lost(account, port, ("/transfers",) * 4)
         assert_master_holds(port, account)
         status, refused, _ = send(port, "PUT", "/leader")
         assert (status, refused["code"], refused["reason"]) == (500, "lock-lost", "forked")
         assert send(port, "DELETE", "/leader")[0] == 500
         assert_master_keeps_it(port, account)
+
+
+def test_bank_in_greenlets(dynoxide: Engine, tmp_path: Path) -> None:
+    """The same in workers of gunicorn whose threads are greenlets."""
+    account, environment = bank_of(dynoxide, "a-1", "a-2")
+    with served(GREENLET_BANK, tmp_path, environment, GEVENT) as port:
+        assert_no_money_is_made_or_lost(account, port, ("/transfers",) * 2)
 
 
 def test_shop(dynoxide: Engine, tmp_path: Path) -> None:
@@ -251,3 +303,18 @@ def test_shop(dynoxide: Engine, tmp_path: Path) -> None:
 
         assert_master_holds(port, stock)
         assert_master_keeps_it(port, stock)
+
+
+def test_bank_of_coroutines(dynoxide: Engine, tmp_path: Path) -> None:
+    """The same with FastAPI in workers of uvicorn: deposits, and transfers in threads and in tasks."""
+    account: Any = imported("fastapi_bank", EXAMPLES).Account
+    dynoxide.bind(account)
+    for name in ("a-1", "a-2"):
+        account(name, owner="Ada", balance=100).save()
+    environment = place_of(dynoxide, "BANK_DYNAMODB_") | {
+        "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *sys.path]),
+        "BANK_TABLE_PREFIX": account.Meta.table_name.removesuffix("accounts"),
+        "LOCK_SETTINGS": json.dumps(SETTINGS),
+    }
+    with served(ASYNC_BANK, tmp_path, environment, UVICORN) as port:
+        assert_no_money_is_made_or_lost(account, port, ("/transfers", "/donations"), ("source", "target"))

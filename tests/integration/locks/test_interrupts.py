@@ -129,8 +129,8 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
 
 @pytest.fixture
 def models(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for model in (Locks, workers.Plain):  # a caller that is forgotten in line holds up the next caller for a lease
-        monkeypatch.setattr(model.Meta, "lock_settings", replace(workers.SETTINGS, lease=12, request_timeout=2))
+    for model in (Locks, workers.Plain):
+        monkeypatch.setattr(model.Meta, "lock_settings", replace(workers.SETTINGS, lease=60, request_timeout=2))
     memory.bind(Locks, Beside, workers.Plain)
     workers.Plain("a").save()
 

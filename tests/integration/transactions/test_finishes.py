@@ -10,7 +10,7 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import LockingError, TransactionConflict, recover, sweep, transaction
 from pynamo_locking._core.queue import Mark
-from pynamo_locking._core.transaction import Header, State
+from pynamo_locking._core.transaction import Header, State, row_of_participants
 from pynamo_locking._io import header_requests, lock_document, statements
 from tests.integration.transactions.test_statements import consumed
 from tests.support.faults import count_requests
@@ -73,7 +73,7 @@ def leave(count: int, state: State, *, name: str = "t", placeholders: int = 0, *
     rows = range(0, count, 1000)
     for number, start in enumerate(rows):
         some = {"items": {"L": named[start : start + 1000]}}
-        header_requests.put_row(table, header_requests.row_of_participants(name, number), some, expires=True)
+        header_requests.put_row(table, row_of_participants(name, number), some, expires=True)
     lease_ms = 10_000
     header_requests.begin(
         table, Header(name, state, "0", "owner", **{"lease_ms": lease_ms, "items": count, "rows": len(rows), **header})
@@ -319,7 +319,7 @@ def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
 def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
     """Nothing that is sent together may have it twice."""
     leave(30, State.COMMITTED)
-    row = stored(Transactions, header_requests.row_of_participants("t", 0))
+    row = stored(Transactions, row_of_participants("t", 0))
     table = Transactions._get_connection()
     assert row is not None
     row["content"]["M"]["items"]["L"] *= 2

@@ -69,9 +69,8 @@ def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 def begin(**options: Any) -> Transaction:
     """Store what is needed, and fill a long transaction."""
     for model, name in ((Purse, "purse_id"), (Transactions, "id")):
-        connection = model._get_connection()
         for row in rows_of(model):
-            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
+            model._get_connection().delete_item(*model._serialize_keys(row[name]["S"]))
     for key in (*OLD, *GONE):
         Purse(key, balance=100).save()
     tx = Transaction(workers=1, **options)

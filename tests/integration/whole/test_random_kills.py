@@ -36,7 +36,8 @@ from pynamo_locking import (
     VersionAttribute,
     transaction,
 )
-from tests.support.workers import PATIENCE, ROOT, Beside, Enforced, Locks, Plain, Versioned, _die_with, until
+from tests.support.nursery import ROOT, die_with
+from tests.support.workers import PATIENCE, Beside, Enforced, Locks, Plain, Versioned, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,7 +154,7 @@ def ways_of(name: str) -> list[Callable[..., None]]:
 def work() -> None:
     """Write items at random for as long as a file is there."""
     job = json.loads(sys.argv[1])
-    _die_with(job["parent"])
+    die_with(job["parent"])
     for name, meta in job["meta"].items():
         for option, value in meta.items():
             setattr(MODELS[name].Meta, option, value)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from tests.simulation.checkers.base import Checker, Violation, content_of, log_of, queue_of
+from tests.simulation.checkers.calls import OneResult
 from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss, TrueLoss
 from tests.simulation.checkers.intervals import Disjoint, Limited
 from tests.simulation.checkers.items import Expiry, NothingLost, Progress, RealTime, Truth, Versions
+from tests.simulation.checkers.jobs import OneSuccess
 from tests.simulation.checkers.lives import Lives
 from tests.simulation.checkers.locks import Breaking, Fence, Fifo, NoEarlyEviction, OneHolder, Quiet, SoundQueue
 from tests.simulation.checkers.modes import OnceEach, Steady, Unhindered
 from tests.simulation.checkers.transactions import NothingLeft, PlainReads, Serializable, Together
 from tests.simulation.checkers.turns import Growing, Turns
+from tests.simulation.checkers.unique import OneRowEach
 from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
 
 __all__ = [
@@ -35,6 +38,9 @@ __all__ = [
     "OnceEach",
     "OneHolder",
     "OneOrder",
+    "OneResult",
+    "OneRowEach",
+    "OneSuccess",
     "PlainReads",
     "Progress",
     "Quiet",
@@ -69,6 +75,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     OnceEach,
     Disjoint,
     Limited,
+    OneRowEach,
     Silence,
     KeptPlace,
     ToldLoss,
@@ -81,6 +88,8 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Linearizable,
     Bank,
     OneOrder,
+    OneSuccess,
+    OneResult,
     Serializable,
     Together,
     NothingLeft,

@@ -196,7 +196,7 @@ class TrueLoss(Checker):
         """Compare what the locks believe with what has become of their entries."""
         for (place, ticket), own in self._owns.items():
             self.require(
-                own.possession.reason in ("", "forked") or (place, ticket) in self._taken_away,
+                own.possession.may_stand or own.possession.reason == "forked" or (place, ticket) in self._taken_away,
                 f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and nobody has taken it away",
             )
 
@@ -204,7 +204,8 @@ class TrueLoss(Checker):
 def _acts_for(actor: Actor, entry: QueueEntry) -> bool:
     """Tell whether an actor is the owner of an entry, or makes requests for the tasks of its process."""
     return entry.owner == str(actor) or (
-        actor.name.startswith(("asyncio-", "leaving-")) and entry.owner.startswith(f"{actor.process.name}.")
+        actor.name.startswith(("asyncio-", "leaving-", "campaign-"))
+        and entry.owner.startswith(f"{actor.process.name}.")
     )
 
 

@@ -2,16 +2,19 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `locked_reads`, `outcomes`,
-`resolving`, `tasks` and `transactions`.
+bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `jobs`, `leading`,
+`locked_reads`, `outcomes`, `resolving`, `tasks`, `transactions`, `calls` and `unique`.
 """
 
 from __future__ import annotations
 
 from tests.simulation.planted import (
+    calls,
     guards,
     handing_over,
     intervals,
+    jobs,
+    leading,
     locked_reads,
     modes,
     outcomes,
@@ -20,6 +23,7 @@ from tests.simulation.planted import (
     statements,
     tasks,
     transactions,
+    unique,
     waiting,
 )
 from tests.simulation.planted.machinery import (
@@ -37,11 +41,14 @@ __all__ = [
     "BUGS",
     "OPEN",
     "Bug",
+    "calls",
     "checker_of",
     "choices_of",
     "guards",
     "handing_over",
     "intervals",
+    "jobs",
+    "leading",
     "locked_reads",
     "measure",
     "modes",
@@ -53,5 +60,6 @@ __all__ = [
     "statements",
     "tasks",
     "transactions",
+    "unique",
     "waiting",
 ]

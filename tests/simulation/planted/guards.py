@@ -11,7 +11,8 @@ from pynamo_locking._core.outcome import EntryEffect
 from pynamo_locking._locks import guards, holding
 from pynamo_locking._writes import beside, plans
 from pynamo_locking._writes import inside as writes_inside
-from pynamo_locking._writes.writers import InsideWriter, action_of
+from pynamo_locking._writes.write import action_of
+from pynamo_locking._writes.writers import InsideWriter
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants

@@ -168,7 +168,7 @@ def r10_headers_are_forgotten_at_once() -> Patches:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
     read = header_requests.header_in
 
-    def forgetful(image: Any, table: str = "") -> Any:
+    def forgetful(image: Any, table: Any = None) -> Any:
         header = read(image, table)
         return None if header is not None and header.state is transaction.State.FINISHED else header
 
@@ -224,7 +224,7 @@ def snapshots_look_past_early_checks() -> Patches:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
     header_in = header_requests.header_in
 
-    def late(image: Any, table: str = "") -> Any:
+    def late(image: Any, table: Any = None) -> Any:
         header = header_in(image, table)
         return None if header is None else replace(header, is_early=False)
 

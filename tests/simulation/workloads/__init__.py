@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from tests.simulation.workloads import (
+    calls,
     doubt,
     intervals,
+    jobs,
+    leading,
     living,
     locked_reads,
     locking,
@@ -21,6 +24,7 @@ from tests.simulation.workloads import (
     stepping,
     tasks,
     transacting,
+    unique,
     values,
     writing,
 )
@@ -46,6 +50,10 @@ _MODULES: Final = (
     querying,
     locked_reads,
     tasks,
+    leading,
+    jobs,
+    calls,
+    unique,
 )
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {

@@ -133,7 +133,7 @@ class Workload:
         if done.told is Told.REFUSED and item is not None and done.number in item.log:
             item.log.remove(done.number)
 
-    def write_beside(self, lock: Lock[Any]) -> None:
+    def write_beside(self, lock: Lock[Any]) -> Operation:
         """Change an item that has no lock, if we still have ours."""
         with self.history.operation("write beside", place(Note, "n"), ticket=lock.ticket) as done:
             note = Note.get("n", consistent_read=True)
@@ -141,6 +141,7 @@ class Workload:
             with TransactWrite(connection=Note._get_connection().connection) as transaction:
                 lock.check(transaction)
                 transaction.save(note)
+        return done
 
     def read(self, model: Any, key: str) -> None:
         """Read an item."""

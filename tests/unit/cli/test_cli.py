@@ -32,8 +32,8 @@ from pynamo_locking.cli.problems import Exit, Problem, explain
 
 COMMANDS = [
     *(["tables", name] for name in ("create", "check")),
-    *(["locks", name] for name in ("list", "show", "watch", "break")),
-    *(["tx", name] for name in ("list", "show", "recover", "sweep")),
+    *(["locks", name] for name in ("list", "show", "watch", "break", "repair")),
+    *(["tx", name] for name in ("list", "show", "recover", "sweep", "repair")),
     ["run"],
     ["version"],
 ]
@@ -62,6 +62,7 @@ def test_every_command_has_help_with_examples(command, capsys):
     examples = text.partition("Examples")[2]
     assert f"pynamo-locking {' '.join(command)}" in examples
     assert "\x1b" not in text
+    assert "<bool>" not in text  # of options without a value
 
 
 def test_help_without_docstrings():
@@ -361,6 +362,48 @@ def test_a_command_is_still_needed(capsys):
     assert "Name a command" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "following"),
+    [
+        (["lo"], ["locks"]),
+        (["tx", "list", "--state", ""], ["pending", "committed", "finished", "aborted"]),
+        (["tx", "sweep", "--d"], ["--dry-run"]),
+        (["run", "--lock", "x", "--", "ls", "--"], []),
+        (["locks", "show", ""], []),
+    ],
+    ids=" ".join,
+)
+def test_what_may_follow(words, following, monkeypatch, capsys):
+    """A shell gets commands, options and their values; of a program to be run, and of keys, nothing is known."""
+    monkeypatch.setenv("_PYNAMO_LOCKING_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(["pynamo-locking", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split() == following
+
+
+def test_bash_completes(tmp_path):
+    """As it does for a user who has installed the completion, and has started a new shell."""
+    session = """
+        pynamo-locking --install-completion >&2 || exit
+        source ~/.bashrc
+        complete -p pynamo-locking >&2
+        COMP_WORDS=(pynamo-locking locks list --pr) COMP_CWORD=3
+        _pynamo_locking_completion pynamo-locking
+        echo "${COMPREPLY[@]}"
+    """
+    folder = Path(sys.executable).parent
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    result = subprocess.run(
+        ["bash", "-c", session], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (result.returncode, result.stdout.split()) == (0, ["--prefix", "--profile"]), result.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_nobody_reads_on(options):
     """As with ``| head``: the exit code of a program that SIGPIPE has killed, and no traceback."""
@@ -472,6 +515,6 @@ def test_a_lease_that_is_over_stands_out() -> None:
         for left in (59.5, -5.0)
     ]
     holder, waiter = ({**entry, **each} for each in times)
-    lock = {"name": "l", "holders": [holder], "waiters": [waiter], "transaction": None}
-    alive, dead = (row[-1] for row in locks._rows(lock))
+    lock = {"name": "l", "holders": [holder], "waiters": [waiter], "last_success": None, "transaction": None}
+    alive, dead = (row[-2] for row in locks._rows(lock))
     assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]

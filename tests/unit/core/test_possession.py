@@ -29,7 +29,9 @@ DOCUMENTS = {
 HELD = Possession("id103", TICKET, SINCE)
 STATES = [
     Possession("id103", TICKET, SINCE, *facts)
-    for facts in itertools.product((False, True), ("", "evicted", "deleted", "forked"), (0, 1, 2), (False, True))
+    for facts in itertools.product(
+        (False, True), ("", "evicted", "deleted", "forked", "restored"), (0, 1, 2), (False, True)
+    )
 ]
 
 L, M, U = Absence.LOST, Absence.LEFT, Absence.UNKNOWN
@@ -80,6 +82,7 @@ def test_each_fact_changes_what_it_is_about(known: Possession) -> None:
         return after.is_over, after.reason, after.removals, after.may_delete
 
     assert known.is_held is (not is_over and reason == "")
+    assert known.is_copied is (reason in ("forked", "restored"))
     assert now(known.over()) == (True, reason, removals, may_delete)
     assert now(known.lost("news")) == ((is_over, "news", removals, may_delete) if known.is_held else facts)
     assert now(known.forked()) == (facts if is_over else (is_over, "forked", removals, may_delete))

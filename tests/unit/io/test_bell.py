@@ -157,6 +157,14 @@ def test_the_end_of_a_process(folder: Path) -> None:
     assert names(folder) == ["killed"]
 
 
+def test_a_thread_that_goes_on_after_a_restore() -> None:
+    """Its socket was closed, so it ends; the process has another ear."""
+    ear = bell.Ear()
+    ear._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ear._socket.close()
+    ear._serve(pytest.fail, lambda: True)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", ["open to others", "a file", "a link", "no place", "a long path"])
 def test_no_bells_in_a_directory_that_is_not_ours_alone(
     folder: Path, listener: Listener, kind: str, monkeypatch: Any, caplog: pytest.LogCaptureFixture

@@ -65,6 +65,19 @@ def test_a_child_lets_go_of_every_connection(used):
     assert [each._client for each in (used, *twins, table.connection)] == [None] * 4
 
 
+def test_a_restored_process_keeps_its_clients(used):
+    """They take long to make. Their sockets are closed, those of twins as well: the other end has forgotten them."""
+    twins = [connections.single_attempt(used), connections.lock_connection(used, 1.0)]
+    clients = [Mock() for _ in range(2)]
+    for each, client in zip((used, twins[0]), clients, strict=True):
+        each._client = client
+
+    connections._close_after_restore()
+
+    assert [each._client for each in (used, *twins)] == [*clients, None]
+    assert all(client.close.called for client in clients)
+
+
 @pytest.mark.parametrize(("forks", "is_kept"), [(0, True), (1, False)])
 def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
     """One that is new to us may have been used before the fork. It is let go of once, and only in a child."""
@@ -83,6 +96,7 @@ def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
 def test_a_stand_in_for_a_connection(stand_in, monkeypatch):
     """A test of an application may hand in anything, also in a forked child."""
     TransactWrite(connection=stand_in)
+    connections._close_after_restore()
     connections._forget_after_fork()
     monkeypatch.setattr(runtime, "forks", 1)
     TransactWrite(connection=Mock(spec=Connection))

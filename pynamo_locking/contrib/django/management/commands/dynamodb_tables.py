@@ -22,16 +22,19 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Do it."""
-        absent = [model for model in conf.models() if not model.exists()]
         try:
-            for model in conf.models():
-                if model not in absent:
-                    administration.check_keys(model, wait=False)
+            self._do(options["action"])
         except ConfigurationError as error:
             raise CommandError(str(error)) from error
-        names = ", ".join(str(model.Meta.table_name) for model in absent)
-        if options["action"] == "check" and absent:
+
+    def _do(self, action: str) -> None:
+        absent = [model for model in conf.models() if not model.exists()]
+        for model in conf.models():
+            if model not in absent:
+                administration.check_keys(model, wait=False)
+        names = ", ".join(dict.fromkeys(str(model.Meta.table_name) for model in absent))
+        if action == "check" and absent:
             raise CommandError(f"Absent: {names}.")
-        for model in absent:
+        for model in sorted(absent, key=administration.is_shared):  # the tables of items first, which they need
             model.create_table(wait=True, billing_mode=getattr(model.Meta, "billing_mode", "PAY_PER_REQUEST"))
         self.stdout.write(f"Created: {names}." if absent else "All tables are there.")

@@ -1,0 +1,238 @@
+"""A job that is to succeed once in each period, whatever the number of machines that start it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.queue import Success
+from pynamo_locking._io import lock_document, lock_requests, loops, runtime
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._locks import holding
+from pynamo_locking._locks.target import M
+from pynamo_locking._transactions.running import current_transaction
+from pynamo_locking.exceptions import LockLost, LockTimeout
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pynamo_locking._core.periods import Answer, Period
+    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._locks.lock import Lock
+
+logger = logging.getLogger("pynamo_locking")
+
+#: A success that is dated later than our clock by more than that is reported, where settings trust no clock.
+_SKEW_S: Final = 10.0
+
+
+class Run(Generic[M]):
+    """What `NamedLock.once` yields: true if this run is ours, and why not otherwise.
+
+    Attributes:
+        lock: of the job. It is held if the run is ours: for `Lock.check`, `Lock.renew`, `Lock.lost` and `Lock.item`.
+        answer: ``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
+            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the
+            lock for all of `wait`.
+        last: the last successful run before this one; None if none is known, or the run is busy.
+        period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
+        timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
+    """
+
+    def __init__(self, lock: Lock[M], answer: Answer, last: Success | None, period_begins: datetime) -> None:
+        self.lock = lock
+        self.answer: Answer = answer
+        self.last = last
+        self.period_begins = period_begins
+        self.timeout: LockTimeout | None = None
+        self._counts = True
+
+    def __bool__(self) -> bool:
+        return self.answer == "due"
+
+    @property
+    def ticket(self) -> int:
+        """The ticket of our run, its fencing token: larger than that of every earlier run.
+
+        Raises:
+            ConfigurationError: the run is not ours.
+        """
+        if not self:
+            raise ConfigurationError(f"this run of {self.lock.name} is not ours ({self.answer}), and has no ticket.")
+        return self.lock.ticket
+
+    def does_not_count(self) -> None:
+        """Let the end of the block note no success, as if the block raised: the next caller runs the job."""
+        self._counts = False
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.lock.name}: {self.answer}>"
+
+
+class Once(Generic[M]):
+    """The context manager of `NamedLock.once`, for ``with`` and for ``async with``."""
+
+    def __init__(self, lock: Lock[M], period: Period) -> None:
+        self.lock = lock
+        self._period = period
+
+    def __enter__(self) -> Run[M]:
+        self._begin()
+        takes = self.lock._takes
+        try:
+            if self._look():
+                self.lock._enter()
+                if not self._judge():
+                    self._leave_to_others()
+        except BaseException as error:
+            if self.lock._takes > takes:
+                self.lock._leave(error)
+            if not self._is_busy(error):
+                raise
+        return self._run
+
+    async def __aenter__(self) -> Run[M]:
+        self._begin()
+        try:
+            if await loops.call(self._look):
+                await self.lock._aenter()
+                await self._ajudge()
+        except LockTimeout as error:
+            if not self._is_busy(error):
+                raise
+        return self._run
+
+    async def _ajudge(self) -> None:
+        try:
+            is_ours = self._judge()
+        except BaseException as error:
+            await self.lock.__aexit__(type(error), error, error.__traceback__)
+            raise
+        if not is_ours:
+            await self.lock._aleave(self._leave_to_others)
+
+    def _leave_to_others(self) -> None:
+        with contextlib.suppress(LockLost):  # nothing was done under the lock
+            self.lock._leave()
+
+    def _begin(self) -> None:
+        if self.lock._takes:
+            raise self._held_already()
+        if current_transaction() is not None:
+            raise ConfigurationError(
+                f"once() of {self.lock.name} in an open transaction would note a success before the commit, which may "
+                f"fail: open the transaction inside of the block of once()."
+            )
+
+    def _held_already(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.lock._target.row.label} is held here already: once() takes it itself, so that the end of its block "
+            f"can note the success and release the lock in one request."
+        )
+
+    def _look(self) -> bool:
+        """Note the answer without the lock: a success that is stored proves that no run is due, however old the image.
+
+        Our period is that of now, and not that of the moment when the lock is granted: the run that we have waited for
+        may have taken until the next period, whose run is not ours.
+        """
+        self._begin_ms = self._period.begin_ms(runtime.current.time_ms())
+        row = self.lock._target.row
+        try:
+            image = lock_requests.look(row, consistent=False)
+        except Unavailable:  # the request for the lock is sent more often
+            image = None
+        return self._note(lock_document.state_in(image, row.attribute))
+
+    def _judge(self) -> bool:
+        """Note the answer under the lock, by the image that showed us in front."""
+        held = self.lock._must_have_taken()
+        if not self.lock._is_last_take:
+            raise self._held_already()
+        self._ours = held
+        return self._note(held.row.state(held.image))
+
+    def _note(self, state: LockState) -> bool:
+        now_ms, last = runtime.current.time_ms(), state.success
+        if self._period.zone is None:
+            self._begin_ms = now_ms
+        answer = self._period.answer(self._begin_ms, now_ms, last)
+        self._run = self._make_run(answer, last)
+        self._began_ms = now_ms
+        if last is not None and answer != "due":
+            self._warn(last, now_ms)
+        return bool(self._run)
+
+    def _warn(self, last: Success, now_ms: int) -> None:
+        skew = self.lock._options.settings.max_clock_skew
+        ahead_s = (last.began_ms - now_ms) / 1000
+        if ahead_s > (_SKEW_S if skew is None else skew):
+            logger.warning(
+                "the last success of %s is dated %.0f s later than this clock, by %s: one of the two clocks is wrong, "
+                "and no run is due until that time has come. To forget that success, delete the row of the name.",
+                self.lock._target.row.label,
+                ahead_s,
+                last.owner,
+            )
+
+    def _is_busy(self, error: BaseException) -> bool:
+        """Note that another party has the lock, if that is what an error says, and not that no answer came."""
+        if not isinstance(error, LockTimeout) or error.queue is None:
+            return False
+        self._run = self._make_run("busy", None)
+        self._run.timeout = error
+        return True
+
+    def _make_run(self, answer: Answer, last: Success | None) -> Run[M]:
+        zone = self._period.zone or timezone.utc
+        return Run(self.lock, answer, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._run:
+            self._leave(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._run:
+            await self.lock._aleave(partial(self._leave, error), error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        if error is None and self._run._counts:
+            try:
+                self._succeed()
+            except BaseException as failure:
+                self.lock._leave(failure)
+                raise
+        self.lock._leave(error)
+
+    def _succeed(self) -> None:
+        held = self.lock._must_have_taken()
+        if held is not self._ours or not self.lock._is_last_take:
+            raise ConfigurationError(
+                f"{held.row.label} was acquired in the block of once(), so no success is noted: leave it to once()."
+            )
+        now_ms = runtime.current.time_ms()
+        success = Success(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
+        holding.succeed(held, success, self._period.kept_s)
+
+
+def make_once(lock: Lock[M], period: Period) -> Once[M]:
+    """Return the context manager.
+
+    Raises:
+        ConfigurationError: several parties could hold the lock together.
+    """
+    options = lock._options
+    if not options.claim.may_write:
+        raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
+    # An entry that is handed over to the next caller of this process would leave no request to note the success with.
+    lock._options = replace(options, settings=replace(options.settings, block=1))
+    return Once(lock, period)

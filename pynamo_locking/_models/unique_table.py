@@ -1,0 +1,75 @@
+"""The table of the rows that hold unique values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.attributes import Attribute, UnicodeAttribute
+from pynamodb.constants import MAP
+from pynamodb.models import Model
+from typing_extensions import override
+
+from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
+from pynamo_locking._models.expiring import ExpiringMixin
+from pynamo_locking._models.own_table import OwnTable
+from pynamo_locking._models.versioned import VersionedMixin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamo_locking._writes.claims import Holder
+
+
+class _HolderAttribute(Attribute["Mapping[str, Any]"]):
+    """The table and the key of an item, in DynamoDB's form."""
+
+    attr_type = MAP
+
+    @override
+    def serialize(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        return value
+
+    @override
+    def deserialize(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        return value
+
+
+class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
+    """One row for each unique value of other models, written together with the item that has the value.
+
+    Subclass it with a table of its own, and name the class in the ``Meta.unique_table`` of your models::
+
+        class Uniques(UniqueTable):
+            class Meta:
+                table_name = "uniques"
+                region = "eu-west-1"
+
+        class User(VersionedMixin, Model):
+            class Meta:
+                table_name = "users"
+                unique = ("email", ("tenant", "name"))
+                unique_table = Uniques
+
+    With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
+
+    The table must be in the account and Region of the items; several models may share it. If items of such a model are
+    written in transactions of more than a hundred actions, give this class the same ``Meta.transaction_table``. Do not
+    write its rows by hand: `VersionedMixin.repair_unique` mends them.
+
+    With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
+    """
+
+    _holds_unique_values: ClassVar[bool] = True
+    _kind: ClassVar[str] = "unique"
+    _also_stored: ClassVar[frozenset[str]] = frozenset({"version_write_id"})
+
+    name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
+    holder: _HolderAttribute = _HolderAttribute(null=True)
+    expires: TTLAttribute = TTLAttribute(null=True, attr_name="expires_s")
+    version: VersionAttribute = VersionAttribute(null=True)
+    lock: LockAttribute = LockAttribute()
+
+    def give_to(self, holder: Holder) -> None:
+        """Make it the row of an item."""
+        self.holder = holder.stored().values[0]["M"]
+        self.expires = None if holder.expires is None else self._ttl_attribute().deserialize(holder.expires["N"])  # type: ignore[no-untyped-call]

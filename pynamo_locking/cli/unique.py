@@ -1,0 +1,79 @@
+"""``unique check`` and ``unique repair``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pynamo_locking import VersionedMixin
+from pynamo_locking.cli import output
+from pynamo_locking.cli.command import argument, command, flag, group
+from pynamo_locking.cli.problems import Exit, usage
+
+if TYPE_CHECKING:
+    import typer
+
+    from pynamo_locking import UniqueReport
+    from pynamo_locking.cli.session import Session
+
+_Model = Annotated[str, argument("MODULE:MODEL", "A model of your application with Meta.unique.")]
+_Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
+_COLUMNS: Final = ("problem", "fields", "values", "items", "row of", "repaired")
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the commands."""
+    unique = group("Unique values of your models, and the rows that keep them.", app, "unique")
+    command(unique, check, "unique check shop.models:User", "unique check shop.models:User --json")
+    command(unique, repair, "unique repair shop.models:User --yes")
+
+
+def check(session: Session, name: _Model) -> int:
+    """Compare the items of a model with the rows of their unique values, and change nothing.
+
+    A consistent scan of both tables. The exit code is 1 if something does not fit.
+    """
+    return _shown(session, _model(session, name).check_unique())
+
+
+def repair(session: Session, *, name: _Model, yes: _Yes = False) -> int:
+    """Write missing rows of unique values, and remove those whose items do not have the value.
+
+    Safe beside writers. A value that several items have is reported, and left to you: the exit code is 1 then.
+    """
+    model = _model(session, name)
+    if not yes:
+        session.confirm(f"Mend the rows of the unique values of {model.Meta.table_name}?")
+    return _shown(session, model.repair_unique())
+
+
+def _model(session: Session, name: str) -> Any:
+    model = session.model(name)
+    if not issubclass(model, VersionedMixin):
+        raise usage(f"{name} has no unique values: it is no VersionedMixin with a Meta.unique.")
+    return model
+
+
+def _shown(session: Session, report: UniqueReport) -> int:
+    rows = [
+        (
+            each.kind,
+            ", ".join(each.fields),
+            ", ".join(map(str, each.values)),
+            " and ".join(map(_key, each.items)),
+            _key(each.holder or {}),
+            "yes" if each.is_repaired else "no",
+        )
+        for each in report.problems
+    ]
+    summary = f"{report.items} items, {report.rows} rows, {len(rows)} problems"
+
+    def people(console: Any) -> None:
+        console.print(output.table(summary, _COLUMNS, rows) if rows else f"{summary}.")
+
+    session.show({**asdict(report), "is_sound": report.is_sound}, people)
+    return Exit.OK if report.is_sound else Exit.NO
+
+
+def _key(key: dict[str, Any]) -> str:
+    return " / ".join(map(str, key.values()))

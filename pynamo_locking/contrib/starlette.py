@@ -1,0 +1,188 @@
+"""Starlette: configuration, errors as answers, ETags. Needs the extra ``starlette``; for FastAPI see `contrib.fastapi`.
+
+::
+
+    locking = PynamoLocking(models=[Account])
+    app = Starlette(routes=[...])
+    locking.init_app(app, region="eu-central-1")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import NotModifiedResponse
+
+from pynamo_locking._edge import entity_tags, inspection
+from pynamo_locking.contrib import _http, _meta
+from pynamo_locking.contrib._http import PreconditionRequired
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pynamodb.models import Model
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection, Request
+
+    from pynamo_locking import LockSettings
+
+__all__ = ["PreconditionRequired", "PynamoLocking", "aif_match", "conditional", "etag", "if_match"]
+
+_M = TypeVar("_M", bound="Model")
+
+_ENVIRON: Final = "pynamo_locking.environ"
+
+
+class PynamoLocking:
+    """The extension: one object for a program, however many applications it makes.
+
+    `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing one
+    by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A handler that the
+    application registers afterwards, or for a subclass, is used instead.
+
+    Nothing is committed or released at the end of a request: take locks in a ``with`` or ``async with`` block.
+
+    Args:
+        models: the models of the program. The tables in their ``Meta.lock_table`` and ``Meta.transaction_table`` are
+            added.
+    """
+
+    def __init__(self, models: Sequence[type[Model]] = ()) -> None:
+        self.models: list[type[Model]] = inspection.with_tables(models)
+
+    def init_app(  # noqa: PLR0913 - options
+        self,
+        app: Starlette,
+        *,
+        host: str | None = None,
+        region: str | None = None,
+        table_prefix: str | None = None,
+        connect_timeout: float | None = None,
+        read_timeout: float | None = None,
+        max_retries: int | None = None,
+        max_pool_connections: int | None = None,
+        lock_settings: LockSettings | Mapping[str, Any] | None = None,
+        problem_type: str | None = None,
+    ) -> None:
+        """Configure the models, and let an application answer the errors of this package.
+
+        What is None is as the models say.
+
+        Args:
+            app: of Starlette, or of FastAPI. A mounted application answers its own errors: call this for it as well.
+            host: address of DynamoDB, for local engines.
+            region: the Region.
+            table_prefix: goes before each table's name.
+            connect_timeout: seconds that one attempt of a model's own request may take to connect.
+            read_timeout: seconds that it may take then.
+            max_retries: attempts after the first one.
+            max_pool_connections: connections that a process keeps.
+            lock_settings: a `LockSettings` or its arguments, for models without ``Meta.lock_settings``.
+            problem_type: what the ``type`` of an error's answer begins with; the code of the error follows.
+                ``urn:pynamo-locking:problem:`` unless set.
+
+        Raises:
+            ConfigurationError: a model was used or configured otherwise before: a model class has one place in a
+                process, whatever the number of applications.
+        """
+        settings = {
+            "HOST": host,
+            "REGION": region,
+            "TABLE_PREFIX": table_prefix,
+            "CONNECT_TIMEOUT": connect_timeout,
+            "READ_TIMEOUT": read_timeout,
+            "MAX_RETRIES": max_retries,
+            "MAX_POOL_CONNECTIONS": max_pool_connections,
+            "LOCK_SETTINGS": lock_settings,
+        }
+        _meta.configure(self.models, settings)
+
+        async def answer(connection: Request | Any, error: Any) -> Response:
+            if connection.scope["type"] != "http":  # a WebSocket has no answer with a status
+                raise error
+            environ = _environ(connection)
+            problem = _http.problem(error, is_conditional=_http.is_conditional(environ), base=problem_type)
+            _http.log_if_broken(error, problem, f"{connection.method} {connection.url.path}")
+            return JSONResponse(problem.body, problem.status, problem.headers, media_type=_http.CONTENT_TYPE)
+
+        for error_class in _http.ANSWERED:
+            app.add_exception_handler(error_class, answer)
+
+    def reset(self) -> None:
+        """Undo the configuration of the models: for tests that configure one application after another."""
+        _meta.reset(self.models)
+
+
+def etag(item: Model) -> str:
+    """Return the ETag of an item, with its quotes.
+
+    ``response.headers["ETag"] = etag(account)``. It is a strong tag: it names the write that made the item what it is.
+    No request.
+
+    Args:
+        item: a stored item.
+
+    Raises:
+        ConfigurationError: the model has no version.
+    """
+    return f'"{entity_tags.etag_of(item)}"'
+
+
+def conditional(request: Request, body: Any, item: Model) -> Response:
+    """Return a response with the ETag of an item; 304 without a body if the client has this version already.
+
+    Args:
+        request: the request.
+        body: a response, or what JSON can say.
+        item: the item that it shows.
+    """
+    response = body if isinstance(body, Response) else JSONResponse(body)
+    tag = etag(item)
+    response.headers["ETag"] = tag
+    # Of other methods the write has happened, which has compared If-Match.
+    is_read = request.method in ("GET", "HEAD")
+    return NotModifiedResponse(response.headers) if is_read and _http.is_known(_environ(request), tag) else response
+
+
+def if_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
+    """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
+
+    DynamoDB compares in the write itself, so no other write can come between. From here on a stale version is answered
+    by 412 in this request. In a coroutine await `aif_match`: this function blocks where it has to read.
+
+    Args:
+        request: the request with the header.
+        item: the item as it was just read, or its model. With a model and the keys, nothing is read unless ``If-Match``
+            has several tags, a ``*`` or a tag without a write id, and the item has only its keys and its version. That
+            is enough to `update` or `delete` it; to `save` it, give it all its attributes.
+        hash_key: with a model.
+        range_key: with a model.
+
+    Raises:
+        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
+        StaleVersion: it names another version, or there is no such item.
+        ConfigurationError: the model has no version.
+    """
+    found: _M = _http.if_match(_environ(request), item, hash_key, range_key)
+    return found
+
+
+async def aif_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
+    """Do what `if_match` does without blocking the event loop: where it has to read, it does so in a thread."""
+    return await run_in_threadpool(if_match, request, item, hash_key, range_key)
+
+
+def _environ(connection: HTTPConnection) -> dict[str, Any]:
+    """Return what `_http` reads of a request, and notes of it, in WSGI's names; all who wrap the request share it."""
+    scope = connection.scope
+    if _ENVIRON not in scope:
+        environ = {"REQUEST_METHOD": scope["method"]}
+        for name in ("If-Match", "If-None-Match"):
+            lines = connection.headers.getlist(name)
+            if lines:
+                environ[f"HTTP_{name.upper().replace('-', '_')}"] = ", ".join(lines)
+        scope[_ENVIRON] = environ
+    environ_of_scope: dict[str, Any] = scope[_ENVIRON]
+    return environ_of_scope

@@ -1,0 +1,347 @@
+"""What happens to an application only now and then, made to happen in a test, on any engine.
+
+Requests are seen where PynamoDB sends them. So it makes no difference whether they go to a `MemoryDynamoDB`, to moto,
+to DynamoDB Local or to AWS; requests of boto3 clients are not seen.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from botocore.exceptions import ClientError, ConnectionClosedError
+from pynamodb.connection.base import Connection
+from pynamodb.exceptions import DoesNotExist
+from pynamodb.models import Model
+
+from pynamo_locking._expressions.request import Expressions
+from pynamo_locking._io import lock_document, runtime
+from pynamo_locking._items.keys import key_of
+from pynamo_locking._locks import held_entry, inspection
+from pynamo_locking._locks.lock import Lock
+from pynamo_locking.exceptions import ConfigurationError, LockLost
+from pynamo_locking.testing._botocore import client_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_M = TypeVar("_M", bound=Model)
+_T = TypeVar("_T")
+
+#: Whether the requests of this context are those of a fault itself.
+_is_fault: Final = contextvars.ContextVar("pynamo_locking_is_fault", default=False)
+
+
+class Strikes:
+    """What a fault has done.
+
+    Attributes:
+        count: how many times it has struck.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@contextmanager
+def conflict(
+    model: type[_M],
+    hash_key: Any,
+    range_key: Any = None,
+    *,
+    by: Callable[[_M], object] | None = None,
+    times: int = 1,
+) -> Iterator[Strikes]:
+    """Let another writer change an item just before the block's next write of it.
+
+    ::
+
+        with conflict(Account, "a-1"):
+            pay_in("a-1", 30)  # must try again
+
+    It is a real conflict: the other writer reads the item and writes it, and DynamoDB finds out. It holds none of the
+    application's locks and takes no part in its transaction. What counts as a write is whatever changes the item, alone
+    or in a batch or transaction, and the check of a transaction that it is as it was read; a request for its lock does
+    not count.
+
+    Args:
+        model: of the item.
+        hash_key: of the item.
+        range_key: of the item.
+        by: what the other writer does; it is called with the item as it is stored then, or with a new one that has its
+            keys if there is none. Without it, it saves the item as it is, which gives it another version. So pass
+            ``by=lambda account: account.update([Account.balance.set(0)])`` for a model without a version, or
+            ``by=Account.delete``.
+        times: before how many writes, one after the other. Once, unless set.
+
+    Yields:
+        What has happened so far.
+
+    Raises:
+        AssertionError: when the block ends: it did not write the item, or the other writer was refused, as it is where
+            the application holds the item's lock. The block's own error goes before.
+
+    Cost: 1 read and 1 write for each time.
+    """
+    is_write = _writes_of(model, hash_key, range_key)
+    strikes, mutex, failures = Strikes(), runtime.current.exclusive(), list[Exception]()
+
+    def write() -> None:
+        try:
+            item = model.get(hash_key, range_key, consistent_read=True)
+        except DoesNotExist:
+            item = model(hash_key, range_key)
+        (by or _save)(item)
+
+    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        with mutex:
+            is_hit = strikes.count < times and is_write(operation, kwargs)
+            strikes.count += is_hit
+        if is_hit:
+            try:
+                _elsewhere(write)
+            except Exception as error:  # noqa: BLE001 - raised when the block ends, and not in the application
+                failures.append(error)
+        return send()
+
+    name = f"{model.__name__} {hash_key!r}" + ("" if range_key is None else f" {range_key!r}")
+    with _seen(see):
+        yield strikes
+    if failures:
+        raise AssertionError(
+            f"there was no conflict: the other writer of {name} was refused. Where the application holds its lock "
+            f"there is none; use lose() for the loss of a lock. {failures[0]}"
+        ) from failures[0]
+    if not strikes.count:
+        raise AssertionError(f"there was no conflict: the block did not write {name}.")
+
+
+@contextmanager
+def lost_answers(
+    model: type[Model], hash_key: Any, range_key: Any = None, *, times: int | None = None, is_applied: bool = True
+) -> Iterator[Strikes]:
+    """Let no answer arrive, from the block's next write of an item on.
+
+    ::
+
+        with lost_answers(Account, "a-1"), pytest.raises(OutcomeUnknown):
+            pay_in("a-1", 30)
+
+    DynamoDB does what it is asked; the connection breaks before its answer. With ``times=1`` one answer is lost, and
+    this package finds out by itself what became of the write: a test shows that the application notices nothing.
+
+    Args:
+        model: of the item.
+        hash_key: of the item.
+        range_key: of the item.
+        times: how many requests have no answer, whatever they are about, the write included. All until the end of the
+            block, unless set.
+        is_applied: False if the requests do not even reach DynamoDB.
+
+    Yields:
+        What has happened so far.
+
+    Raises:
+        AssertionError: when the block ends: it did not write the item. The block's own error goes before.
+    """
+    is_write = _writes_of(model, hash_key, range_key)
+    strikes, mutex = Strikes(), runtime.current.exclusive()
+
+    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        with mutex:
+            is_hit = (strikes.count > 0 or is_write(operation, kwargs)) and (times is None or strikes.count < times)
+            strikes.count += is_hit
+        if not is_hit:
+            return send()
+        if is_applied:
+            with suppress(ClientError):
+                send()
+        raise ConnectionClosedError(endpoint_url="of a test")
+
+    with _seen(see):
+        yield strikes
+    if not strikes.count:
+        raise AssertionError(f"no answer was lost: the block did not write {model.__name__} {hash_key!r}.")
+
+
+@contextmanager
+def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strikes]:
+    """Let DynamoDB refuse the requests to a model's table for want of capacity.
+
+    It is the refusal that comes after botocore's own attempts.
+
+    Args:
+        model: whose table.
+        times: how many requests are refused. All until the end of the block, unless set.
+
+    Yields:
+        What has happened so far.
+    """
+    table, strikes, mutex = model.Meta.table_name, Strikes(), runtime.current.exclusive()
+
+    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        with mutex:
+            is_hit = table in _tables(kwargs) and (times is None or strikes.count < times)
+            strikes.count += is_hit
+        if is_hit:
+            raise client_error(operation, "ProvisionedThroughputExceededException", "throttled by a test", {})
+        return send()
+
+    with _seen(see):
+        yield strikes
+
+
+@contextmanager
+def held(lock: Lock[_M]) -> Iterator[Lock[_M]]:
+    """Let another party hold a lock while the block runs.
+
+    ::
+
+        with held(Account.locked("a-1", owner="another host")):
+            assert client.post("/accounts/a-1/deposits").status_code == 423
+
+    What the block itself takes waits for it, as for any holder: with a heartbeat, unless the lock says otherwise.
+    Losing the lock, by `lose` or because a lease without heartbeat has ended, is no error here.
+
+    Args:
+        lock: a lock that is not acquired, as `locked` makes it: of an item, a name or a range; shared, or permits.
+
+    Yields:
+        The lock.
+
+    Raises:
+        LockTimeout: it could not be had.
+    """
+    context = contextvars.Context()
+    context.run(lock.acquire)
+    try:
+        yield lock
+    finally:
+        with suppress(LockLost):
+            context.run(lock.release)
+
+
+def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = None) -> None:
+    """Let the holders of a lock lose it now, as if an operator had broken it.
+
+    Their entries are removed from the queue. Holders in this process hear of it at once: ``lost`` is set, ``on_lost``
+    is called, and writes under the lock are refused with `LockLost`. Those in other processes hear of it with their
+    next renewal or write, as always.
+
+    To lose a lock that the application takes and gives back itself, call this in the place of something that it does
+    meanwhile; or just before its write: ``conflict(Account, "a-1", by=lambda _: lose(Account, "a-1"))``.
+
+    Args:
+        lock: the lock, acquired; or the model of what is locked.
+        hash_key: with a model; the name, with a `NamedLock`.
+        range_key: with a model.
+
+    Raises:
+        ConfigurationError: no party holds the lock.
+
+    Cost: 1 read; 1 read and 1 write for each holder, and 1 write for each that is in this process.
+    """
+    keys = [key for key in (hash_key, range_key) if key is not None]
+    found: Any = lock if isinstance(lock, Lock) else lock.locked(*keys)  # type: ignore[attr-defined]
+    row = found._target.row
+    holders = inspection.state(row).holders
+    if not holders:
+        raise ConfigurationError(f"no party holds {row.label}, so no party can lose it.")
+    for entry in holders:
+        _elsewhere(partial(inspection.break_entry, row, entry.ticket))
+    lost = {entry.id for entry in holders}
+    for each in tuple(held_entry.all_held):
+        if each.entry.id in lost:
+            with suppress(LockLost):
+                _elsewhere(each.renew)
+
+
+def _save(item: Model) -> None:
+    item.save()
+
+
+def _elsewhere(call: Callable[[], _T]) -> _T:
+    """Do what another party does: it holds no lock of this context, and no fault strikes it."""
+
+    def run() -> _T:
+        _is_fault.set(True)
+        return call()
+
+    return contextvars.Context().run(run)
+
+
+class _Seen:
+    """A connection of PynamoDB whose requests a function sees."""
+
+    def __init__(self, connection: Connection, see: Callable[..., Any]) -> None:
+        def make(operation: str, kwargs: dict[str, Any]) -> Any:
+            return see(operation, kwargs, partial(connection.client._make_api_call, operation, kwargs))
+
+        self._connection = connection
+        self.client = SimpleNamespace(_make_api_call=make)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@contextmanager
+def _seen(see: Callable[[str, dict[str, Any], Callable[[], Any]], Any]) -> Iterator[None]:
+    """Let a function see all requests of PynamoDB, and send them."""
+    connection: Any = Connection
+    original = connection._make_api_call
+
+    def make(self: Connection, operation: str, kwargs: dict[str, Any]) -> Any:
+        return original(self if _is_fault.get() else _Seen(self, see), operation, kwargs)
+
+    connection._make_api_call = make
+    try:
+        yield
+    finally:
+        connection._make_api_call = original
+
+
+def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[str, dict[str, Any]], bool]:
+    """Return a function that tells whether a request writes an item."""
+    key, table = key_of(model, hash_key, range_key), model.Meta.table_name
+    of_lock = getattr(model, "_lock_attribute", lambda: None)()
+
+    def is_it(kwargs: dict[str, Any]) -> bool:
+        if kwargs.get("TableName") != table:
+            return False
+        named = kwargs.get("Key") or kwargs.get("Item", {})
+        if any(named.get(name) != value for name, value in key.items()):
+            return False
+        update = Expressions(kwargs, "UpdateExpression", "ConditionExpression").update()
+        if of_lock is None or update is None:
+            return True
+        # A request for the lock changes nothing else of the item. The mark of a transaction is in the lock as well.
+        values = kwargs.get("ExpressionAttributeValues", {}).values()
+        is_mark = any(lock_document.TX in value.get("M", ()) for value in values)
+        return is_mark or any(path[0] != of_lock.attr_name for path in update.paths)
+
+    def is_write(operation: str, kwargs: dict[str, Any]) -> bool:
+        if operation in ("PutItem", "UpdateItem", "DeleteItem"):
+            return is_it(kwargs)
+        if operation == "TransactWriteItems":
+            return any(is_it(action) for each in kwargs["TransactItems"] for action in each.values())
+        if operation == "BatchWriteItem":
+            requests = [request for each in kwargs["RequestItems"].get(table, ()) for request in each.values()]
+            return any(is_it({"TableName": table, **request}) for request in requests)
+        if operation == "BatchExecuteStatement":
+            return any(
+                f'"{table}"' in each["Statement"] and all(value in each["Parameters"] for value in key.values())
+                for each in kwargs["Statements"]
+            )
+        return False
+
+    return is_write
+
+
+def _tables(kwargs: dict[str, Any]) -> set[str]:
+    """Return the tables of a request."""
+    actions = [action for each in kwargs.get("TransactItems", ()) for action in each.values()]
+    said = " ".join(each["Statement"] for each in kwargs.get("Statements", ())).split('"')
+    return {kwargs.get("TableName", ""), *kwargs.get("RequestItems", ()), *(a["TableName"] for a in actions), *said}

@@ -1,0 +1,231 @@
+"""``pynamo-locking run --once-per``: a program that succeeds once in a period, in the words of a shell user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking._io import lock_requests
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking.cli import main
+from pynamo_locking.cli import run as command
+from pynamo_locking.cli.child import Signals
+from pynamo_locking.cli.problems import Problem
+from pynamo_locking.cli.turns import Turn
+from tests.support.models import Locks
+from tests.support.parties import held_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking import Success
+    from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+
+DAILY = ("--lock", "job", "--once-per", "1d")
+Ran = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(memory: Engine, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run the command here; exit code, standard output and standard error, of the program as well."""
+    memory.bind(Locks)
+
+    def run(*arguments: str) -> Ran:
+        code = main(["run", "--table", Locks.Meta.table_name, *arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def last() -> Success:
+    """The last success, which there is."""
+    found = Locks.lock_state("job").success
+    assert found is not None
+    return found
+
+
+def test_the_second_machine_does_not_run_it(run):
+    """Exit code 0, since all is well: the job is done. It says who has done it, unless it is to be quiet."""
+    show = 'echo "$PYNAMO_LOCKING_TICKET $PYNAMO_LOCKING_PERIOD"'
+    daily = (*DAILY, "--zone", "Europe/Zurich")
+    first = run(*daily, "--", "sh", "-c", show)
+    ticket, period = first[1].split()
+    again = run(*daily, "--", "echo", "never")
+    ended = datetime.fromtimestamp(last().ended_ms / 1000, timezone.utc)
+    at = ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    assert (first[0], first[2]) == (0, "")
+    assert last().ticket == int(ticket)
+    assert period.endswith(("T00:00:00+01:00", "T00:00:00+02:00"))
+    assert again[:2] == (0, "")
+    assert again[2] == (
+        f"pynamo-locking: job is done for this period: {last().owner} (ticket {ticket}) has succeeded at {at}. "
+        f"echo was not started.\n"
+    )
+    assert run(*daily, "--quiet", "--", "echo", "never") == (0, "", "")
+    assert json.loads(run(*daily, "--json", "--quiet", "--", "echo", "never")[2])["answer"] == "done"
+
+
+def test_what_a_script_reads(run):
+    """One document on standard error, whether the program has run or not."""
+    ran = json.loads(run(*DAILY, "--json", "--", "true")[2])
+    done = json.loads(run(*DAILY, "--json", "--", "true")[2])
+    noted = done["last_success"]
+
+    assert (ran["answer"], ran["has_run"], ran["counts"], ran["last_success"]) == ("due", True, True, None)
+    assert (ran["exit_code"], ran["program_exit_code"]) == (0, 0)
+    assert (done["answer"], done["has_run"], done["counts"], done["exit_code"]) == ("done", False, False, 0)
+    assert (done["name"], noted["ticket"]) == ("job", ran["ticket"])
+    assert done["period_began_at"] <= noted["began_at"] <= noted["ended_at"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "says"),
+    [("exit 3", 3, "sh ended with exit code 3"), ("kill -9 $$", 137, "sh was killed by signal 9")],
+)
+def test_a_program_that_fails_does_not_count(run, script, code, says):
+    """Its exit code is passed on, and the next machine runs it."""
+    failed = run(*DAILY, "--", "sh", "-c", script)
+
+    assert failed == (code, "", f"pynamo-locking: {says}, so this run does not count.\n")
+    assert run(*DAILY, "--quiet", "--", "sh", "-c", script) == (code, "", "")
+    assert json.loads(run(*DAILY, "--json", "--", "sh", "-c", script)[2])["counts"] is False
+    assert run(*DAILY, "--", "echo", "now") == (0, "now\n", "")
+
+
+def test_a_program_that_cannot_be_started_does_not_count(run, tmp_path):
+    """As if it had failed."""
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+
+    assert run(*DAILY, "--", str(broken))[0] == 126
+    assert Locks.lock_state("job").success is None
+    assert Locks.lock_state("job").entries == ()
+
+
+@pytest.mark.parametrize("options", [DAILY, ("--lock", "job")])
+def test_busy(run, options):
+    """The lock is held elsewhere: exit code 75, or the one that was asked for; with or without a period."""
+    with held_elsewhere(Locks.locked("job", owner="web-1:811")) as lock:
+        code, out, err = run(*options, "--wait", "0", "--", "echo", "never")
+        chosen = run(*options, "--wait", "0", "--busy-exit", "0", "--quiet", "--", "echo", "never")
+        error = json.loads(run(*options, "--wait", "0", "--busy-exit", "9", "--json", "--", "echo", "never")[2])
+
+    assert (code, out) == (75, "")
+    assert err == (
+        f"pynamo-locking: echo was not started: job is running elsewhere. web-1:811 (ticket {lock.ticket}) has held "
+        f"the lock for 0 s.\n"
+    )
+    assert chosen == (0, "", "")
+    assert (error["error"]["kind"], error["error"]["exit_code"]) == ("not_obtained", 9)
+
+
+@pytest.mark.parametrize(
+    ("period", "terms", "wait"),
+    [({"period": 3600}, {}, 3600), ({"period": 3600}, {"wait": 5}, 5), (None, {"wait": None}, 60)],
+)
+def test_how_long_it_waits(memory, period, terms, wait):
+    """For one period, so that a machine that dies or fails is taken over; for a minute without a period."""
+    memory.bind(Locks)
+
+    assert Turn(Locks, "job", terms, period).lock._options.wait == wait
+
+
+def test_too_soon_and_since_success(run):
+    """A run has just succeeded: it is too soon for the next period, and not yet a period ago."""
+    hourly = ("--lock", "job", "--once-per", "1s")
+    run(*hourly, "--", "true")
+    _, out, err = run("--lock", "job", "--once-per", "1h", "--since-success", "--", "echo", "never")
+    assert (out, "is done for this period" in err) == ("", True)
+    while True:
+        code, out, err = run(*hourly, "--at-least", "1h", "--", "echo", "never")
+        assert (code, out) == (0, "")
+        if "it is too soon for job: the last run that has succeeded, of" in err:
+            break
+
+
+def test_a_lost_lock_does_not_count(run, monkeypatch):
+    """The program has ended with 0, and may not have run alone: 70 says so."""
+
+    def break_it(lock: Any, child: Any, *_: Any) -> None:
+        assert child.exit_code == 0
+        assert Locks.break_lock("job", ticket=lock.ticket)
+
+    monkeypatch.setattr(command, "_watch", break_it)
+    code, _, err = run(*DAILY, "--", "true")
+
+    assert code == 70
+    assert "the lock job had been lost" in err
+    assert err.endswith("This run does not count.\n")
+    assert Locks.lock_state("job").success is None
+
+
+def test_no_answer_to_the_note(run, monkeypatch):
+    """The program has succeeded, and its exit code stays; that it may run again is said."""
+
+    def silent(*arguments: Any, **options: Any) -> Any:
+        raise Unavailable(ConnectionError("no route"))
+
+    monkeypatch.setattr(lock_requests, "succeed", silent)
+    code, _, err = run(*DAILY, "--", "true")
+
+    assert code == 0
+    assert "the job runs again in this period" in err
+
+
+def test_interrupted_at_the_last_moment(memory):
+    """A signal between the grant and the start: the run does not count, and the lock is given back."""
+    memory.bind(Locks)
+    signals: Any = SimpleNamespace(keep=lambda: signal.raise_signal(signal.SIGTERM))
+    with Signals(), pytest.raises(Problem, match="interrupted"):
+        command._acquire(Turn(Locks, "job", {}, {"period": 3600}), signals)
+
+    assert Locks.lock_state("job").success is None
+    assert Locks.lock_state("job").entries == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--once-per", "1"), "--once-per takes a whole number and one of s, m, h, d and w, as in 10m or 1d; not '1'"),
+        (("--once-per", "5h"), "period must divide a day"),
+        (("--once-per", "1d", "--at-least", "soon"), "--at-least takes"),
+        (("--once-per", "1d", "--zone", "Nowhere"), "no time zone 'Nowhere'"),
+        (("--once-per", "1d", "--permits", "2"), "one run at a time"),
+        (("--zone", "UTC"), "a --once-per, which is missing"),
+        (("--at-least", "10m"), "a --once-per, which is missing"),
+        (("--since-success",), "a --once-per, which is missing"),
+        (("--busy-exit", "256"), "--busy-exit"),
+    ],
+)
+def test_used_wrongly(run, options, says):
+    """Exit code 2, and nothing was locked."""
+    code, _, err = run("--lock", "job", *options, "--", "true")
+
+    assert code == 2
+    assert says in err
+    assert not Locks.lock_state("job").exists
+
+
+def test_in_lists(run, capfd):
+    """The last success stands beside the lock."""
+    run(*DAILY, "--owner", "web-1:811", "--", "true")
+    assert main(["locks", "list", "--all", "--table", Locks.Meta.table_name]) == 0
+    listed = capfd.readouterr().out
+    assert main(["locks", "show", "job", "--table", Locks.Meta.table_name, "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+
+    assert "last success" in listed
+    assert "by web-1:811" in listed
+    assert shown["last_success"]["ticket"] == last().ticket
+    assert shown["is_free"] is True

@@ -1,0 +1,262 @@
+"""Processes call functions of the same keys while they are killed and paused, and the network loses answers.
+
+For each key one result is returned, by whichever process and however often it is asked for, and the effect that is
+committed with it has happened once. ``CALLS=8x50x5`` makes eight processes call fifty keys five times each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import PynamoDBException
+
+from pynamo_locking import (
+    IdempotencyTable,
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockLost,
+    LockSettings,
+    OutcomeUnknown,
+    TransactionTable,
+    VersionAttribute,
+    idempotent,
+    transaction,
+    transactional,
+)
+from tests.support.nursery import ROOT, die_with
+from tests.support.proxy import Fault, Proxy, Storm
+from tests.support.workers import PATIENCE, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.engines.engine import Engine
+
+PROCESSES, KEYS, CALLS = map(int, os.environ.get("CALLS", "3x8x2").split("x"))
+LEASE_S: Final = 1.5
+SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=20)
+#: What an answer that is lost on the way looks like, and requests that come twice or late.
+FAULTS: Final = (Fault.LOST_RESPONSE, Fault.CUT_RESPONSE, Fault.RESET_AFTER, Fault.LATE, Fault.DUPLICATED)
+
+
+class Calls(IdempotencyTable):
+    """The calls."""
+
+    class Meta:
+        table_name = "killed-calls"
+        lock_settings = SETTINGS
+
+
+class Headers(TransactionTable):
+    """Of transactions."""
+
+    class Meta:
+        table_name = "killed-headers"
+
+
+class Deed(LockableModel):
+    """What is done under a key: how often, and by whom."""
+
+    class Meta:
+        table_name = "killed-deeds"
+        lock_settings = SETTINGS
+        transaction_table = Headers
+
+    key = UnicodeAttribute(hash_key=True)
+    times = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Calls, Headers, Deed)}
+
+
+def a_token() -> str:
+    """A result that no other run of a function returns."""
+    return os.urandom(6).hex()
+
+
+def think() -> None:
+    """Take a moment, so that many are hit in it."""
+    time.sleep(random.uniform(0, 0.02))
+
+
+def do(tx: Any, key: str) -> None:
+    """Do it once more."""
+    deed = tx.get_or_none(Deed, key) or Deed(key)
+    deed.times += 1
+    think()
+    tx.save(deed)
+
+
+@transactional(attempts=30, wait=20)
+@idempotent(Calls, key="key", payload="key", name="do")
+def by_commit(tx: Any, key: str) -> str:
+    """The effect and the result are one commit."""
+    do(tx, key)
+    return a_token()
+
+
+@idempotent(Calls, key="key", payload="key", name="do")
+def by_lock(key: str) -> str:
+    """The result alone."""
+    think()
+    return a_token()
+
+
+def by_both(key: str) -> str:
+    """A lock around, and the effect and the result in one commit."""
+    with Calls.call(f"do#{key}", payload=[key]) as call:
+        if not call.is_repeated:
+            think()
+            with transaction(wait=20) as tx:
+                do(tx, key)
+                call.complete(a_token())
+    return str(call.result)
+
+
+#: Of every fourth key. The last of them is called in two ways.
+WAYS: Final[list[list[Any]]] = [[by_commit], [by_both], [by_lock], [by_commit, by_both]]
+
+
+def work() -> None:
+    """Call every key so many times, in an order of its own."""
+    job = json.loads(sys.argv[1])
+    die_with(job["parent"])
+    for name, meta in job["meta"].items():
+        for option, value in meta.items():
+            setattr(MODELS[name].Meta, option, value)
+    log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    chooser = random.Random(job["seed"])
+    keys = [key for key in range(job["keys"]) for _ in range(job["calls"])]
+    chooser.shuffle(keys)
+    for key in keys:
+        try:
+            said = "result", chooser.choice(WAYS[key % len(WAYS)])(f"k-{key}")
+        except (LockingError, PynamoDBException) as error:
+            said = next(kind.__name__ for kind in (LockLost, OutcomeUnknown, Exception) if isinstance(error, kind)), ""
+        os.write(log, json.dumps([key, *said]).encode() + b"\n")
+
+
+class Worker:
+    """One process that calls."""
+
+    def __init__(self, folder: Path, number: int, host: str, engine: Engine) -> None:
+        self.path = folder / f"{number}.log"
+        self.path.touch()
+        self.was_killed = False
+        self._said = folder / f"{number}.stderr"
+        names = ("table_name", "region", *engine.credentials)
+        meta = {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()}
+        for each in meta.values():
+            each["host"] = host
+        job = {"parent": os.getpid(), "meta": meta, "log": str(self.path), "seed": number, "keys": KEYS, "calls": CALLS}
+        code = "from tests.integration.jobs.test_calls_killed import work; work()"
+        with self._said.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, json.dumps(job)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log
+            )
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def kill(self) -> None:
+        self.was_killed = True
+        self.close()
+
+    def finish(self) -> None:
+        if not self.was_killed:
+            assert self.process.wait(10 * PATIENCE) == 0, self._said.read_text()[-4000:]
+
+    def lines(self) -> list[tuple[int, str, str]]:
+        return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()]
+
+
+def disturb(workers: list[Worker], start: Any, did: Counter[str]) -> None:
+    """Kill and pause workers while they have work; each that was killed has a successor."""
+    chooser, rounds = random.Random(7), max(3, KEYS * CALLS // 10)
+    asleep: list[tuple[float, Worker]] = []
+
+    def wake(*, all_: bool) -> None:
+        for due, worker in list(asleep):
+            if all_:
+                time.sleep(max(0.0, due - time.monotonic()))
+            if due <= time.monotonic():
+                os.kill(worker.process.pid, signal.SIGCONT)
+                asleep.remove((due, worker))
+
+    written = 0
+    for n in range(rounds):
+        wanted = written + chooser.randint(100, 400)
+        until(
+            lambda: (
+                sum(each.path.stat().st_size for each in workers) >= wanted  # noqa: B023
+                or all(each.process.poll() is not None for each in workers)
+            ),
+            "the next calls",
+        )
+        written = sum(each.path.stat().st_size for each in workers)
+        wake(all_=False)
+        paused = [worker for _, worker in asleep]
+        awake = [each for each in workers if each.process.poll() is None and each not in paused]
+        if not awake:
+            break
+        victim, what = chooser.choice(awake), ("paused", "killed")[n % 2]
+        did[what] += 1
+        if what == "killed":
+            victim.kill()
+            start()
+        else:
+            os.kill(victim.process.pid, signal.SIGSTOP)
+            asleep.append((time.monotonic() + LEASE_S * chooser.uniform(1.5, 2), victim))
+    wake(all_=True)
+
+
+@pytest.mark.timeout(120 + PROCESSES * KEYS)
+def test_kills_and_lost_answers(dynoxide: Engine, tmp_path: Path) -> None:
+    """One effect and one result for each key, and the result of no zombie."""
+    dynoxide.bind(*MODELS.values())
+    workers, did = list[Worker](), Counter[str]()
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(str(dynoxide.host)))
+        proxy.plan, proxy.late_after = Storm(3, 0.1, FAULTS), 50
+
+        def start() -> None:
+            worker = Worker(tmp_path, len(workers), proxy.url, dynoxide)
+            workers.append(stack.enter_context(contextlib.closing(worker)))
+
+        for _ in range(PROCESSES):
+            start()
+        disturb(workers, start, did)
+        for worker in workers:
+            worker.finish()
+        lost = proxy.injected.total()
+    found, said = defaultdict[int, set[str]](set), Counter[str]()
+    for worker in workers:
+        for key, kind, token in worker.lines():
+            said[kind] += 1
+            if kind == "result":
+                found[key].add(token)
+    print(f"\n{dict(did)}; {lost} requests spoilt; {dict(said)}")  # noqa: T201 - with -s
+    for key in range(KEYS):
+        ways = WAYS[key % len(WAYS)]
+        found[key].add(ways[-1](f"k-{key}"))  # what is stored in the end
+        assert len(found[key]) == 1, (key, found[key])
+        if by_lock not in ways:
+            assert Deed.get(f"k-{key}").times == 1, key
+    assert did["killed"]
+    assert did["paused"]
+    assert said["result"] > sum(said.values()) / 2

@@ -1,0 +1,444 @@
+"""A leader of many processes: elected, followed, stopped. Time is virtual where nothing else is said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking import ConfigurationError, LockLost, TransactWrite
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests, lost_requests
+from tests.support.models import APART, Account, Locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamo_locking import Campaign, Term
+    from tests.engines.engine import Engine
+
+LEASE = 12.0
+#: A candidate stands for a process.
+OPTIONS: dict[str, Any] = {"lease": LEASE, "settings": APART}
+#: Two looks of a waiter, and the heartbeat's own pause.
+LOOK = 1.0
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    memory.bind(Locks)
+    memory.bind(Account)
+    with VirtualClock() as clock:
+        yield clock
+
+
+def work_until_lost(term: Term, clock: VirtualClock) -> str:
+    """Work as a leader does, and return why its term has ended."""
+    while True:
+        clock.sleep(LEASE / 4)
+        try:
+            term.progress()
+        except LockLost as loss:
+            return loss.reason
+
+
+# Elected
+
+
+def test_leaders_follow_each_other(clock: VirtualClock) -> None:
+    """One leads, and when it resigns the next one does, at once, for a later term."""
+    with Locks.lead("scheduler", **OPTIONS) as first:
+        term = first.elected()
+        assert term is not None
+        assert first.is_leader
+        assert first.term is term
+        with Locks.lead("scheduler", **OPTIONS) as second:
+            assert second.elected(timeout=1) is None
+            assert not second.is_leader
+            began = clock.elapsed
+            first.stop()
+            later = second.elected()
+            assert later is not None
+            assert clock.elapsed - began < LOOK
+            assert later.ticket > term.ticket
+            assert (term.ended.is_set(), term.reason) == (True, "resigned")
+            assert not later.ended.is_set()
+            with pytest.raises(LockLost, match="is over") as lost:
+                term.progress()
+            assert (lost.value.reason, lost.value.ticket) == ("resigned", term.ticket)
+        assert first.elected() is None
+    assert not Locks.lock_state("scheduler").entries
+
+
+def test_who_resigns_goes_behind_the_others(clock: VirtualClock) -> None:
+    """The campaign goes on for ever: each of two leads again and again."""
+    heard: list[tuple[str, int]] = []
+    with contextlib.ExitStack() as stack:
+        campaigns = {name: stack.enter_context(Locks.lead("scheduler", **OPTIONS)) for name in "ab"}
+        for _ in range(6):
+            [(name, campaign)] = leading(campaigns, clock)
+            term = campaign.term
+            assert term is not None
+            heard.append((name, term.ticket))
+            term.resign()
+            assert not campaign.is_leader
+    assert [name for name, _ in heard] in (list("ababab"), list("bababa"))
+    assert [ticket for _, ticket in heard] == sorted({ticket for _, ticket in heard})
+
+
+def leading(campaigns: dict[str, Campaign], clock: VirtualClock) -> list[tuple[str, Campaign]]:
+    """Wait until there is a leader; return all that believe to be it."""
+    for _ in range(1000):
+        if found := [(name, campaign) for name, campaign in campaigns.items() if campaign.is_leader]:
+            return found
+        clock.sleep(0.1)
+    raise AssertionError("no leader")
+
+
+def test_the_work_is_called_with_the_term(clock: VirtualClock) -> None:
+    """It leads while it works; `on_lost` is called once, before the lock is released."""
+    heard: list[Any] = []
+
+    def on_elected(term: Term) -> None:
+        heard.append(term.ticket)
+        heard.append(work_until_lost(term, clock))
+
+    def on_lost(reason: str) -> None:
+        assert Locks.lock_state("scheduler").holders
+        heard.append((reason, campaign.is_leader))
+
+    campaign = Locks.lead("scheduler", on_elected=on_elected, on_lost=on_lost, **OPTIONS)
+    with campaign:
+        term = campaign.elected()
+        assert term is not None
+        clock.sleep(5 * LEASE)
+        assert campaign.term is term
+    assert sorted(map(str, heard)) == sorted(map(str, [term.ticket, ("resigned", False), "resigned"]))
+    assert not Locks.lock_state("scheduler").entries
+
+
+def test_work_that_returns_goes_on_to_lead(clock: VirtualClock) -> None:
+    """`on_elected` may only start what the leader does."""
+    with Locks.lead("scheduler", on_elected=lambda _: None, heartbeat=True, **OPTIONS) as campaign:
+        term = campaign.elected()
+        clock.sleep(5 * LEASE)
+        assert campaign.term is term is not None
+
+
+def test_work_that_fails_lets_another_process_lead(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """The term ends, the log has the error, and the campaign goes on a third of a lease later."""
+    began, reasons = list[float](), list[str]()
+
+    def fail(term: Term) -> None:
+        began.append(clock.elapsed)
+        raise ValueError(term.ticket)
+
+    with Locks.lead("scheduler", on_elected=fail, on_lost=reasons.append, **OPTIONS):
+        clock.sleep(LEASE)
+        with Locks.lead("scheduler", **OPTIONS) as other:
+            assert other.elected(timeout=LEASE) is not None
+    assert reasons
+    assert set(reasons) == {"failed"}
+    assert [later - earlier for earlier, later in itertools.pairwise(began)] == [pytest.approx(LEASE / 3, abs=0.2)] * (
+        len(began) - 1
+    )
+    assert len(began) >= 3
+    assert "on_elected failed" in caplog.text
+
+
+def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
+    def on_lost(reason: str) -> None:
+        raise ValueError(reason)
+
+    with Locks.lead("scheduler", on_lost=on_lost, **OPTIONS) as campaign:
+        terms = []
+        for _ in range(2):
+            term = campaign.elected()
+            assert term is not None
+            terms.append(term.ticket)
+            term.resign()
+    assert terms == sorted(set(terms))
+
+
+# Succeeded
+
+
+def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
+    """It is told while a third of its lease is left, and campaigns again only when the work has returned."""
+    hangs, reasons = threading.Event(), list[tuple[str, float]]()
+    elected: list[int] = []
+
+    def hang(term: Term) -> None:
+        elected.append(term.ticket)
+        while not hangs.is_set():
+            clock.sleep(LEASE)
+
+    on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
+    with Locks.lead("scheduler", on_elected=hang, on_lost=on_lost, **OPTIONS) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        with Locks.lead("scheduler", **OPTIONS) as other:
+            began = clock.elapsed
+            later = other.elected(timeout=10 * LEASE)
+            assert later is not None
+            assert later.ticket > term.ticket
+            # The lease was renewed when the term began, at most.
+            assert clock.elapsed - began <= LEASE * 1.05 + LOOK
+            assert reasons == [("stalled", pytest.approx(began + LEASE * 2 / 3, abs=LOOK))]
+            assert not campaign.is_leader
+            assert len(Locks.lock_state("scheduler").entries) == 1
+            hangs.set()
+        assert campaign.elected() is not None
+    assert len(elected) == 2
+
+
+def test_a_leader_that_nobody_answers_steps_down_first(clock: VirtualClock) -> None:
+    """Before its lease ends, and so before another process can be elected; then it campaigns again."""
+    reasons: list[tuple[str, float]] = []
+    on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
+    with Locks.lead("scheduler", on_lost=on_lost, heartbeat=True, **OPTIONS) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        with lost_requests("UpdateItem", times=10_000):
+            began = clock.elapsed
+            clock.sleep(3 * LEASE)
+            assert reasons == [("unanswered", pytest.approx(began + LEASE * 3 / 4, abs=LOOK))]
+            assert not campaign.is_leader
+        later = campaign.elected(timeout=2 * LEASE)
+        assert later is not None
+        assert later.ticket > term.ticket
+
+
+def test_a_process_that_stood_still_knows_at_once(clock: VirtualClock) -> None:
+    """Nothing of ours has run yet when it asks."""
+    clock.auto_jump = False
+    with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as campaign:
+        campaign.elected()
+        term = campaign.term
+        assert term is not None
+        monotonic = clock.monotonic
+        clock.monotonic = lambda: monotonic() + LEASE  # type: ignore[method-assign]
+        assert not campaign.is_leader
+        assert not term.is_leader
+        clock.monotonic = monotonic  # type: ignore[method-assign]
+        clock.auto_jump = True
+
+
+def test_the_longest_term(clock: VirtualClock) -> None:
+    """With `max_hold` leaders take turns."""
+    with Locks.lead("scheduler", heartbeat=True, max_hold=30, **OPTIONS) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        clock.sleep(31)
+        assert term.reason == "max_hold"
+        later = campaign.elected()
+        assert later is not None
+        assert later.ticket > term.ticket
+
+
+def test_a_broken_lock_ends_the_term(clock: VirtualClock) -> None:
+    with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        Locks.break_lock("scheduler", ticket=term.ticket)
+        assert term.ended.wait(LEASE)
+        assert term.reason == "evicted"
+        assert campaign.elected() is not None
+
+
+# Guards
+
+
+def test_writes_of_an_earlier_term_are_refused(clock: VirtualClock) -> None:
+    """Whatever the old leader believes: DynamoDB refuses the transaction that checks its term."""
+    Account("a", balance=0).save()
+    connection = Account._get_connection().connection
+
+    def write(term: Term, amount: int) -> None:
+        with TransactWrite(connection=connection) as transaction:
+            term.check(transaction)
+            transaction.update(Account("a"), actions=[Account.balance.set(amount)])
+
+    with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as first:
+        term = first.elected()
+        assert term is not None
+        write(term, 1)
+        condition = term.condition()
+        Locks.break_lock("scheduler", ticket=term.ticket)
+        with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as second:
+            later = second.elected()
+            assert later is not None
+            write(later, 2)
+            with pytest.raises((LockLost, TransactWriteError)):
+                write(term, 3)
+            with pytest.raises(TransactWriteError), TransactWrite(connection=connection) as transaction:
+                transaction.condition_check(Locks, "scheduler", condition=condition)
+    assert Account.get("a").balance == 2
+    with pytest.raises(LockLost):
+        term.check(TransactWrite(connection=connection))
+
+
+# Begun and stopped
+
+
+def test_a_campaign_that_waits_is_stopped_at_once(clock: VirtualClock) -> None:
+    """It leaves the queue."""
+    with Locks.locked("scheduler", settings=APART):
+        campaign = Locks.lead("scheduler", **OPTIONS)
+        campaign.start()
+        clock.sleep(1)
+        with pytest.raises(ConfigurationError, match="goes on already"):
+            campaign.start()
+        assert len(Locks.lock_state("scheduler").waiters) == 1
+        began = clock.elapsed
+        campaign.stop()
+        assert clock.elapsed - began < LOOK
+        assert not Locks.lock_state("scheduler").waiters
+        assert campaign.elected() is None
+    campaign.start()
+    assert campaign.elected() is not None
+    campaign.stop()
+    campaign.stop()
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_campaign_is_stopped_at_any_moment(clock: VirtualClock, moment: int) -> None:
+    """Also before its thread has done anything."""
+    for _ in range(5):
+        campaign = Locks.lead("scheduler", **OPTIONS)
+        campaign.start()
+        if moment:
+            clock.sleep(moment * 0.001)
+        campaign.stop()
+        assert not Locks.lock_state("scheduler").entries
+
+
+def test_campaigns_that_share_an_entry(clock: VirtualClock) -> None:
+    """Those of one process are in one line, and the one that waits there is stopped as well."""
+    options = {**OPTIONS, "settings": replace(APART, block=32)}
+    with Locks.lead("scheduler", **options) as first:
+        assert first.elected() is not None
+        second, third = (Locks.lead("scheduler", **options) for _ in range(2))
+        second.start()
+        clock.sleep(0.1)
+        third.start()
+        second.stop()
+        first.stop()
+        assert third.elected() is not None
+        third.stop()
+    assert not Locks.lock_state("scheduler").entries
+
+
+def test_stopped_by_its_own_work(clock: VirtualClock) -> None:
+    """Inside of the callbacks it does not wait for itself."""
+    campaign = Locks.lead("scheduler", on_elected=lambda _: campaign.stop(wait=False), **OPTIONS)
+    campaign.start()
+    campaign.stop()
+    assert not Locks.lock_state("scheduler").entries
+
+
+def test_an_error_ends_no_campaign(memory: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is missing for a while; the log says so, and each pause is a third of a lease."""
+    memory.bind(Locks)
+    Locks.delete_table()
+    with VirtualClock() as clock, Locks.lead("scheduler", **OPTIONS) as campaign:
+        assert campaign.elected(timeout=LEASE) is None
+        assert 3 <= caplog.text.count("goes on after an error") <= 4
+        Locks.create_table()
+        assert campaign.elected(timeout=LEASE) is not None
+        assert clock.elapsed < 2 * LEASE
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_lead(memory: Engine) -> None:
+    memory.bind(Locks)
+    with Locks.lead("scheduler", heartbeat=True) as campaign:
+        assert campaign.elected() is not None
+        child = os.fork()
+        if not child:
+            os._exit(campaign.is_leader or campaign.elected() is not None)
+        assert os.waitpid(child, 0)[1] == 0
+        assert campaign.is_leader
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heartbeat": False}, "a leader renews its lease"),
+        ({"heartbeat": "work"}, "heartbeat must be"),
+        ({"lease": 1}, "lease .* is too short"),
+        ({"on_elected": 7}, "on_elected is called in a thread"),
+        ({"on_lost": asyncio.sleep}, "on_lost is called in a thread"),
+    ],
+)
+def test_options_that_cannot_work(memory: Engine, options: dict[str, Any], message: str) -> None:
+    memory.bind(Locks)
+    with pytest.raises(ConfigurationError, match=message):
+        Locks.lead("scheduler", **options)
+
+
+def test_the_cost_of_a_term(engine: Engine) -> None:
+    """1 write to begin, 1 to end, and none for signs of the work."""
+    engine.bind(Locks)
+    with Locks.locked("scheduler", settings=APART):  # creates the row
+        pass
+    with count_requests() as counted, Locks.lead("scheduler", settings=APART) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        for _ in range(100):
+            term.progress()
+    assert counted.by_operation == {"UpdateItem": 2}
+
+
+# Tasks; in real time
+
+
+def test_tasks(engine: Engine) -> None:
+    """A task waits to be elected while others go on, and is succeeded when it leaves the block."""
+    engine.bind(Locks)
+
+    async def lead() -> None:
+        async with Locks.lead("scheduler", settings=APART) as first:
+            term = await first.aelected()
+            assert term is not None
+            term.progress()
+            async with Locks.lead("scheduler", settings=APART) as second:
+                assert await second.aelected(timeout=0.05) is None
+                waiting = asyncio.ensure_future(second.aelected())
+                await asyncio.sleep(0)
+                term.resign()
+                later = await waiting
+                assert later is not None
+                assert later.ticket > term.ticket
+            assert not second.is_leader
+
+    asyncio.run(lead())
+    assert not Locks.lock_state("scheduler").entries
+
+
+def test_a_task_that_is_cancelled_leaves_nothing(memory: Engine) -> None:
+    memory.bind(Locks)
+
+    async def lead(is_elected: asyncio.Event) -> None:
+        async with Locks.lead("scheduler", settings=APART) as campaign:
+            await campaign.aelected()
+            is_elected.set()
+            await asyncio.sleep(1000)
+
+    async def cancel() -> None:
+        is_elected = asyncio.Event()
+        task = asyncio.ensure_future(lead(is_elected))
+        await is_elected.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert not Locks.lock_state("scheduler").entries

@@ -1,0 +1,807 @@
+"""Functions that may be called twice: one result for each key, whoever calls, and however calls end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    ConfigurationError,
+    IdempotencyTable,
+    LockLost,
+    LockTimeout,
+    NamedLock,
+    OutcomeUnknown,
+    PayloadMismatch,
+    StaleVersion,
+    atransaction,
+    atransactional,
+    idempotent,
+    transaction,
+    transactional,
+)
+from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
+from tests.support.call_models import Calls
+from tests.support.faults import count_requests, delayed, lost_responses
+from tests.support.transaction_models import Purse, Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engines.engine import Engine
+
+
+class Declined(Exception):  # noqa: N818
+    """An error that is final."""
+
+
+@pytest.fixture
+def calls(cheap: Engine) -> type[Calls]:
+    """The table, on the two cheap engines."""
+    return cheap.bind(Calls)
+
+
+@pytest.fixture
+def clock() -> Iterator[VirtualClock]:
+    """The table in memory, in virtual time."""
+    with MemoryDynamoDB(), VirtualClock() as clock:
+        Calls.create_table()
+        yield clock
+
+
+class Lambda:
+    """What AWS Lambda passes to a handler."""
+
+    def __init__(self, left_s: float) -> None:
+        self.left_s = left_s
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self.left_s * 1000)
+
+
+def counting(**options: Any) -> Any:
+    """Return a function that counts its calls; its result is the number of the call."""
+    done: list[int] = []
+
+    @idempotent(Calls, key="order_id", **options)
+    def charge(order_id: str, amount: int = 1) -> dict[str, int]:
+        done.append(amount)
+        if amount < 0:
+            raise Declined("no money", amount)
+        if amount == 0:
+            raise ValueError("no amount")
+        return {"number": len(done), "amount": amount}
+
+    charge.done = done  # type: ignore[attr-defined]
+    return charge
+
+
+def test_a_second_call_gets_the_result_of_the_first(calls):
+    """It costs two writes, and one refused write for each repeat."""
+    charge = counting()
+    with count_requests() as requests:
+        first = charge("o-1", 5)
+    assert dict(requests.by_operation) == {"UpdateItem": 2}
+    with count_requests() as requests:
+        assert charge("o-1", 7) == first == {"number": 1, "amount": 5}
+    assert dict(requests.by_operation) == {"UpdateItem": 1}
+    assert charge("o-2")["number"] == 2
+    name = f"{__name__}.counting.<locals>.charge#o-1"
+    assert calls.lock_state(name).entries == ()
+    row = calls.get(name)
+    assert row.expires.timestamp() * 1000 >= row.kept_until_ms
+
+
+def test_a_function_that_raises_frees_its_key(calls):
+    """Nothing is stored; the next call runs, and may have another payload."""
+    charge = counting(payload="amount")
+    with pytest.raises(ValueError, match="no amount"):
+        charge("o-1", 0)
+    with count_requests() as requests:
+        assert charge("o-1", 3)["amount"] == 3
+    assert dict(requests.by_operation) == {"UpdateItem": 3}
+    assert charge("o-1", 3)["number"] == 2
+
+
+def test_an_exception_that_is_final_is_a_result(calls):
+    """It is raised again, with its arguments, and nothing is done."""
+    charge = counting(final=(Declined,))
+    for _ in range(2):
+        with pytest.raises(Declined) as refused:
+            charge("o-1", -3)
+        assert refused.value.args == ("no money", -3)
+    assert charge.done == [-3]
+    name = f"{__name__}.counting.<locals>.charge#o-1"
+    with pytest.raises(ConfigurationError, match="has ended with Declined"), calls.call(name):
+        raise AssertionError
+
+
+def test_a_final_exception_that_cannot_be_made_again_frees_the_key(memory):
+    Calls.create_table()
+
+    class Refused(Exception):  # noqa: N818
+        def __init__(self, order: str, why: str) -> None:
+            super().__init__(f"{order}: {why}")
+
+    with pytest.raises(TypeError, match="why"), Calls.call("k", final=(Refused,)):
+        raise Refused("o-1", "too late")
+    with Calls.call("k", final=(Refused,)) as call:
+        assert not call.is_repeated
+
+
+def test_another_payload_is_refused(calls):
+    """The error names the key; without a payload nothing is compared."""
+    charge = counting(payload="amount")
+    charge("o-1", 5)
+    with pytest.raises(PayloadMismatch) as refused:
+        charge("o-1", 6)
+    assert refused.value.key.endswith("charge#o-1")
+    assert charge.done == [5]
+    with pytest.raises(PayloadMismatch), calls.call(refused.value.key, payload=b"[5]x"):
+        raise AssertionError
+    with calls.call(refused.value.key) as call:
+        assert call.is_repeated
+
+
+def test_a_payload_that_is_none_is_compared(calls):
+    """It is an argument as any other."""
+    pay = idempotent(Calls, key="n", payload="amount", name="pay")(lambda n, amount=None: [n, amount])
+    assert pay(1) == pay(1, None) == [1, None]
+    with pytest.raises(PayloadMismatch):
+        pay(1, 5)
+
+
+def test_every_caller_gets_what_was_stored(calls):
+    """The first one too: a tuple becomes a list in the first test, and not in the first repeat in production."""
+
+    @idempotent(Calls, key=lambda first, *others: f"{first}-{len(others)}")
+    def pair(*values: int) -> tuple[int, ...]:
+        return values
+
+    assert pair(1, 2) == pair(1, 3) == [1, 2]
+    assert pair(1, 2, 3) == [1, 2, 3]
+
+
+def test_a_result_that_cannot_be_stored_frees_the_key(calls):
+    """The error of the serializer reaches the caller."""
+
+    @idempotent(Calls, key="n", name="objects")
+    def make(n: int) -> object:
+        return object() if n else None
+
+    with pytest.raises(TypeError, match="not JSON"):
+        make(1)
+    assert calls.lock_state("objects#1").entries == ()
+    assert make(0) is make(0) is None
+
+
+def test_a_serializer_of_the_caller(calls):
+    """It has to make text."""
+
+    class Reversed:
+        @staticmethod
+        def dumps(value: Any) -> Any:
+            return value[::-1] if isinstance(value, str) else value
+
+        @staticmethod
+        def loads(text: str) -> str:
+            return text[::-1]
+
+    for _ in range(2):
+        with calls.call("k", serializer=Reversed) as call:
+            if not call.is_repeated:
+                call.result = "abc"
+        assert call.result == "abc"
+    assert calls.get("k").result == "cba"
+    with pytest.raises(ConfigurationError, match="must make text"), calls.call("k-2", serializer=Reversed) as call:
+        call.result = b"abc"
+
+
+def test_a_call_in_progress_is_waited_for_or_refused(calls):
+    """By choice; a waiter gets the result without a turn of its own."""
+    begun, ends, results = threading.Event(), threading.Event(), list[Any]()
+
+    @idempotent(Calls, key="order_id", name="slow")
+    def slow(order_id: str) -> str:
+        begun.set()
+        ends.wait(10)
+        return order_id + "!"
+
+    def wait_for_it() -> None:
+        results.append(slow("o-1"))
+
+    threads = [threading.Thread(target=wait_for_it) for _ in range(4)]
+    threads[0].start()
+    assert begun.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    with count_requests() as requests, pytest.raises(LockTimeout), calls.call("slow#o-1", wait=0):
+        raise AssertionError
+    refused = [body for operation, body in requests.bodies if ":max" not in str(body)]
+    assert refused  # one request, beside those of the other threads
+    ends.set()
+    for thread in threads:
+        thread.join()
+    assert results == ["o-1!"] * 4
+    assert calls.lock_state("slow#o-1").entries == ()
+
+
+def test_a_refusal_of_a_call_in_progress_is_one_request(calls):
+    """`wait=0` does not send a second write to hear the same."""
+    with calls.call("k"):
+        runs = []
+
+        def other() -> None:
+            with count_requests() as requests, pytest.raises(LockTimeout), calls.call("k", wait=0):
+                raise AssertionError
+            runs.append(dict(requests.by_operation))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert runs == [{"UpdateItem": 1}]
+
+
+def test_a_call_within_itself_is_refused(calls):
+    """It would wait for itself, or do the work twice."""
+    with calls.call("k") as call:
+        with pytest.raises(ConfigurationError, match="in progress in this very thread"), calls.call("k"):
+            raise AssertionError
+        call.result = 1
+    assert call.result == 1
+
+
+def test_what_is_expired_does_not_count(clock):
+    """Although its row is still there."""
+    charge = counting(keep=timedelta(hours=1))
+    assert charge("o-1")["number"] == 1
+    clock.jump(3_599)
+    assert charge("o-1")["number"] == 1
+    clock.jump(2)
+    assert charge("o-1")["number"] == 2
+    assert charge("o-1")["number"] == 2
+
+
+def test_a_result_is_kept_longer_than_a_row_of_a_lock(clock):
+    """DynamoDB's TTL leaves the row for as long as the result counts, also if a waiter was the last to write it."""
+    begun = threading.Event()
+    month = timedelta(days=30)
+
+    def first() -> None:
+        with Calls.call("k", keep=month) as call:
+            begun.set()
+            clock.jump(1)
+            call.result = 1
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert begun.wait(10)
+    with Calls.call("k", keep=month) as call:
+        assert call.is_repeated
+    thread.join()
+    row = Calls.get("k")
+    assert row.expires.timestamp() * 1000 >= row.kept_until_ms
+
+
+def test_a_crashed_call_is_taken_over_and_its_result_is_never_stored(clock):
+    """Under a new ticket; the zombie's result is refused."""
+    zombie = Calls.call("k", heartbeat=False, lease=20)
+    zombie.__enter__()
+    results = []
+
+    def other() -> None:
+        with Calls.call("k", wait=60) as call:
+            assert not call.is_repeated
+            assert call.lock.ticket > zombie.lock.ticket
+            call.result = "second"
+        results.append(call.result)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    zombie.result = "zombie"
+    with pytest.raises(LockLost):
+        zombie.__exit__(None, None, None)
+    with Calls.call("k") as call:
+        results.append(call.result)
+    assert results == ["second", "second"]
+
+
+def test_a_lambda_function_is_taken_over_when_its_time_is_over(clock):
+    """Its lease is what is left of the invocation, and no heartbeat goes on beside a frozen process."""
+
+    @idempotent(Calls, key=lambda event, context: event["id"], name="handler")
+    def handler(event: dict[str, str], context: Lambda) -> str:
+        call = Calls.lock_state("handler#" + event["id"])
+        assert call.entries[0].lease_ms == 15_000
+        raise KeyboardInterrupt  # stands for the death of the process
+
+    dying = Calls.call("handler#m-1", lambda_context=Lambda(15))
+    dying.__enter__()
+    assert not dying.lock._must_have_taken().has_heartbeat
+    assert dying.lock.remaining == 15
+    began = clock.elapsed
+
+    def retry() -> None:
+        with Calls.call("handler#m-1", lambda_context=Lambda(60)) as call:
+            call.result = "done"
+
+    thread = threading.Thread(target=retry)
+    thread.start()
+    thread.join()
+    assert 15 <= clock.elapsed - began <= 15 * 1.05 + 0.1
+    with pytest.raises(KeyboardInterrupt):
+        handler({"id": "m-2"}, Lambda(15))
+
+
+def test_a_short_invocation_has_the_shortest_lease(clock):
+    """A function of three seconds could not use the lock otherwise; and it does not wait until it is killed."""
+    with Calls.call("k", lambda_context=Lambda(3)) as call:
+        assert call.lock.remaining == 6
+        assert call.lock._options.wait == 1.5
+    with pytest.raises(ConfigurationError, match="sets the lease"):
+        Calls.call("k", lambda_context=Lambda(3), lease=10)
+
+
+def test_a_lost_answer_changes_nothing(calls):
+    """Neither to the request that enters nor to the one that stores the result."""
+    charge = counting()
+    for n, times in enumerate((1, 1, 2)):
+        with lost_responses("UpdateItem", times):
+            assert charge(f"o-{n}")["number"] == n + 1
+    with lost_responses("UpdateItem", where=lambda body: "version" in str(body)):
+        assert charge("o-9")["number"] == 4
+    assert charge("o-9")["number"] == 4
+
+
+def test_an_unknown_outcome_is_told_by_the_next_call(calls):
+    """The result was stored although no answer came."""
+    charge = counting()
+    with lost_responses("UpdateItem", 99, where=lambda body: "version" in str(body)), pytest.raises(OutcomeUnknown):
+        charge("o-1")
+    assert charge("o-1")["number"] == 1
+    assert charge.done == [1]
+
+
+def test_a_late_copy_of_a_first_request_does_no_harm(calls):
+    """The request that creates the row arrives when the call is over."""
+    charge = counting()
+    with delayed("UpdateItem", 1) as late:
+        first = charge("o-1")
+    late[0]()
+    assert charge("o-1") == first
+    assert charge.done == [1]
+
+
+# In asyncio
+
+
+def test_coroutines_are_called_once(calls):
+    """All that wait get the result."""
+    done = []
+
+    @idempotent(Calls, key="order_id", payload="amount", name="acharge")
+    async def charge(order_id: str, amount: int) -> int:
+        done.append(amount)
+        await asyncio.sleep(0)
+        if amount == 0:
+            raise ValueError("no amount")
+        return amount
+
+    async def use() -> None:
+        assert await asyncio.gather(*(charge("o-1", 5) for _ in range(5))) == [5] * 5
+        with pytest.raises(PayloadMismatch):
+            await charge("o-1", 6)
+        with pytest.raises(ValueError, match="no amount"):
+            await charge("o-2", 0)
+        assert await charge("o-2", 2) == 2
+        async with Calls.call("acharge#o-2") as call:
+            assert call.is_repeated
+            assert call.result == 2
+
+    asyncio.run(use())
+    assert done == [5, 0, 2]
+    assert calls.lock_state("acharge#o-1").entries == ()
+
+
+# In transactions
+
+
+@pytest.fixture
+def purse(cheap: Engine) -> Purse:
+    """Beside the table of calls."""
+    cheap.bind(Calls, Purse, Transactions)
+    Purse("p", balance=100).save()
+    return Purse.get("p")
+
+
+def pay_into(**options: Any) -> Any:
+    """Return a function whose effect and result are stored together."""
+
+    @transactional()
+    @idempotent(Calls, key="message_id", payload="amount", name="pay_in", **options)
+    def pay_in(tx: Any, message_id: str, amount: int) -> int:
+        item = tx.get(Purse, "p")
+        item.balance += amount
+        tx.save(item)
+        if amount < 0:
+            raise ValueError("no amount")
+        return int(item.balance)
+
+    return pay_in
+
+
+def test_effect_and_result_are_committed_together(purse):
+    """One native transaction, and one read before; no lock is taken."""
+    pay_in = pay_into()
+    with count_requests() as requests:
+        assert pay_in("m-1", 5) == 105
+    assert dict(requests.by_operation) == {"GetItem": 2, "TransactWriteItems": 1}
+    with count_requests() as requests:
+        assert pay_in("m-1", 5) == 105
+    assert requests.by_operation["TransactWriteItems"] == 0
+    with pytest.raises(PayloadMismatch):
+        pay_in("m-1", 6)
+    with pytest.raises(ValueError, match="no amount"):
+        pay_in("m-2", -1)
+    assert pay_in("m-2", 1) == 106
+    assert Purse.get("p").balance == 106
+    row = Calls.get("pay_in#m-1")
+    assert row.expires.timestamp() * 1000 >= row.kept_until_ms
+
+
+def test_two_transactions_with_one_key_do_it_once(purse):
+    """The second is refused by the row of the first, begins again, and finds the result."""
+    pay_in, results = pay_into(), list[Any]()
+    with transaction() as tx, Calls.call("pay_in#m-1", payload=[5]) as call:
+        results.append(pay_in_elsewhere(pay_in))
+        tx.save(Purse("other"))
+        call.result = 0
+        with pytest.raises(StaleVersion):
+            tx.commit() if leave(call) else None
+    assert results == [105]
+    assert Purse.get("p").balance == 105
+
+
+def leave(call: Any) -> bool:
+    """End the block of a call early."""
+    call.__exit__(None, None, None)
+    call.is_repeated = True  # so that its real end does nothing
+    return True
+
+
+def pay_in_elsewhere(pay_in: Any) -> Any:
+    """Call it in a thread, which has no transaction."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(pay_in("m-1", 5)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_call_with_a_lock_and_one_in_a_transaction_exclude_each_other(purse):
+    """Whichever way the other callers of a key go."""
+    pay_in = pay_into()
+    with Calls.call("pay_in#m-1") as call:
+        call.result = 7
+    assert pay_in("m-1", 5) == 7
+    assert pay_in("m-2", 5) == 105
+    with Calls.call("pay_in#m-2") as call:
+        assert call.result == 105
+
+
+def test_a_lock_around_and_a_result_in_the_commit(purse):
+    """`complete` stores the result with the effect, guarded by the lock."""
+    with Calls.call("k") as call:
+        with count_requests() as requests, transaction() as tx:
+            tx.save(Purse("new"))
+            call.complete("done")
+        assert dict(requests.by_operation) == {"TransactWriteItems": 1}
+    assert call.result == "done"
+    with Calls.call("k") as again:
+        assert (again.is_repeated, again.result) == (True, "done")
+    assert Calls.lock_state("k").entries == ()
+    with pytest.raises(ConfigurationError, match="not committed"), Calls.call("k-2") as call:
+        tx = transaction()
+        with pytest.raises(ZeroDivisionError), tx:
+            call.complete(1)
+            raise ZeroDivisionError
+    with Calls.call("k-2") as call:
+        assert not call.is_repeated
+        with pytest.raises(ConfigurationError, match=r"assign call\.result"):
+            call.complete(1)
+
+
+def test_what_a_failed_call_was_to_write_is_not_committed(purse):
+    """Although the caller goes on with the transaction; the key is free then."""
+
+    @idempotent(Calls, key="n", name="write")
+    def write(n: int, tx: Any) -> None:
+        tx.save(Purse(f"new-{n}"))
+        if n < 2:
+            raise ValueError("no")
+
+    with transaction() as tx:
+        with pytest.raises(ValueError, match="no"):
+            write(1, tx)
+        write(2, tx)
+    with pytest.raises(Purse.DoesNotExist):
+        Purse.get("new-1")
+    Purse.get("new-2")
+    with Calls.call("write#1") as call:
+        assert not call.is_repeated
+
+
+def test_a_task_stores_the_result_with_its_commit(purse):
+    """`complete` in `atransaction`."""
+
+    async def use() -> None:
+        async with Calls.call("k") as call, atransaction() as tx:
+            await tx.save(Purse("new"))
+            call.complete([1])
+        async with Calls.call("k") as again:
+            assert again.result == call.result == [1]
+
+    asyncio.run(use())
+    assert Purse.get("new").balance == 0
+
+
+def test_an_interrupted_end_frees_the_key(calls):
+    """Whatever the serializer raises."""
+
+    class Interrupted:
+        @staticmethod
+        def dumps(value: Any) -> str:
+            raise KeyboardInterrupt
+
+        loads = json.loads
+
+    with pytest.raises(KeyboardInterrupt), calls.call("k", serializer=Interrupted):
+        pass
+    assert calls.lock_state("k").entries == ()
+
+
+def test_a_commit_of_a_zombie_is_refused(purse):
+    """Its effect and its result, both."""
+    zombie = Calls.call("k", heartbeat=False)
+    zombie.__enter__()
+    Calls.break_lock("k", ticket=zombie.lock.ticket)
+    with pytest.raises(LockLost), transaction() as tx:
+        tx.save(Purse("new"))
+        zombie.complete("zombie")
+    with pytest.raises(Purse.DoesNotExist):
+        Purse.get("new")
+    assert Calls.get("k").result is None
+
+
+def test_final_exceptions_are_refused_in_a_transaction(purse):
+    """It would be rolled back with what they stand for."""
+    with pytest.raises(ConfigurationError, match="stores nothing"):
+        pay_into(final=(Declined,))("m-1", 5)
+
+
+def test_coroutines_in_transactions(purse):
+    """The same, awaited."""
+
+    @atransactional()
+    @idempotent(Calls, key="message_id", name="pay_in")
+    async def pay_in(tx: Any, message_id: str, amount: int) -> int:
+        item = await tx.get(Purse, "p")
+        item.balance += amount
+        await tx.save(item)
+        return int(item.balance)
+
+    async def use() -> list[int]:
+        return await asyncio.gather(*(pay_in("m-1", 5) for _ in range(3)))
+
+    assert asyncio.run(use()) == [105] * 3
+    assert Purse.get("p").balance == 105
+
+
+def test_calls_in_a_table_of_other_items(memory):
+    """Under a prefix: an item, a lock and a call of one name do not see each other."""
+
+    class App(Model):
+        class Meta:
+            table_name = "app"
+
+        pk = UnicodeAttribute(hash_key=True)
+        sk = UnicodeAttribute(range_key=True)
+
+    memory.bind(App, Purse, Transactions)
+    place = {name: getattr(App.Meta, name) for name in ("table_name", "host", "region", *memory.credentials)}
+
+    class Shared(IdempotencyTable):
+        Meta = type("Meta", (), {**place, "keys": ("pk", "sk"), "prefix": "ours#"})
+
+    class SharedLocks(NamedLock):
+        Meta = type("Meta", (), {**place, "keys": ("pk", "sk"), "prefix": "ours#"})
+
+    App("ours#f#1", "mine").save()
+    double = idempotent(Shared, key="n", payload="n", name="f")(lambda n: [n, n])
+    with SharedLocks.locked("f#1"):
+        assert double(1) == double(1) == [1, 1]
+    with transaction() as tx, Shared.call("g") as call:
+        tx.save(Purse("new"))
+        call.result = 2
+    with Shared.call("g") as call:
+        assert call.result == 2
+    with Shared.call("h") as call, transaction() as tx:
+        tx.save(Purse("newer"))
+        call.complete(3)
+    assert Shared.get("h").result == "3"
+    assert {row.sk for row in App.scan()} == {"mine", "lock#f#1", "call#f#1", "call#g", "call#h"}
+
+
+def test_each_attempt_of_a_transaction_completes_the_call(memory):
+    """And what a rolled back one was to store is not the result."""
+    Calls.create_table()
+    Purse.create_table()
+    Purse("p", balance=1).save()
+    attempts: list[int] = []
+
+    @transactional()
+    def pay(tx: Any, call: Any) -> None:
+        purse = tx.get(Purse, "p")
+        attempts.append(purse.balance)
+        purse.balance += 10
+        tx.save(purse)
+        call.complete(purse.balance)
+        if len(attempts) == 1:
+            Purse("p", balance=2).save(add_version_condition=False)
+
+    with Calls.call("k") as call:
+        pay(call)
+    assert attempts == [1, 2]
+    assert Purse.get("p").balance == call.result == 12
+    with Calls.call("k") as again:
+        assert again.result == 12
+    with Calls.call("rolled back") as call:
+        with pytest.raises(ZeroDivisionError), transaction():
+            call.complete(1)
+            raise ZeroDivisionError
+        call.result = 2
+    assert call.result == 2
+    assert json.loads(Calls.get("rolled back").result) == 2
+
+
+def test_a_result_that_a_savepoint_takes_back_is_not_lost_unseen(memory):
+    Calls.create_table()
+    with pytest.raises(ConfigurationError, match="is not committed"), Calls.call("k") as call, transaction() as tx:
+        before = tx.savepoint()
+        call.complete(1)
+        before.rollback()
+    with Calls.call("k") as call, transaction() as tx:
+        before = tx.savepoint()
+        call.complete(1)
+        before.rollback()
+        call.complete(2)
+    assert json.loads(Calls.get("k").result) == call.result == 2
+
+
+def test_a_transaction_that_could_not_store_the_result_is_refused_before_the_work(memory):
+    """Read only; with uncommitted reads, which could return a result that is never committed; with a key of its own."""
+    Calls.create_table()
+    Transactions.create_table()
+    charge = counting()
+    for options in ({"read_only": True}, {"isolation": "snapshot"}, {"isolation": "read_uncommitted"}):
+        with transaction(**options), pytest.raises(ConfigurationError, match=r"read only|another isolation"):
+            charge(1)
+    assert charge.done == []
+    with Calls.call("k") as call:
+        with transaction(Transactions, idempotency_key="own"), pytest.raises(ConfigurationError, match="key out"):
+            call.complete(1)
+        call.result = 2
+    assert json.loads(Calls.get("k").result) == 2
+
+
+def test_a_transactional_function_is_refused(memory):
+    """It would commit before its result is stored, and the second call after a crash would do it again."""
+    with pytest.raises(ConfigurationError, match="above @idempotent"):
+
+        @idempotent(Calls, key="a")
+        @transactional()
+        def _function(tx: Any, a: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="above @idempotent"):
+
+        @idempotent(Calls, key="a")
+        @atransactional()
+        async def _coroutine(tx: Any, a: str) -> None: ...
+
+
+def test_a_result_that_is_too_large_frees_the_key(memory):
+    Calls.create_table()
+    with pytest.raises(ConfigurationError, match="return where it is"), Calls.call("k") as call:
+        call.result = "ü" * 70_000  # \u00fc
+    with Calls.call("k") as call:
+        assert not call.is_repeated
+        call.result = "x" * 389_000
+    with Calls.call("k") as call:
+        assert len(call.result) == 389_000
+
+
+def test_a_result_that_is_an_empty_text(memory):
+    """In the serializer's own words, which are not those of JSON."""
+    Calls.create_table()
+
+    class Text:
+        dumps = loads = staticmethod(str)
+
+    for is_repeated in (False, True):
+        with Calls.call("k", serializer=Text) as call:
+            if not call.is_repeated:
+                call.result = ""
+        assert (call.is_repeated, call.result) == (is_repeated, "")
+
+
+def test_a_function_that_is_the_key_sees_defaults(memory):
+    Calls.create_table()
+
+    @idempotent(Calls, key=lambda order, part: f"{order}-{part}")
+    def ship(order: str, part: int = 1) -> list[object]:
+        runs.append(order)
+        return [order, part]
+
+    runs: list[str] = []
+    assert ship("o") == ship("o", 1) == ship(part=1, order="o") == ["o", 1]
+    assert runs == ["o"]
+
+
+# What cannot work
+
+
+def test_what_cannot_work_is_refused_before_any_request(memory):
+    """With a text that says what to do."""
+
+    def generator(a: int) -> Any:
+        yield a
+
+    for options, why in [
+        ({"key": "a"}, "is a generator"),
+        ({"key": "b"}, "has no argument 'b', which is to be the key"),
+        ({"key": "k", "payload": "c"}, "has no argument 'c', which is to be the payload"),
+        ({"key": None}, "name of an argument, or a function"),
+        ({"key": "k", "keep": -1}, "not be negative"),
+        ({"key": "k", "serializer": str}, "dumps and loads"),
+    ]:
+        with pytest.raises(ConfigurationError, match=why):
+            idempotent(Calls, **options)(generator if options["key"] == "a" else lambda k: k)  # type: ignore[arg-type]
+    for function in (partial(generator, 1), classmethod(generator)):
+        with pytest.raises(ConfigurationError, match="below @classmethod"):
+            idempotent(Calls, key="a")(function)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="subclass of IdempotencyTable"):
+        idempotent(Purse, key="a")  # type: ignore[arg-type]
+    for options, why in [
+        ({"key": ""}, "not empty"),
+        ({"key": "k", "keep": 0}, "above 0"),
+        ({"key": "k", "keep": 1e40}, "at most a hundred years"),
+        ({"key": "k", "final": ValueError}, "tuple of exception classes"),
+        ({"key": "k", "final": (BaseException,)}, "tuple of exception classes"),
+        ({"key": "k", "payload": {1, 2}}, "must be JSON"),
+    ]:
+        with pytest.raises(ConfigurationError, match=why):
+            Calls.call(options.pop("key"), **options)
+    for wrong in (None, True, 1.5, ""):
+        with pytest.raises(ConfigurationError, match="text or a whole number"):
+            counting()(wrong)
+
+
+def test_a_result_is_set_once(calls):
+    """Not of a repeated call, nor of one that is complete."""
+    with calls.call("k") as call:
+        call.result = {"a": (1, 2)}
+    assert call.result == {"a": [1, 2]} == json.loads(calls.get("k").result)
+    with calls.call("k") as call:
+        with pytest.raises(ConfigurationError, match="is_repeated first"):
+            call.result = 2
+        with pytest.raises(ConfigurationError, match="holds no lock"):
+            _ = call.lock

@@ -1,0 +1,602 @@
+"""`NamedLock.once`: one successful run in a period, whatever becomes of those that try."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import UnicodeAttribute
+
+from pynamo_locking import (
+    ConfigurationError,
+    CorruptRow,
+    LockLost,
+    LockSettings,
+    LockTimeout,
+    NamedLock,
+    OutcomeUnknown,
+    Success,
+    atransaction,
+    transaction,
+)
+from pynamo_locking._io import lock_requests
+from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._locks import inspection
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
+from tests.support.models import QUICK, Locks
+from tests.support.parties import abandoned, held_elsewhere, in_thread
+from tests.support.workers import until_in_line, until_queued
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamo_locking import Run
+    from tests.engines.engine import Engine
+
+DAY = timedelta(days=1)
+#: Few looks, since each one takes a step of the virtual clock.
+RARE = LockSettings(poll=2, poll_max=2)
+NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    """It is noon of a Monday, and nothing was ever done."""
+    memory.bind(Locks)
+    with VirtualClock(NOON) as clock:
+        yield clock
+
+
+def once(name: str = "job", **terms: Any) -> Any:
+    return Locks.once(name, **{"period": DAY, "settings": RARE, **terms})
+
+
+def run_once(**terms: Any) -> Run[Locks]:
+    """Ask for a run, and do nothing in it."""
+    with once(**terms) as run:
+        return run
+
+
+def asked(**terms: Any) -> str:
+    """What the answer is, without a run that counts."""
+    with once(**terms) as run:
+        run.does_not_count()
+        return run.answer
+
+
+def last() -> Success | None:
+    return Locks.lock_state("job").success
+
+
+def row() -> Any:
+    """The stored row of the job."""
+    return Locks.get("job", consistent_read=True).serialize()
+
+
+def expiry_s() -> int:
+    return int(row()["expires_s"]["N"])
+
+
+def test_the_first_run_is_ours_and_the_second_is_not(engine):
+    """On each engine; what is stored says under which ticket, when, and for which period."""
+    engine.bind(Locks)
+    with once(zone="UTC", owner="web-1") as run:
+        assert run
+        assert (run.answer, run.last, run.lock.is_held) == ("due", None, True)
+        assert last() is None
+        assert (run.period_begins.hour, run.period_begins.tzinfo) == (0, timezone.utc)
+        assert "job: due" in repr(run)
+    noted = last()
+    with once() as second:
+        assert not second
+        assert (second.answer, second.last) == ("done", noted)
+        with pytest.raises(ConfigurationError, match="not ours"):
+            _ = second.ticket
+
+    assert noted is not None
+    assert (noted.ticket, noted.owner) == (run.ticket, "web-1")
+    assert noted.period_ms == run.period_begins.timestamp() * 1000
+    assert noted.period_ms <= noted.began_ms <= noted.ended_ms
+    assert Locks.lock_state("job").entries == ()
+    assert {each["name"]: each["last_success"] for each in inspection.listed(Locks, with_free=True)}["job"] == {
+        "ticket": noted.ticket,
+        "owner": "web-1",
+        "period_began_at": inspection.text_of_ms(noted.period_ms),
+        "began_at": inspection.text_of_ms(noted.began_ms),
+        "ended_at": inspection.text_of_ms(noted.ended_ms),
+    }
+
+
+def test_what_it_costs(dynoxide):
+    """Done: 1 read. Ours: 1 read, 2 writes, and no request to note the success."""
+    dynoxide.bind(Locks)
+    with Locks.locked("job"):
+        pass  # the first lock of a name creates its row
+    with count_requests() as first:
+        run_once()
+    with count_requests() as second:
+        run_once()
+
+    assert dict(first.by_operation) == {"GetItem": 1, "UpdateItem": 2}
+    assert dict(second.by_operation) == {"GetItem": 1}
+    assert second.bodies[0][1]["ConsistentRead"] is False
+
+
+def test_each_period_has_one(clock):
+    """The next one is due at midnight in the zone, and not a day after the last run."""
+    assert asked(zone="Europe/Zurich") == "due"
+    run_once(zone="Europe/Zurich")
+    clock.jump(11 * 3600 - 1)
+    assert asked(zone="Europe/Zurich") == "done"
+    clock.jump(1)
+    assert asked(zone="Europe/Zurich") == "due"
+
+
+def test_clocks_that_differ(clock):
+    """Whose clock is ahead runs the next period early; whose clock is behind skips what is done. No period has two."""
+    with clock.process(skew_s=12 * 3600 + 5):
+        assert run_once().period_begins.day == 24
+    assert asked() == "done"
+    clock.jump(12 * 3600)
+    assert asked() == "done"
+    with clock.process(skew_s=-10):
+        assert asked() == "done"
+    clock.jump(DAY.total_seconds())
+    assert asked() == "due"
+
+
+def test_a_clock_that_is_wrong_is_reported(clock, caplog):
+    """A success of the next century would keep the job from running for ever without a word."""
+    with clock.process(skew_s=3600):
+        run_once()
+    run_once()
+    assert "dated 3600 s later than this clock" in caplog.text
+    caplog.clear()
+    clock.jump(3595)
+    run_once()
+
+    assert caplog.text == ""
+
+
+def test_at_least(clock):
+    """A late run shortly before midnight, and one on time shortly after it: the second would be too soon."""
+    clock.jump(12 * 3600 - 60)
+    run_once()
+    clock.jump(60)
+    assert asked() == "due"
+    assert asked(at_least=timedelta(minutes=10)) == "too soon"
+    clock.jump(9 * 60 - 1)
+    assert asked(at_least=timedelta(minutes=10)) == "too soon"
+    clock.jump(1)
+    assert asked(at_least=timedelta(minutes=10)) == "due"
+
+
+def test_since_the_last_success(clock):
+    """So long since the end of the last run, whatever the calendar says."""
+    with once(period=5 * 3600, since_success=True):
+        clock.jump(3600)
+    clock.jump(5 * 3600 - 1)
+    assert asked(period=5 * 3600, since_success=True) == "done"
+    clock.jump(1)
+    run = run_once(period=5 * 3600, since_success=True)
+    assert (run.answer, run.period_begins.hour) == ("due", 18)
+    assert asked() == "done"  # by a grid: that run was today
+
+
+def test_a_grid_that_changes(clock):
+    """Periods are compared by when they begin, so a success of another grid counts for what it is."""
+    run_once(period=3600)
+    assert asked(period=DAY) == "done"
+    assert asked(period=3600) == "done"
+    clock.jump(3600)
+    assert asked(period=DAY) == "done"
+    assert asked(period=3600) == "due"
+
+
+def test_a_run_that_fails_does_not_count(clock):
+    """The error is the caller's, nothing is noted, the next one has it; the same for a run that says so itself."""
+    with pytest.raises(ZeroDivisionError), once():
+        _ = 1 / 0
+    assert last() is None
+    with once() as run:
+        run.does_not_count()
+    assert last() is None
+    assert Locks.lock_state("job").entries == ()
+    assert run_once()
+
+
+def test_a_run_that_dies_is_taken_over(clock):
+    """By one that waits, when the lease of the dead one is over, under a higher ticket."""
+    dead = abandoned(Locks.locked("job", lease=20, heartbeat=False))
+    run = run_once()
+
+    assert run
+    assert run.ticket > dead.ticket
+    assert 20 <= clock.elapsed <= 31
+    assert last() is not None
+
+
+def test_one_that_waits_for_a_run_that_succeeds(clock):
+    """Finds it done, and leaves the queue."""
+    answers = []
+    with once(owner="first"):
+        waiter = in_background(lambda: answers.append(run_once(owner="second")))
+        until_queued(Locks, "job", 2)
+    waiter.join()
+    (answer,) = answers
+
+    assert (answer.answer, answer.last) == ("done", last())
+    assert last().owner == "first"
+    assert Locks.lock_state("job").entries == ()
+
+
+def test_one_that_waits_for_a_run_that_fails(clock):
+    """Takes over."""
+    answers = []
+    with pytest.raises(ZeroDivisionError), once(owner="first"):
+        waiter = in_background(lambda: answers.append(run_once(owner="second")))
+        until_queued(Locks, "job", 2)
+        _ = 1 / 0
+    waiter.join()
+
+    assert [bool(each) for each in answers] == [True]
+    assert last().owner == "second"
+
+
+def test_one_that_has_waited_until_the_next_period(clock):
+    """Asked for the period that is over: that one is done. The run of the next one is left to its time."""
+    answers = []
+    clock.jump(12 * 3600 - 30)
+    with once():
+        waiter = in_background(lambda: answers.append(run_once()))
+        until_queued(Locks, "job", 2)
+        clock.sleep(60)
+    waiter.join()
+
+    assert [each.answer for each in answers] == ["done"]
+    with pytest.raises(ConfigurationError, match=r"not ours \(done\), and has no ticket"):
+        _ = answers[0].ticket
+    assert asked() == "due"
+
+
+def in_background(work: Any) -> Any:
+    """Do the work in a thread, beside the test."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_busy(clock):
+    """Without waiting: another party runs the job. It may fail yet, so this is not "done"."""
+    with held_elsewhere(Locks.locked("job")):
+        run = run_once(wait=0)
+
+    assert (bool(run), run.answer, run.last) == (False, "busy", None)
+    assert Locks.lock_state("job").entries == ()
+
+
+def test_no_answer_is_an_error(clock, monkeypatch):
+    """And not "busy": whether the job runs is unknown."""
+
+    def silent(*arguments: Any, **options: Any) -> Any:
+        raise Unavailable(ConnectionError("no route"))
+
+    monkeypatch.setattr(lock_requests, "look", silent)
+    assert asked() == "due"  # the lock's own answer is enough
+    monkeypatch.setattr(lock_requests, "_call", silent)
+    with pytest.raises(LockTimeout):
+        run_once(wait=0)
+
+
+def test_a_lost_lock_notes_nothing(clock):
+    """The caller learns that its work may have been done twice."""
+    with pytest.raises(LockLost, match="Stop writing"), once() as run:
+        assert Locks.break_lock("job", ticket=run.ticket)
+        second = in_thread(run_once)
+    assert second
+    assert last().ticket == second.ticket > run.ticket
+
+
+def test_a_row_that_is_deleted_in_the_block_notes_nothing(clock):
+    """It took the lock with it."""
+    with pytest.raises(LockLost), once() as run:
+        run.lock.item.delete()
+    assert asked() == "due"
+
+
+def finishes(body: dict[str, Any]) -> bool:
+    """Whether a request notes a success."""
+    return ":success" in body.get("ExpressionAttributeValues", {})
+
+
+def test_a_lost_answer_to_the_note(dynoxide):
+    """The second copy recognises the first, by the ticket that is noted."""
+    dynoxide.bind(Locks)
+    with lost_responses("UpdateItem", where=finishes) as lost:
+        run = run_once()
+
+    assert lost.hits == 1
+    assert last().ticket == run.ticket
+
+
+def test_a_lost_answer_to_the_note_and_a_later_success(dynoxide, monkeypatch):
+    """The document proves that the first copy was applied, although a later run has noted its own since."""
+    dynoxide.bind(Locks)
+    send, sent = lock_requests._call, []
+
+    def lose_the_answer(row: Any, operation: str, arguments: Any) -> Any:
+        answer = send(row, operation, arguments)
+        if finishes(arguments) and not sent:
+            sent.append(arguments)
+            in_thread(lambda: run_once(period=1, since_success=False, zone=timezone(timedelta(hours=1)), owner="later"))
+            raise Unavailable(ConnectionError("cut"))
+        return answer
+
+    monkeypatch.setattr(lock_requests, "_call", lose_the_answer)
+    run = run_once(owner="first")
+
+    assert last().owner == "later"
+    assert last().ticket > run.ticket
+
+
+def test_no_answer_to_the_note(dynoxide):
+    """The caller hears that it is not known, and the entry is removed."""
+    dynoxide.bind(Locks)
+    with lost_requests("UpdateItem", times=99, where=finishes), pytest.raises(OutcomeUnknown, match="runs again"):
+        run_once()
+
+    assert last() is None
+    assert Locks.lock_state("job").entries == ()
+    assert run_once()
+
+
+def test_a_note_that_arrives_late_is_refused(dynoxide):
+    """Its entry is gone: the run that was taken over stays the one that counts."""
+    dynoxide.bind(Locks)
+    with delayed("UpdateItem", where=finishes) as late, pytest.raises(OutcomeUnknown):
+        run_once(owner="first")
+    run_once(owner="second")
+    for arrive in late:
+        arrive()
+
+    assert last().owner == "second"
+
+
+class Own(NamedLock):
+    """With an attribute of its own."""
+
+    class Meta:
+        table_name = "own"
+        lock_settings = QUICK
+
+    content = UnicodeAttribute(null=True)
+
+
+def test_the_row_survives_until_the_next_period(clock, memory):
+    """TTL would delete it a day after its last lease: whoever writes the row after the success keeps that in mind."""
+    memory.bind(Own)
+    week = {"name": "job", "period": 7 * DAY}
+    with Own.once(**week) as run:
+        run.lock.item.content = "in the block"
+        run.lock.item.save()
+
+    def left_s() -> float:
+        found: Any = Own.get("job").serialize()
+        return int(found["expires_s"]["N"]) - clock.now.timestamp()
+
+    assert left_s() >= 9 * 86400 - 1
+    old = Own.get("job")
+    with Own.locked("job"):
+        assert left_s() >= 9 * 86400 + 60 - 1
+    clock.jump(6 * 86400)
+    with Own.edit("job") as item:
+        item.content = "edited"
+    assert left_s() >= 9 * 86400 - 1
+    old.save()  # a copy of last week
+    assert left_s() >= 9 * 86400 - 1
+    with Own.locked("job", lease=6) as lock:
+        lock.renew()
+    assert left_s() >= 9 * 86400 - 1
+    with Own.once(**week) as run:
+        assert run.answer == "done"
+    assert Own.get("job").content == "in the block"
+
+
+def test_a_row_without_a_success_goes_after_a_day(clock):
+    """As it always did."""
+    with Locks.locked("job"):
+        pass
+
+    assert 0 <= expiry_s() - clock.now.timestamp() - 86400 - 60 <= 2
+
+
+@pytest.mark.parametrize("way", ["locked", "edit"])
+def test_callers_of_one_process_hand_over_and_keep_the_row(clock, way):
+    """The request by which one caller hands its entry to the next one writes the expiry as well."""
+    run_once(period=7 * DAY)
+    clock.jump(86400)
+    with getattr(Locks, way)("job"):
+        waiter = in_background(Locks.locked("job").acquire)
+        until_in_line(Locks, "job", 1)
+    waiter.join()
+
+    assert expiry_s() >= clock.now.timestamp() + 9 * 86400
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"M": {}},
+        {"S": "yesterday"},
+        {
+            "M": {
+                "ticket": {"N": "1"},
+                "owner": {"S": "o"},
+                **{name: {"N": "1"} for name in ("period_ms", "began_ms", "ended_ms")},
+            }
+        },
+    ],
+)
+def test_a_broken_note(clock, memory, broken):
+    """Is no leave to run the job again: the lock says that it is broken. `locks repair` drops the note."""
+    run_once()
+    memory.client().update_item(
+        TableName=Locks.Meta.table_name,
+        Key={"name": {"S": "job"}},
+        UpdateExpression="SET #l.success = :s",
+        ExpressionAttributeNames={"#l": "lock"},
+        ExpressionAttributeValues={":s": broken},
+    )
+    with pytest.raises(CorruptRow, match="success"):
+        run_once()
+    assert Locks.break_lock("job", force=True)
+    assert run_once()
+
+
+def test_a_repair_keeps_a_sound_note(clock, memory):
+    """What is broken is elsewhere."""
+    run_once()
+    noted = last()
+    memory.client().update_item(
+        TableName=Locks.Meta.table_name,
+        Key={"name": {"S": "job"}},
+        UpdateExpression="REMOVE #l.evicted",
+        ExpressionAttributeNames={"#l": "lock"},
+    )
+    assert Locks.break_lock("job", force=True)
+    assert last() == noted
+    assert asked() == "done"
+
+
+@pytest.mark.parametrize(
+    ("terms", "what"),
+    [
+        ({"period": 5 * 3600}, "divide a day"),
+        ({"shared": True}, "one run at a time"),
+        ({"permits": 2}, "one run at a time"),
+        ({"lease": 0.1}, "too short"),
+        ({"settings": "quick"}, "LockSettings"),
+    ],
+)
+def test_what_makes_no_sense(clock, terms, what):
+    """Is refused when it is made."""
+    with pytest.raises(ConfigurationError, match=what):
+        once(**terms)
+
+
+def test_inside_its_own_lock(clock):
+    """The end of the block would have to release the lock, and cannot; the outer run stays what it was."""
+    with Locks.locked("job"), pytest.raises(ConfigurationError, match="held here already"), once():
+        raise AssertionError
+    with pytest.raises(ConfigurationError, match="acquired in the block"), once() as run:
+        run.lock.acquire()
+    run.lock.release()
+    same = once()
+    with same as run:
+        run.does_not_count()
+        with pytest.raises(ConfigurationError, match="held here already"), same:
+            raise AssertionError
+    assert last() is None
+
+
+def test_a_lock_that_was_released_in_the_block(clock):
+    """Another process may have run the job meanwhile, so the run does not count."""
+    with pytest.raises(ConfigurationError, match="acquired in the block"), once() as run:
+        run.lock.release()
+        second = in_thread(run_once)
+        run.lock.acquire()
+    assert last().ticket == second.ticket
+    assert Locks.lock_state("job").entries == ()
+
+
+def test_in_an_open_transaction(clock):
+    """Its effect may yet be rolled back, and the success would stand."""
+    with transaction(), pytest.raises(ConfigurationError, match="open the transaction inside"), once():
+        raise AssertionError
+
+    async def work() -> None:
+        async with atransaction(), once():
+            raise AssertionError
+
+    with pytest.raises(ConfigurationError, match="open the transaction inside"):
+        asyncio.run(work())
+    with once() as run, transaction():
+        assert run
+    assert last() is not None
+
+
+# asyncio
+
+
+def test_in_a_task(clock):
+    """The same, awaited; a failed run does not count there either."""
+
+    async def work() -> list[str]:
+        found = []
+        with pytest.raises(ZeroDivisionError):
+            async with once() as run:
+                _ = 1 / 0
+        for _ in range(2):
+            async with once() as run:
+                found.append(run.answer)
+                if run:
+                    await run.lock.arenew()
+        async with once("held") as outer, once("held", wait=0) as inner:
+            found += [outer.answer, inner.answer]
+        return found
+
+    with pytest.raises(ConfigurationError, match="held here already"):
+        asyncio.run(work())
+    assert last() is not None
+    assert Locks.lock_state("held").entries == ()
+
+
+def test_tasks_that_wait(clock):
+    """Five tasks of one process, one run; the others find it done, or busy without a wait."""
+
+    async def attempt(wait: float | None) -> str:
+        async with once(wait=wait) as run:
+            await asyncio.sleep(0.05)
+            answer: str = run.answer
+            return answer
+
+    async def work() -> list[str]:
+        first = asyncio.create_task(attempt(None))
+        await asyncio.sleep(0.02)
+        return await asyncio.gather(first, *(attempt(wait) for wait in (0, None, None, None)))
+
+    assert sorted(asyncio.run(work())) == ["busy", "done", "done", "done", "due"]
+
+
+def test_a_task_that_is_cancelled_notes_nothing(clock):
+    """The work was not done."""
+
+    async def work(begun: asyncio.Event) -> None:
+        async with once():
+            begun.set()
+            await asyncio.sleep(1000)
+
+    async def cancel() -> None:
+        begun = asyncio.Event()
+        task = asyncio.create_task(work(begun))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert last() is None
+    assert Locks.lock_state("job").entries == ()
+
+
+def test_nothing_is_logged(clock, caplog):
+    """For an ordinary course: a lock that was not ours to use is no warning."""
+    with caplog.at_level(logging.INFO):
+        run_once()
+        run_once()
+    assert caplog.text == ""

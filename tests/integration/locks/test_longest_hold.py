@@ -1,0 +1,299 @@
+"""A holder that hangs while its heartbeat lives lets go: `max_hold`, and ``heartbeat="progress"``."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import ConfigurationError, LockLost, LockSettings, events, locked_all
+from pynamo_locking.testing import VirtualClock
+from tests.support.faults import count_requests, lost_requests
+from tests.support.models import APART, Account, Locks
+from tests.support.parties import in_thread
+from tests.support.workers import until_queued
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+LEASE = 12.0
+
+
+@pytest.fixture
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    memory.bind(Locks)
+    memory.bind(Account)
+    Account("a", balance=1).save()
+    with VirtualClock() as clock:
+        yield clock
+
+
+def waiting_since(clock: VirtualClock, name: str, found: list[float]) -> Callable[[], None]:
+    """Return what another process does: wait for the lock, and note when it got it."""
+
+    def wait() -> None:
+        with Locks.locked(name, wait=math.inf, settings=APART):
+            found.append(clock.elapsed)
+
+    return wait
+
+
+def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """The holder hears of it while most of its lease is left; another party is let in when that has ended."""
+    heard: list[tuple[str, float]] = []
+    seen: list[float] = []
+    emitted: list[events.Event] = []
+    with events.subscribe(emitted.append, events.Lost):
+        lock = Locks.lock(
+            "job",
+            lease=LEASE,
+            max_hold=timedelta(seconds=50),
+            settings=APART,
+            on_lost=lambda reason: heard.append((reason, clock.elapsed)),
+        ).acquire()
+        waiter = threading.Thread(target=waiting_since(clock, "job", seen))
+        waiter.start()
+        clock.sleep(49)
+        assert lock.is_held
+        lock.progress()
+        clock.sleep(2)
+        assert not lock.is_held
+        assert lock.lost.is_set()
+        for refused in (lock.renew, lock.progress, lambda: lock.ensure(1)):
+            with pytest.raises(LockLost, match="was held for max_hold") as lost:
+                refused()
+            assert lost.value.reason == "max_hold"
+        clock.sleep(20)
+        waiter.join()
+
+    assert heard == [("max_hold", pytest.approx(50, abs=0.1))]
+    [at] = seen
+    # The last renewal was a third of a lease before the end, at most.
+    assert 50 + LEASE * 2 / 3 <= at <= 50 + LEASE * 1.05 + 1
+    assert [getattr(event, "reason", "") for event in emitted] == ["max_hold"]
+    assert "max_hold" in caplog.text
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_the_release_after_it_lets_the_next_one_in(clock: VirtualClock) -> None:
+    """The entry is removed, although the lock counts as lost; the holder hears of the loss."""
+    with pytest.raises(LockLost, match="max_hold"), Locks.locked("job", lease=LEASE, max_hold=30, settings=APART):
+        clock.sleep(31)
+        assert Locks.lock_state("job").holders
+    assert not Locks.lock_state("job").holders
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_guarded_writes_are_refused_after_it(clock: VirtualClock, heartbeat: bool) -> None:
+    """Also without a heartbeat, where the caller renews."""
+    with pytest.raises(LockLost), Account.locked("a", lease=LEASE, max_hold=13, heartbeat=heartbeat) as lock:
+        clock.sleep(11)
+        lock.renew()
+        lock.item.balance = 2
+        lock.item.save()
+        clock.sleep(3)
+        assert not lock.is_held
+        lock.item.balance = 3
+        with pytest.raises(LockLost, match="max_hold"):
+            lock.item.save()
+        with pytest.raises(LockLost, match="max_hold"):
+            lock.renew()
+    assert Account.get("a").balance == 2
+    assert not Account.lock_state("a").holders
+
+
+def test_an_edit_that_took_too_long_saves_nothing(clock: VirtualClock) -> None:
+    with pytest.raises(LockLost), Account.edit("a", lease=LEASE, max_hold=LEASE) as account:
+        account.balance = 5
+        clock.sleep(13)
+    assert Account.get("a").balance == 1
+    assert not Account.lock_state("a").holders
+
+
+def test_a_lock_inside_a_lock_ends_with_it(clock: VirtualClock) -> None:
+    """It counts from the one grant there was; the outer block's limit holds for all."""
+    with pytest.raises(LockLost), Locks.locked("job", lease=LEASE, max_hold=30):
+        clock.sleep(25)
+        with Locks.locked("job", lease=LEASE, max_hold=1000) as inner:
+            clock.sleep(4)
+            inner.progress()
+            clock.sleep(2)
+            with pytest.raises(LockLost), Locks.locked("job"):
+                raise AssertionError
+    assert not Locks.lock_state("job").entries
+
+
+def test_the_next_caller_of_this_process(clock: VirtualClock) -> None:
+    """Who waits in the same process gets its turn after the lease, as others do."""
+    holder, found = Locks.lock("job", lease=LEASE, max_hold=20).acquire(), list[tuple[int, float]]()
+
+    def wait() -> None:
+        with Locks.locked("job", lease=LEASE, wait=math.inf) as lock:
+            found.append((lock.ticket, clock.elapsed))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    clock.sleep(60)
+    for thread in threads:
+        thread.join()
+    assert [ticket for ticket, _ in found] == sorted({ticket for ticket, _ in found})
+    assert found[0][0] > holder.ticket
+    assert found[0][1] >= 20 + LEASE * 2 / 3
+    with pytest.raises(LockLost):
+        holder.release()
+    assert not Locks.lock_state("job").entries
+
+
+# Signs of the work
+
+
+def test_the_heartbeat_renews_while_the_work_goes_on(clock: VirtualClock) -> None:
+    """One sign in half a lease is enough, for as long as it takes, and costs no request of its own."""
+    with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
+        for _ in range(20):
+            clock.sleep(LEASE / 2)
+            with count_requests() as counted:
+                lock.progress()
+            assert not counted.total
+        assert lock.is_held
+
+
+def test_work_that_hangs_loses_the_lock(clock: VirtualClock) -> None:
+    """It is told when a third of the lease is left, and another party is let in when that has ended."""
+    heard: list[tuple[str, float]] = []
+    seen: list[float] = []
+    lock = Locks.lock(
+        "job",
+        lease=LEASE,
+        heartbeat="progress",
+        settings=APART,
+        on_lost=lambda reason: heard.append((reason, clock.elapsed)),
+    ).acquire()
+    waiter = threading.Thread(target=waiting_since(clock, "job", seen))
+    waiter.start()
+    for _ in range(10):
+        clock.sleep(3)
+        lock.progress()
+    silent_since = clock.elapsed
+    clock.sleep(3 * LEASE)
+    waiter.join()
+
+    [(reason, told_at)] = heard
+    assert reason == "stalled"
+    # The last renewal was a third of a lease after the last sign of the work, at most.
+    assert silent_since + LEASE * 2 / 3 <= told_at <= silent_since + LEASE + 0.7
+    assert told_at + LEASE / 3 - 1 <= seen[0] <= silent_since + LEASE * 4 / 3 * 1.05 + 1
+    with pytest.raises(LockLost, match=r"has not called progress\(\) for two thirds") as lost:
+        lock.progress()
+    assert lost.value.reason == "stalled"
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_renewal_by_the_work_is_a_sign_too(clock: VirtualClock) -> None:
+    """`renew`, `ensure` and `chunks` renew the lease; the work needs no other sign."""
+    with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
+        for _ in lock.chunks(range(10), every=1):
+            clock.sleep(LEASE * 0.6)
+        assert lock.is_held
+
+
+def test_a_sign_while_no_renewal_is_answered(clock: VirtualClock) -> None:
+    """Work that goes on is not taken for silent: the heartbeat goes on trying, as ever."""
+    with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
+        with lost_requests("UpdateItem", times=1000):
+            for _ in range(20):
+                clock.sleep(1)
+                lock.progress()
+        assert not lock.is_held
+        assert not lock.lost.is_set()
+        clock.sleep(2)
+        assert lock.is_held
+
+
+def test_the_lease_is_new_when_the_lock_is_granted(clock: VirtualClock) -> None:
+    """Work that waited for long has its two thirds from the grant on, although its entry was renewed before."""
+    found: list[float] = []
+
+    def wait() -> None:
+        with Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART) as lock:
+            found.append(lock.remaining)
+            clock.sleep(LEASE * 0.6)
+            lock.progress()
+
+    with Locks.locked("job", settings=APART):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until_queued(Locks, "job", 2)
+        clock.sleep(LEASE * 1.25)  # renewals are due after each third
+    thread.join()
+    assert found == [pytest.approx(LEASE, rel=0.05)]
+
+
+def test_several_ranges_together(clock: VirtualClock) -> None:
+    """They are one entry: one sign is enough, and the strictest terms hold."""
+    locks = (
+        Locks.locked_range("job", 0, 10, lease=LEASE, heartbeat="progress"),
+        Locks.locked_range("job", 20, 30, lease=LEASE, heartbeat=False, max_hold=40),
+    )
+    with pytest.raises(LockLost, match="max_hold"), locked_all(*locks) as [first, second]:
+        for _ in range(7):
+            clock.sleep(5)
+            first.progress()
+        assert second.is_held
+        clock.sleep(6)
+        first.progress()
+
+
+def test_tasks(memory: Engine) -> None:
+    """A task calls it in its loop; a blocked loop is a silent one."""
+    memory.bind(Locks)
+
+    async def work() -> None:
+        async with Locks.locked("job", heartbeat="progress", max_hold=60) as lock:
+            lock.progress()
+            assert lock.is_held
+
+    asyncio.run(work())
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_hold": 59}, r"max_hold \(59 s\) is shorter than the lease \(60 s\)"),
+        ({"max_hold": -1}, "max_hold must not be negative"),
+        ({"max_hold": "1h"}, "max_hold must be seconds"),
+        ({"heartbeat": "work"}, "heartbeat must be True, False or 'progress', not 'work'"),
+    ],
+)
+def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
+    """They are refused before any request, as an argument and in the settings."""
+    for make in (lambda **given: Locks.locked("job", **given), LockSettings):
+        with pytest.raises(ConfigurationError, match=message):
+            make(**options)
+
+
+def test_settings_hold_unless_an_argument_says_otherwise(clock: VirtualClock) -> None:
+    settings = LockSettings(heartbeat="progress", max_hold=timedelta(minutes=2))
+    assert settings.max_hold == 120
+    assert LockSettings().max_hold == math.inf
+    with Locks.locked("job", settings=settings, heartbeat=True, max_hold=math.inf) as lock:
+        clock.sleep(300)
+        assert lock.is_held
+
+    def hang() -> None:
+        with pytest.raises(LockLost, match="progress"), Locks.locked("job", settings=settings):
+            clock.sleep(45)
+
+    in_thread(hang)

@@ -1,0 +1,373 @@
+"""Rows of ours in a table of other items: what is done to that table, what is seen of it, and what commands show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
+
+from pynamo_locking import ConfigurationError, LockingError, NamedLock, TransactionTable, transaction
+from pynamo_locking._io import header_requests
+from pynamo_locking._locks import inspection
+from pynamo_locking._models import own_rows
+from pynamo_locking._transactions import recovery
+from pynamo_locking.cli import main
+from tests.engines import one_table
+from tests.support import one_table_models
+from tests.support.models import QUICK
+from tests.support.one_table_models import (
+    Locks,
+    Order,
+    Robot,
+    Transactions,
+    Uniques,
+    assert_others_are_as_they_were,
+    make,
+    raw,
+)
+from tests.support.own_rows import WAYS, bind
+from tests.support.transaction_models import make_long_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.own_keys import OwnKeys
+    from tests.engines.engine import Engine
+
+FEW = 30
+OURS = [Locks, Transactions]
+
+
+class Tenant(NamedLock):
+    """Locks whose names begin with the rest of a longer prefix."""
+
+    class Meta:
+        table_name = "app"
+        keys = ("pk", "sk")
+        prefix = "acme#"
+        lock_settings = QUICK
+
+
+class TenantTransactions(TransactionTable):
+    """Headers of a shorter prefix."""
+
+    class Meta:
+        table_name = "app"
+        keys = ("pk", "sk")
+        prefix = "acme#"
+
+
+class App(Model):
+    """The table as its own program sees it."""
+
+    class Meta:
+        table_name = "app"
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = UnicodeAttribute(range_key=True)
+
+
+def ttl(engine: Engine, table: str) -> str | None:
+    """The attribute that the table's TTL uses."""
+    found = engine.client().describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    return found.get("AttributeName") if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
+
+
+def enable(engine: Engine, table: str, attribute: str) -> None:
+    """Enable TTL."""
+    how = {"Enabled": True, "AttributeName": attribute}
+    engine.client().update_time_to_live(TableName=table, TimeToLiveSpecification=how)
+
+
+@pytest.mark.parametrize("own", OURS)
+def test_a_table_that_is_missing_is_not_created(memory: Engine, own: Any) -> None:
+    """It belongs to another program."""
+    table = memory.new_name()
+    memory.bind_to(table, own)
+    with pytest.raises(ConfigurationError, match="Create that table first"):
+        own.create_table()
+    assert table not in memory.client().list_tables()["TableNames"]
+
+
+@pytest.mark.parametrize("own", OURS)
+@pytest.mark.parametrize("others", [0, FEW])
+def test_ttl_is_enabled_only_by_name(memory: Engine, own: Any, others: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Also in a table that is empty: its program may use the attribute tomorrow."""
+    table = make(memory, others)
+    own.create_table()
+    assert "TTL of the table" in caplog.text
+    assert ttl(memory, table) is None
+    own.create_table(enable_ttl=True)
+    own.create_table()
+    assert ttl(memory, table) == "ttl"
+    assert_others_are_as_they_were(memory, table, others)
+
+
+def test_ttl_of_another_attribute(memory: Engine) -> None:
+    """The error says how to write that one."""
+    table = make(memory, FEW)
+    enable(memory, table, "gone")
+    for own in OURS:
+        with pytest.raises(ConfigurationError, match=r"Meta\.ttl_attribute = 'gone'"):
+            own.create_table()
+        with pytest.raises(ConfigurationError, match="Nothing was changed"):
+            own.update_ttl(ignore_update_ttl_errors=False)
+    assert ttl(memory, table) == "gone"
+
+
+@pytest.mark.parametrize(("own", "name"), [(Locks, "lock"), (Locks, "lease_ends"), (Transactions, "owner")])
+def test_an_index_of_an_attribute_of_ours(memory: Engine, own: Any, name: str, capsys: Any) -> None:
+    """Our rows would appear in it, or be refused for their type."""
+    table = memory.new_name()
+    names = ("pk", "sk", name)
+    memory.client().create_table(
+        TableName=table,
+        AttributeDefinitions=[{"AttributeName": each, "AttributeType": "S"} for each in names],
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+        GlobalSecondaryIndexes=[
+            {
+                "IndexName": "by",
+                "KeySchema": [{"AttributeName": name, "KeyType": "HASH"}],
+                "Projection": {"ProjectionType": "ALL"},
+            }
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    memory.bind_to(table, own)
+    with pytest.raises(ConfigurationError, match=f"an index with the key {name}"):
+        own.create_table()
+    assert main(["tables", "check", f"{own.__module__}:{own.__name__}", "--json"]) == 1
+    assert name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("own", OURS)
+def test_the_table_is_not_deleted(memory: Engine, own: Any) -> None:
+    """It has items of others."""
+    table = make(memory, FEW)
+    with pytest.raises(ConfigurationError, match="not deleted"):
+        own.delete_table()
+    assert_others_are_as_they_were(memory, table, FEW)
+
+
+def test_prefixes_of_which_one_begins_the_other(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are apart: a sweep of the shorter one's would find no marks of a transaction, and finish it."""
+    make_long_from(monkeypatch)
+    table = make(memory, FEW)
+    memory.bind_to(table, Tenant, TenantTransactions)
+    long = header_requests.header_table_of(Transactions)
+    header = {**long.key("dead"), "state": {"S": "committed"}, "priority": {"S": "1-dead"}}
+    memory.client().put_item(TableName=table, Item=header)
+    assert TenantTransactions.sweep().examined == 0
+    assert recovery.listed(TenantTransactions, None) == ([], {})
+    assert raw(memory, table)["acme#ours#dead", "transaction#dead"] == header
+    assert Transactions.sweep().examined == 1
+    with Tenant.locked("ours#nightly", wait=0) as short, Locks.locked("nightly", wait=0) as long_one:
+        assert [each.name for each in Tenant.scan()] == ["ours#nightly"]
+        assert [each.name for each in Locks.scan(attributes_to_get=["lock"])] == ["nightly"]
+        assert short.ticket != long_one.ticket
+
+
+def test_a_mark_of_another_prefix_is_not_judged(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its header is not under the prefix of this model, so it would seem to be aborted."""
+    make_long_from(monkeypatch)
+    table = make(memory, FEW)
+    memory.bind_to(table, TenantTransactions)
+    order = Order("o", "1", total=1)
+    order.save()
+    mark = {
+        "id": {"S": "t"},
+        "table": {"S": header_requests.header_table_of(TenantTransactions).place},
+        "intent": {"M": {"op": {"S": "keep"}}},
+    }
+    memory.client().update_item(
+        TableName=table,
+        Key={"pk": {"S": "o"}, "sk": {"S": "1"}},
+        UpdateExpression="SET #l = :l",
+        ExpressionAttributeNames={"#l": "lock"},
+        ExpressionAttributeValues={":l": {"M": {"tx": {"M": mark}}}},
+    )
+    with pytest.raises(LockingError, match="was not asked"):
+        order.update([Order.total.set(2)], add_version_condition=False)
+
+
+class Parcel(Order, discriminator=None):
+    """Has an owner, as a row of a transaction has."""
+
+    class Meta(Order.Meta):
+        unique = ("owner",)
+        unique_table = Uniques
+
+    owner = UnicodeAttribute(null=True)
+
+
+def test_our_rows_are_no_items_of_a_model(memory: Engine) -> None:
+    """`repair_unique` writes no rows for what they have in attributes of the same names."""
+    table = make(memory, 0)
+    memory.bind_to(table, Parcel)
+    with transaction(record=True, owner="bob") as tx:
+        tx.save(Parcel("p", "1", owner="ann"))
+    assert raw(memory, table)["acme#ours#" + tx.id, "transaction#" + tx.id]["owner"] == {"S": "bob"}
+    report = Parcel.repair_unique()
+    assert (report.items, report.rows, report.problems) == (1, 1, ())
+
+
+def test_names_that_are_too_long(memory: Engine) -> None:
+    """Are refused before a request; those of items get a digest."""
+    make(memory, 0)
+    with pytest.raises(ConfigurationError, match="1 to 1019 bytes, and it has 1020"):
+        Locks.lock("n" * 1020).acquire()
+    for act in (lambda: Locks.lock(""), Locks("").save, Locks("").delete):
+        with pytest.raises(ConfigurationError, match="bytes, and it has 0"):  # DynamoDB would allow the prefix alone
+            act()
+    with pytest.raises(ConfigurationError, match="at most 1012 bytes"), transaction(idempotency_key="k" * 1500) as tx:
+        tx.save(Order("o", "1"))
+    with Robot.locked("r" * 1200, "1"):
+        assert Robot.lock_state("r" * 1200, "1").holders
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_an_item_of_another_program_in_the_place_of_a_row(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Every way to a row refuses it, as in a table of its own, and it stays what it is."""
+    monkeypatch.setenv(one_table.VARIABLE, "1")
+    way = WAYS[name]
+    if name.endswith("long"):
+        make_long_from(monkeypatch)
+    key = way.table, bind(memory, way)
+    item = {**way.table._own_keys.of(key[1]), "note": {"S": "of another program"}}  # type: ignore[attr-defined]
+    memory.client().put_item(TableName=way.table.Meta.table_name, Item=item)
+    with pytest.raises(way.error):
+        way.act()
+    assert item in one_table_models.raw(memory, way.table.Meta.table_name).values()
+
+
+def test_commands(memory: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A class stands for its table: `--table module:Class`."""
+    table = make(memory, FEW)
+    module = "tests.support.one_table_models"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def said(*arguments: str, code: int = 0) -> Any:
+        assert main([*arguments, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    where = ("--table", f"{module}:Locks")
+    with Locks.locked("nightly") as lock:
+        listed = said("locks", "list", *where)
+        assert [(each["name"], each["key"]["hash"]) for each in listed["locks"]] == [("nightly", "nightly")]
+        assert said("locks", "show", "nightly", *where)["holders"][0]["ticket"] == lock.ticket
+        assert said("locks", "list", "--prefix", "night", *where)["locks"]
+        assert not said("locks", "list", "--prefix", "acme", *where)["locks"]
+    assert main(["run", "--lock", "nightly", *where, "--", "true"]) == 0
+    capsys.readouterr()
+    with transaction(Transactions, record=True) as tx:
+        tx.save(Order("o", "1"))
+    [found] = said("tx", "list", "--table", f"{module}:Transactions")["transactions"]
+    assert found["id"] == tx.id
+    checked = said("tables", "check", *where, "--transaction-table", f"{module}:Transactions")
+    rows = [finding for each in checked["tables"] for finding in each["findings"] if finding["check"] == "rows"]
+    assert [finding["level"] for finding in rows] == ["ok", "ok"]
+    assert all(f"{FEW + 3} items were looked at" in finding["detail"] for finding in rows)
+    assert main(["locks", "list", "--table", f"{module}:Transactions"]) == 2
+    said("tables", "create", *where)
+    assert ttl(memory, table) is None
+    said("tables", "create", *where, "--enable-ttl")
+    assert ttl(memory, table) == "ttl"
+    assert_others_are_as_they_were(memory, table, FEW)
+
+
+def test_commands_make_no_table_of_others(memory: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """They make that of the items, if its model is named as well."""
+    table = memory.new_name()
+    memory.bind_to(table, *OURS, App)
+    module = "tests.support.one_table_models"
+    assert main(["tables", "create", f"{module}:Locks", "--json"]) == 1
+    assert "there is no such table" in capsys.readouterr().out
+    assert main(["tables", "create", f"{module}:Locks", f"{__name__}:App", "--json"]) == 0
+    assert table in memory.client().list_tables()["TableNames"]
+
+
+# Mistakes on purpose
+
+
+def scan_of_all(patch: pytest.MonkeyPatch) -> None:
+    """A scan without the prefix."""
+    patch.delattr(own_rows._Own, "scan")
+
+
+def range_key_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Keys without the range key."""
+    patch.setattr(own_rows.OwnKeys, "begins", property(lambda keys: {keys.hash_name: keys.prefix}))
+
+
+def ttl_as_in_a_table_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """TTL enabled where the table is empty."""
+    patch.setattr(own_rows.OwnKeys, "is_shared", False)
+
+
+def marks_without_a_prefix(patch: pytest.MonkeyPatch) -> None:
+    """A mark that names the table alone."""
+    patch.setattr(own_rows.OwnKeys, "place", lambda _, table: table)
+
+
+def name_in_one_key(patch: pytest.MonkeyPatch) -> None:
+    """The range key without the name: one prefix that begins another one finds its rows."""
+
+    def name_in(keys: OwnKeys, image: dict[str, Any]) -> str | None:
+        name = str(image["pk"]["S"])
+        return name.removeprefix(keys.prefix) if name.startswith(keys.prefix) else None
+
+    patch.setattr(own_rows.OwnKeys, "name_in", name_in)
+
+
+@pytest.mark.parametrize(
+    ("plant", "test"),
+    [
+        (scan_of_all, "scans"),
+        (range_key_forgotten, "scans"),
+        (ttl_as_in_a_table_of_its_own, "ttl"),
+        (marks_without_a_prefix, "marks"),
+        (name_in_one_key, "prefixes"),
+    ],
+)
+def test_planted(
+    memory: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    test: str,
+) -> None:
+    """The tests above notice each mistake."""
+    tests: dict[str, Callable[[], None]] = {
+        "scans": lambda: look_at_all(memory),
+        "ttl": lambda: test_ttl_is_enabled_only_by_name(memory, Locks, 0, caplog),
+        "marks": lambda: test_a_mark_of_another_prefix_is_not_judged(memory, monkeypatch),
+        "prefixes": lambda: test_prefixes_of_which_one_begins_the_other(memory, monkeypatch),
+    }
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, PynamoDBException)):
+            tests[test]()
+
+
+def test_scans(memory: Engine) -> None:
+    """Show our rows alone."""
+    look_at_all(memory)
+
+
+def look_at_all(memory: Engine) -> None:
+    """Compare what scans find with what was written."""
+    make(memory, FEW)
+    with Locks.locked("nightly"), transaction(Transactions, record=True) as tx:
+        tx.save(Order("o", "1"))
+    assert [each.name for each in Locks.scan()] == ["nightly"]
+    assert [each.id for each in Transactions.scan()] == [tx.id]
+    assert [each["name"] for each in inspection.listed(Locks, with_free=True)] == ["nightly"]
+    assert [each["id"] for each in recovery.listed(Transactions, None)[0]] == [tx.id]
+    assert Locks.count("nightly") == 1

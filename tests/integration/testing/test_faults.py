@@ -1,0 +1,348 @@
+"""The faults that tests of applications ask for: real ones, on every engine, and a test notices if none has come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import VersionAttribute as PlainVersion
+from pynamodb.connection import Connection
+from pynamodb.exceptions import GetError, PutError
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    BatchError,
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    LockableModel,
+    LockAttribute,
+    LockLost,
+    LockTimeout,
+    NamedLock,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionTable,
+    TransactWrite,
+    VersionAttribute,
+    VersionedMixin,
+    transaction,
+    transactional,
+)
+from pynamo_locking._core import limits
+from pynamo_locking.testing import conflict, held, lose, lost_answers, throttled
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+class Account(LockableModel):
+    class Meta:
+        table_name = "accounts"
+
+    id = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Line(VersionedMixin, Model):
+    class Meta:
+        table_name = "lines"
+
+    order = UnicodeAttribute(hash_key=True)
+    number = NumberAttribute(range_key=True)
+    text = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+class Plain(Model):
+    class Meta:
+        table_name = "plain"
+
+    id = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    version = PlainVersion()
+
+
+class Headers(TransactionTable):
+    class Meta:
+        table_name = "headers"
+
+
+class Names(NamedLock):
+    class Meta:
+        table_name = "names"
+
+
+def balance(name: str = "a") -> int:
+    return int(Account.get(name, consistent_read=True).balance)
+
+
+@pytest.fixture
+def everywhere(engine: Engine) -> Engine:
+    """An engine with an account."""
+    engine.bind(Account)
+    Account("a", balance=100).save()
+    return engine
+
+
+@pytest.fixture
+def accounts(memory_dynamodb: Any) -> None:
+    """The same in memory, with all models, where a second engine would show nothing more."""
+    for model in (Account, Line, Plain, Headers, Names):
+        model.create_table(billing_mode="PAY_PER_REQUEST")
+    Account("a", balance=100).save()
+
+
+def earn(amount: int = 1) -> None:
+    Account.modify("a", lambda account: setattr(account, "balance", account.balance + amount))
+
+
+# Conflicts
+
+
+def test_a_conflict_is_real(everywhere):
+    """DynamoDB refuses the write, since another one came just before; the next one finds what that has written."""
+    account = Account.get("a")
+    account.balance = 0
+    with (
+        pytest.raises(StaleVersion) as stale,
+        conflict(Account, "a", by=lambda other: other.update([Account.balance.add(7)])) as strikes,
+    ):
+        account.save()
+    assert (stale.value.expected, stale.value.actual, strikes.count) == (1, 2, 1)
+    assert balance() == 107
+    with conflict(Account, "a", times=2) as strikes:
+        earn()
+    assert (balance(), strikes.count) == (108, 2)
+
+
+@transactional(attempts=3)
+def move(tx: Any) -> None:
+    account, line = tx.get(Account, "a"), tx.get(Line, "o-1", 1)
+    account.balance -= 1
+    tx.save(account)
+    line.text = "moved"
+    tx.save(line)
+
+
+def in_a_transact_write(account: Any) -> None:
+    with TransactWrite(connection=Account._get_connection().connection) as batch:
+        batch.save(account)
+        batch.save(Line("o-1", 1))
+
+
+def checked_in_a_transaction(account: Any) -> None:
+    with transaction() as tx:
+        tx.check(tx.get(Account, account.id))
+        tx.save(Line("o-1", 1))
+        tx.save(Line("o-1", 2))
+
+
+WRITES: Final = {
+    "save": Account.save,
+    "update": lambda account: account.update([Account.balance.set(1)]),
+    "delete": Account.delete,
+    "asave": lambda account: asyncio.run(account.asave()),
+    "TransactWrite": in_a_transact_write,
+    "check": checked_in_a_transaction,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
+def test_before_every_kind_of_write(accounts, write):
+    """Also those of transactions, and the check of an item that was only read."""
+    account = Account.get("a")
+    with pytest.raises(Conflict), conflict(Account, "a") as strikes:
+        write(account)
+    assert strikes.count == 1
+
+
+def test_in_batches(accounts):
+    """Of the item alone: the others are written."""
+    with pytest.raises(BatchError) as failed, conflict(Line, "o-1", 7), Line.guarded_batch() as batch:
+        for number in range(30):
+            batch.save(Line("o-1", number))
+    assert [result.item.number for result in failed.value.results if result.error] == [7]
+
+
+def test_transactions_run_again(accounts):
+    """A conflict with one of their items, in both attempts but the last."""
+    Line("o-1", 1).save()
+    with conflict(Account, "a", times=2) as strikes:
+        move()
+    assert (strikes.count, balance(), Line.get("o-1", 1).text) == (2, 99, "moved")
+    with pytest.raises(StaleVersion), conflict(Line, "o-1", 1, times=3):
+        move()
+
+
+def test_a_transaction_that_marks_its_items(accounts, monkeypatch):
+    """More than a native one can have: the conflict comes before the mark, which keeps other writers out."""
+    monkeypatch.setattr(Account.Meta, "transaction_table", Headers, raising=False)
+    monkeypatch.setattr(limits, "MOST_STATEMENTS", 1)
+    keys = [str(number) for number in range(104)]
+    with Account.guarded_batch() as batch:
+        for key in keys:
+            batch.save(Account(key))
+    with pytest.raises(StaleVersion), conflict(Account, "7") as strikes, transaction() as tx:
+        for item in tx.get_all(Account, keys):
+            tx.touch(item)
+    assert strikes.count == 1
+
+
+def test_what_the_other_writer_does(accounts):
+    """It deletes, or creates what is absent; it is another party also inside of a transaction."""
+    account = Account.get("a")
+    with pytest.raises(StaleVersion) as gone, conflict(Account, "a", by=Account.delete):
+        account.save()
+    assert gone.value.actual is None
+    with pytest.raises(StaleVersion), conflict(Account, "b"):
+        Account("b", balance=3).save()
+    assert balance("b") == 0
+
+
+def test_a_model_of_pynamodb(accounts):
+    """Whose own version refuses the write."""
+    item = Plain("p")
+    item.save()
+    with pytest.raises(Exception, match="ConditionalCheckFailed"), conflict(Plain, "p"):
+        item.save()
+
+
+def test_a_conflict_that_did_not_come(accounts):
+    """Fails the test: nothing was written, or another item, or the lock keeps writers out."""
+    with pytest.raises(AssertionError, match="did not write Account 'a'"), conflict(Account, "a"):
+        Account.get("a")
+        Account("b").save()
+        with Account.locked("a"):
+            pass
+    with (
+        pytest.raises(AssertionError, match="holds its lock") as kept_out,
+        conflict(Account, "a"),
+        Account.edit("a") as account,
+    ):
+        account.balance += 1
+    assert isinstance(kept_out.value.__cause__, ItemLocked)
+    assert balance() == 101
+    with pytest.raises(ZeroDivisionError), conflict(Account, "a"):
+        raise ZeroDivisionError
+
+
+# Locks
+
+
+def test_a_lock_is_lost(everywhere):
+    """Now: its holder hears of it at once, and cannot write any more; the next one gets in."""
+    told = []
+    with pytest.raises(LockLost, match="no longer in the queue"), Account.locked("a", on_lost=told.append) as lock:
+        assert not lock.lost.is_set()
+        lose(lock)
+        assert (lock.lost.is_set(), told, lock.is_held) == (True, ["evicted"], False)
+        lock.item.balance = 0
+        with pytest.raises(LockLost):
+            lock.item.save()
+    assert balance() == 100
+    with Account.locked("a", wait=0):
+        pass
+
+
+def test_a_lock_is_lost_before_the_write(everywhere):
+    """The application has made the lock itself: what it has computed is not written."""
+
+    def pay() -> None:
+        with Account.edit("a") as account:
+            account.balance -= 1
+
+    with pytest.raises(LockLost), conflict(Account, "a", by=lambda _: lose(Account, "a")):
+        pay()
+    assert balance() == 100
+
+
+def test_a_name_is_lost(accounts):
+    """By its name; all that share it lose it; a lock that no party holds cannot be lost."""
+    mine = Names.locked("n", shared=True)
+    with held(Names.locked("n", shared=True)) as other, pytest.raises(LockLost), mine as lock:
+        lose(Names, "n")
+        assert other.lost.is_set()
+        assert lock.lost.is_set()
+    with pytest.raises(ConfigurationError, match="no party holds"):
+        lose(Names, "n")
+
+
+def test_a_lock_is_held_by_another_party(everywhere):
+    """For who asks for it in the block, in the same thread as well; afterwards it is free."""
+    with held(Account.locked("a", owner="another host")) as lock:
+        with pytest.raises(LockTimeout) as busy, Account.locked("a", wait=0):
+            raise AssertionError
+        with pytest.raises(ItemLocked):
+            Account.get("a").save()
+    assert busy.value.queue.holders[0].owner == "another host"
+    assert busy.value.queue.holders[0].ticket == lock.ticket
+    with Account.locked("a", wait=0):
+        pass
+
+
+def test_a_holder_that_dies(accounts, virtual_clock):
+    """Its lease ends, and the next one gets in."""
+    with held(Account.locked("a", heartbeat=False, lease=60)) as dead, Account.locked("a", wait=300) as lock:
+        assert lock.ticket > dead.ticket
+    assert virtual_clock.elapsed >= 60
+
+
+def test_a_holder_that_lives(accounts, virtual_clock):
+    """Keeps its lock for hours, by its heartbeat."""
+    with held(Account.locked("a", lease=60)), pytest.raises(LockTimeout), Account.locked("a", wait=7200):
+        raise AssertionError
+    assert virtual_clock.elapsed >= 7200
+
+
+# Answers
+
+
+def test_no_answer(everywhere):
+    """The outcome is unknown, and the write was made; from the end of the block on there are answers again."""
+    with pytest.raises(OutcomeUnknown) as unknown, lost_answers(Account, "a"):
+        earn()
+    assert (balance(), unknown.value.resolve()) == (101, "applied")
+
+
+def test_no_request(accounts):
+    """The same for who waits for an answer, and the write was not made."""
+    with pytest.raises(OutcomeUnknown), lost_answers(Account, "a", is_applied=False):
+        earn()
+    assert balance() == 100
+
+
+def test_one_lost_answer(everywhere):
+    """The package finds out what became of the write."""
+    with lost_answers(Account, "a", times=1) as strikes:
+        earn()
+        with Account.edit("a") as account:
+            account.balance += 1
+    assert (balance(), strikes.count) == (102, 1)
+    with pytest.raises(AssertionError, match="no answer was lost"), lost_answers(Account, "a"):
+        Account.get("a")
+
+
+def test_throttling(everywhere):
+    """As DynamoDB says it, for each request to the table, and for no other one."""
+    account = Account.get("a")
+    with throttled(Account) as strikes, pytest.raises(PutError, match="ProvisionedThroughputExceeded"):
+        account.save()
+    assert strikes.count
+    assert balance() == 100
+    with throttled(Account, times=1):
+        with pytest.raises(GetError):
+            Account.get("a")
+        earn()
+    assert balance() == 101
+
+
+def test_outside_of_the_block(accounts):
+    """PynamoDB sends its requests as ever."""
+    with conflict(Account, "a"), lost_answers(Account, "a", times=1), throttled(Line):
+        earn()
+    assert Connection._make_api_call.__module__ == "pynamodb.connection.base"

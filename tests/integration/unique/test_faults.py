@@ -1,0 +1,287 @@
+"""Lost answers, late requests, other writers: what is said is true, and rows fit their items."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.exceptions import PutError
+from pynamodb.transactions import TransactWrite as StockTransactWrite
+
+from pynamo_locking import (
+    BatchError,
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    NotUnique,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+    TransactWrite,
+    transaction,
+)
+from pynamo_locking._items import unique
+from pynamo_locking._items.unique import Value
+from pynamo_locking._writes.claims import Holder, Row
+from pynamo_locking._writes.refusals import refusal
+from tests.support.faults import delayed, lost_requests, lost_responses
+from tests.support.models import Locks
+from tests.support.parties import held_elsewhere, shifted_clock
+from tests.support.transaction_models import Transactions
+from tests.support.unique_models import EVERY, Guest, Member, Session, Uniques, User, rows
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+@pytest.fixture(autouse=True)
+def _tables(cheap: Engine) -> None:
+    cheap.bind(Uniques, Locks, Transactions, *EVERY)
+
+
+@pytest.mark.parametrize("model", EVERY)
+@pytest.mark.parametrize("lose", [lost_responses, lost_requests])
+def test_a_lost_answer(model: Any, lose: Any) -> None:
+    """The write is sent again, and recognises its own item and rows."""
+    item = model("a", email="x")
+    with lose("TransactWriteItems") as lost:
+        item.save()
+    item.email = "y"
+    with lose("TransactWriteItems"):
+        item.save()
+    with lose("TransactWriteItems"):
+        item.update([model.email.set("z")])
+    assert (lost.hits, item.email, rows()) == (1, "z", {"z": "a"})
+    with lose("TransactWriteItems"):
+        item.delete()
+    assert rows() == {}
+
+
+def test_an_answer_that_never_comes() -> None:
+    """`resolve` tells what became of it."""
+    user = User("a", email="x")
+    user.save()
+    user.email = "y"
+    with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as unknown:
+        user.save()
+    assert unknown.value.resolve() == "applied"
+    assert rows() == {"y": "a"}
+
+
+def test_a_refused_row_says_nothing_of_an_earlier_copy() -> None:
+    """It may arrive once the value is free."""
+    User("b", email="x").save()
+    user = User("a")
+    user.save()
+    user.email = "x"
+    with delayed("TransactWriteItems", times=1) as late, pytest.raises(OutcomeUnknown):
+        user.save()
+    User.get("b").delete()
+    late[0]()
+    assert User.get("a", consistent_read=True).email == "x"
+    assert rows() == {"x": "a"}
+
+
+def test_a_stale_copy_takes_nothing() -> None:
+    """And is told why."""
+    User("a", email="x").save()
+    old, new = User.get("a"), User.get("a")
+    new.email = "y"
+    new.save()
+    old.email = "z"
+    with pytest.raises(StaleVersion):
+        old.save()
+    with pytest.raises(StaleVersion):
+        old.delete()
+    assert rows() == {"y": "a"}
+
+
+@pytest.mark.parametrize("model", [Member, Guest])
+def test_under_a_lock(model: Any) -> None:
+    """The check of the lock is part of the transaction, and so is the end of an edit."""
+    model("a", email="x").save()
+    with model.edit("a") as item:
+        item.email = "y"
+    assert rows() == {"y": "a"}
+    assert not model.lock_state("a").entries
+    with model.locked("a") as lock:
+        lock.item.email = "z"
+        lock.item.save()
+        lock.item.update([model.email.set("x")])
+        lock.item.delete()
+    assert rows() == {}
+
+
+def test_a_locked_item_keeps_its_value() -> None:
+    """Writers from outside are refused, and change no row."""
+    Member("a", email="x").save()
+    item = Member.get("a")
+    with held_elsewhere(Member.locked("a")):
+        item.email = "y"
+        with pytest.raises(ItemLocked):
+            item.save()
+    assert rows() == {"x": "a"}
+
+
+def test_a_taken_value_leaves_the_edit_undone() -> None:
+    """And the lock is given back."""
+    Member("a", email="x").save()
+    Member("b", email="y").save()
+    with pytest.raises(NotUnique), Member.edit("a") as item:
+        item.email = "y"
+    assert (rows(), Member.lock_state("a").entries) == ({"x": "a", "y": "b"}, ())
+
+
+def test_what_has_expired_holds_nothing() -> None:
+    """A value is free again, for others and for the same item; more time keeps it."""
+    with shifted_clock() as clock:
+        first = Session("a", email="x", expires=timedelta(minutes=1))
+        first.save()
+        clock.shift = 50
+        first.expires = timedelta(minutes=1)
+        first.save()
+        clock.shift = 70
+        with pytest.raises(NotUnique):
+            Session("b", email="x").save()
+        clock.shift = 120
+        Session("b", email="x").save()
+        assert rows() == {"x": "b"}
+        first.delete()
+        assert rows() == {"x": "b"}
+        Session("a", email="y", expires=timedelta(minutes=1)).save()
+        clock.shift = 190
+        Session("a", email="z").save()
+        assert rows() == {"x": "b", "z": "a"}
+
+
+def test_an_expired_item_is_updated_anew() -> None:
+    """It begins with nothing, and takes its own old value."""
+    with shifted_clock() as clock:
+        Session("a", email="x", expires=timedelta(minutes=1)).save()
+        clock.shift = 70
+        Session("a").update([Session.email.set("x")], add_version_condition=False)
+        assert rows() == {"x": "a"}
+        clock.shift = 7000
+        with pytest.raises(NotUnique):
+            Session("b", email="x").save()
+
+
+def test_several_attributes() -> None:
+    """Their combination is unique; one that is missing makes it none."""
+    User("a", tenant="t", name="n").save()
+    User("b", tenant="t").save()
+    User("c", tenant="t").save()
+    with pytest.raises(NotUnique) as refused:
+        User.get("b").update([User.name.set("n")])
+    assert (refused.value.fields, refused.value.values) == (("tenant", "name"), ("t", "n"))
+    User.get("c").update([User.name.set("m")])
+    User.get("a").update([User.tenant.remove()])
+    User.get("b").update([User.name.set("n")])
+    assert rows() == {"m": "c", "n": "b"}
+
+
+def test_a_batch_tells_which_value_was_taken() -> None:
+    """By statements and one by one; in native transactions all or none."""
+    User("a", email="x").save()
+    with pytest.raises(BatchError) as failed, User.guarded_batch() as batch:
+        batch.save(User("b", email="x"))
+        batch.save(User("c", email="y"))
+    assert [type(result.error) for result in failed.value.results][1:] == [type(None)]
+    assert isinstance(failed.value.results[0].error, NotUnique)
+    with pytest.raises(BatchError), User.guarded_batch(transactions=True) as batch:
+        batch.save(User("d", email="z"))
+        batch.save(User("e", email="y"))
+    assert rows() == {"x": "a", "y": "c"}
+
+
+def test_one_transaction_claims_a_value_once() -> None:
+    """Two items of it cannot have the same."""
+    with pytest.raises(NotUnique, match="'x'"), transaction() as tx:
+        tx.save(User("a", email="x"))
+        tx.save(User("b", email="x"))
+    with pytest.raises(NotUnique), TransactWrite(connection=User._get_connection().connection) as write:
+        write.save(User("a", email="x"))
+        write.save(User("b", email="x"))
+    assert rows() == {}
+
+
+def test_a_row_that_its_own_item_has_got_meanwhile() -> None:
+    """Is no value of another item: a long transaction has read the row before, and lost a race."""
+    own, other = (Holder("users", {"id": {"S": key}}) for key in "ab")
+    row = Row(Uniques, "x", Value(User, ("email",), ({"S": "x"},)), own)
+    _, write = row.plan(PutError)
+    for holder, kind in ((own, TransactionConflict), (other, NotUnique)):
+        image = {"holder": holder.stored().values[0]}
+        refused = refusal(write, PutError, image, Conflict("refused"))
+        assert isinstance(refused, kind)
+        assert isinstance(refused, PutError)
+
+
+def test_a_transaction_of_unread_items() -> None:
+    """What it overwrites is read; with the hint of another version too."""
+    User("a", email="x").save()
+    with transaction() as tx:
+        tx.save(User("a", email="y"), add_version_condition=False)
+    assert rows() == {"y": "a"}
+    with transaction(isolation="read_committed") as tx:
+        tx.update(User("a"), [User.email.set("z")], add_version_condition=False)
+    assert rows() == {"z": "a"}
+    with transaction() as tx:
+        tx.delete(User("a"), add_version_condition=False)
+    assert rows() == {}
+
+
+def test_a_transaction_of_a_projected_copy() -> None:
+    """Which lacks the values that it gives up: they are read, or the delete is refused."""
+    names = ["id", "version", "version_write_id"]
+    User("a", email="x").save()
+    with transaction() as tx:
+        tx.update(User.get("a", attributes_to_get=names), [User.email.set("y")])
+    assert rows() == {"y": "a"}
+    with pytest.raises(Conflict), transaction() as tx:
+        tx.delete(User.get("a", attributes_to_get=names))
+    assert rows() == {"y": "a"}
+    with transaction() as tx:
+        tx.delete(User.get("a", attributes_to_get=[*names, "email"]))
+    assert rows() == {}
+
+
+def test_a_transact_write_of_what_was_not_read() -> None:
+    """Is refused: it makes no second attempt with other values."""
+    User("a", email="x").save()
+    with pytest.raises(Conflict), TransactWrite(connection=User._get_connection().connection) as write:
+        write.update(User("a"), [User.email.set("y")], add_version_condition=False)
+    assert rows() == {"x": "a"}
+
+
+def test_ways_that_leave_rows_out_are_refused() -> None:
+    """PynamoDB's batches and transactions, and updates to what nobody knows."""
+    user = User("a", email="x")
+    user.save()
+    with pytest.raises(ConfigurationError, match="guarded_batch"):
+        User.batch_write(unguarded=True)
+    user.email = "y"
+    with (
+        pytest.raises(ConfigurationError, match="TransactWrite"),
+        StockTransactWrite(connection=User._get_connection().connection) as write,
+    ):
+        write.save(user)
+    with pytest.raises(ConfigurationError, match="unique"):
+        user.update([User.email.set(User.name)])
+    with pytest.raises(ConfigurationError, match="unique"):
+        user.update([User.email.set(User.email | "z")])
+    user.email, user.age = "x", 3
+    with StockTransactWrite(connection=User._get_connection().connection) as write:
+        write.save(user)
+    assert (rows(), User.get("a").age) == ({"x": "a"}, 3)
+
+
+def test_a_row_of_another_program_stays() -> None:
+    """It has no holder."""
+    [name] = unique.held(User, {"email": {"S": "x"}})
+    table = Uniques._get_connection()
+    table.put_item(name, attributes={"theirs": {"S": "y"}})
+    with pytest.raises(ConfigurationError, match="none that pynamo_locking has"):
+        User("a", email="x").save()
+    assert table.get_item(name)["Item"]["theirs"] == {"S": "y"}

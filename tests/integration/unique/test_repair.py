@@ -1,0 +1,157 @@
+"""`check_unique` finds what writers without rows have left, and `repair_unique` mends it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import ConfigurationError, NotUnique, transaction
+from pynamo_locking._transactions.long_commit import LongCommit
+from tests.support.models import Locks
+from tests.support.parties import shifted_clock
+from tests.support.shell import prepared
+from tests.support.transaction_models import Purse, Transactions, make_long_from
+from tests.support.unique_models import EVERY, Member, Session, Uniques, User, rows
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+
+@pytest.fixture(autouse=True)
+def _tables(cheap: Engine) -> None:
+    cheap.bind(Uniques, Locks, Transactions, Purse, *EVERY)
+
+
+class Stranger(Model):
+    """The users, as a program without this package sees them."""
+
+    class Meta:
+        table_name = User.Meta.table_name
+
+    id = UnicodeAttribute(hash_key=True)
+    email = UnicodeAttribute(null=True)
+    version = NumberAttribute(null=True)
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("table_name", "host", "region", "aws_access_key_id", "aws_secret_access_key"):
+        monkeypatch.setattr(Stranger.Meta, name, getattr(User.Meta, name, None), raising=False)
+    monkeypatch.setattr(Stranger, "_connection", None)
+    return Stranger
+
+
+def kinds(model: Any) -> list[tuple[str, tuple[Any, ...], bool]]:
+    return sorted((each.kind, each.values, each.is_repaired) for each in model.check_unique().problems)
+
+
+def test_nothing_to_mend() -> None:
+    """Items with their rows, those without a value, and rows of other models in the same table."""
+    for number in range(4):
+        User(f"u{number}", email=f"x{number}", tenant="t", name=f"n{number}").save()
+        Member(f"m{number}", email=f"x{number}").save()
+    User("none").save()
+    report = User.repair_unique()
+    assert (report.items, report.rows, report.problems, report.is_sound) == (5, 8, (), True)
+
+
+def test_items_without_rows_get_them(stranger: Any) -> None:
+    """The way to begin with a table that has items."""
+    for number in range(3):
+        stranger(f"u{number}", email=f"x{number}").save()
+    assert kinds(User) == [("missing row", (f"x{number}",), False) for number in range(3)]
+    report = User.repair_unique()
+    assert [problem.is_repaired for problem in report.problems] == [True] * 3
+    assert report.is_sound
+    assert rows() == {"x0": "u0", "x1": "u1", "x2": "u2"}
+    assert kinds(User) == []
+    with pytest.raises(NotUnique):
+        User("new", email="x1").save()
+
+
+def test_rows_without_items_are_removed(stranger: Any) -> None:
+    """Of an item that was deleted, and of one that was given another value."""
+    User("a", email="x").save()
+    User("b", email="y").save()
+    stranger("a").delete()
+    stranger("b").update([stranger.email.set("z")])
+    found = User.repair_unique().problems
+    assert sorted(((each.kind, each.values, each.holder, each.items) for each in found), key=repr) == [
+        ("missing row", ("z",), None, ({"id": "b"},)),
+        ("stray row", (), {"id": "a"}, ()),
+        ("stray row", (), {"id": "b"}, ()),
+    ]
+    assert rows() == {"z": "b"}
+
+
+def test_a_row_goes_to_the_item_that_has_the_value(stranger: Any) -> None:
+    """Its holder has it no more."""
+    User("a", email="x").save()
+    stranger("a").update([stranger.email.remove()])
+    stranger("b", email="x").save()
+    assert User.repair_unique().is_sound
+    assert rows() == {"x": "b"}
+
+
+def test_two_items_with_one_value_are_reported(stranger: Any) -> None:
+    """And are set right by changing one of them, which leaves the row of the other one alone."""
+    User("a", email="x").save()
+    stranger("b", email="x", version=1).save()
+    [found] = User.repair_unique().problems
+    assert (found.kind, found.fields, found.values, found.is_repaired) == ("duplicate", ("email",), ("x",), False)
+    assert sorted(key["id"] for key in found.items) == ["a", "b"]
+    with pytest.raises(NotUnique):
+        User("c", email="x").save()
+    user = User.get("b")
+    user.email = "y"
+    user.save()
+    assert rows() == {"x": "a", "y": "b"}
+    assert kinds(User) == []
+
+
+def test_what_has_expired_is_none_of_its_business() -> None:
+    """Neither the item nor its row."""
+    with shifted_clock() as clock:
+        clock.shift = -3600
+        Session("a", email="x", expires=timedelta(minutes=1)).save()
+    Session("b", email="x").save()
+    assert rows() == {"x": "b"}
+    assert kinds(Session) == []
+
+
+def test_only_models_with_unique_values() -> None:
+    """Others have nothing to look at."""
+    with pytest.raises(ConfigurationError, match=r"Meta\.unique"):
+        Purse.check_unique()
+
+
+def test_beside_a_long_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has marked and not finished is finished before it is judged."""
+    make_long_from(monkeypatch)
+    monkeypatch.setattr(LongCommit, "_finish", lambda self: None)
+    with transaction(Transactions) as tx:
+        for number in range(6):
+            tx.save(Member(f"m{number}", email=f"x{number}"))
+    assert kinds(Member) == []
+    assert rows() == {f"x{number}": f"m{number}" for number in range(6)}
+
+
+def test_from_the_command_line(
+    cheap: Engine, stranger: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong, with the exit code 1; what was mended; what is left to people."""
+    shell, model = prepared(cheap, capsys, monkeypatch), "tests.support.unique_models:User"
+    User("a", email="x").save()
+    assert shell.answer("unique", "check", model) == {"items": 1, "rows": 1, "problems": [], "is_sound": True}
+    stranger("b", email="y").save()
+    assert shell.answer("unique", "check", model, code=1)["problems"][0]["kind"] == "missing row"
+    code, out, _ = shell.run("unique", "repair", model, "--yes")
+    assert (code, "2 items, 1 rows, 1 problems" in out, "missing row" in out) == (0, True, True)
+    stranger("c", email="y").save()
+    [problem] = shell.answer("unique", "repair", model, "--yes", code=1)["problems"]
+    assert (problem["kind"], problem["values"], problem["holder"]) == ("duplicate", ["y"], {"id": "b"})
+    assert shell.error("unique", "check", "tests.support.transaction_models:Purse")["exit_code"] == 78

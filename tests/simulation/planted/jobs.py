@@ -1,0 +1,106 @@
+"""Bugs in jobs that are to succeed once in a period."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynamo_locking._core.periods import Period
+from pynamo_locking._core.queue import Success
+from pynamo_locking._io import lock_document, lock_requests, runtime
+from pynamo_locking._jobs.once import Once
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.queue import other_condition
+
+PLAN = Plan("once in a period")
+
+
+@plants(PLAN, "OneSuccess")
+def success_before_the_work() -> Patches:
+    """A success is noted when the run begins: a run that dies or fails counts."""
+    judge = Once._judge
+
+    def judge_and_note(once: Any) -> bool:
+        is_ours = judge(once)
+        if is_ours:
+            held = once.lock._held
+            success = Success(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
+            lock_requests._update(
+                held.row,
+                set_="#l.#success = :success",
+                condition="#l.#q.#me[0] = :ticket",
+                names={"#me": held.entry.id, "#success": lock_document.SUCCESS},
+                values={
+                    ":success": lock_document.stored_success(success, once._period.kept_s),
+                    ":ticket": {"N": str(held.entry.ticket)},
+                },
+            )
+        return is_ours
+
+    return [(Once, "_judge", judge_and_note)]
+
+
+@plants(PLAN.but(faults={Fault.PAUSE_BEFORE: 1}), "OneSuccess")
+def success_without_guard() -> Patches:
+    """A success is noted although the lock was lost."""
+    return other_condition(r"^#l\.#q\.#me\[0\] = :ticket$")
+
+
+@plants(PLAN, "OneSuccess")
+def failed_run_counts() -> Patches:
+    """A run whose block has raised is noted as a success."""
+    leave = Once._leave
+    return [(Once, "_leave", lambda once, error: leave(once, None))]
+
+
+@plants(PLAN, "OneSuccess", limit=200)
+def period_not_looked_at_under_the_lock() -> Patches:
+    """Whoever has waited for a run takes it for one that has failed."""
+
+    def judge(once: Any) -> bool:
+        once._began_ms = runtime.current.time_ms()
+        return bool(once._run)
+
+    return [(Once, "_judge", judge)]
+
+
+@plants(PLAN.but(parties=3, processes=3, rounds=2, skew="some"), "OneSuccess", limit=400)
+def period_compared_for_equality() -> Patches:
+    """A run is due if its period is another one than the last: a clock that is behind runs an old period again."""
+
+    def answer(period: Period, begin_ms: int, now_ms: int, last: Success | None) -> str:
+        return "done" if last is not None and last.period_ms == begin_ms else "due"
+
+    return [(Period, "answer", answer)]
+
+
+@plants(Plan("once in a period, at least apart", 3, 3, rounds=2, skew="some"), "OneSuccess", limit=400)
+def at_least_ignored() -> Patches:
+    """A run begins at the border of two periods, right after another one."""
+    answer = Period.answer
+
+    def by_the_grid_alone(period: Period, begin_ms: int, now_ms: int, last: Success | None) -> str:
+        return answer(Period(period.length_s, period.zone, 0), begin_ms, now_ms, last)
+
+    return [(Period, "answer", by_the_grid_alone)]
+
+
+@plants(PLAN.but(parties=3, processes=3), "OneSuccess")
+def expiry_without_the_success() -> Patches:
+    """A lock of the same name lets the row expire after a day, whatever is noted in it."""
+    send = lock_requests._call
+
+    def call(row: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        kept = "if_not_exists(#l.#success.#kept, :kept)"
+        if kept in arguments.get("UpdateExpression", ""):
+            names = {name: value for name, value in arguments["ExpressionAttributeNames"].items() if name != "#kept"}
+            names.pop("#success")
+            arguments = {
+                **arguments,
+                "UpdateExpression": arguments["UpdateExpression"].replace(kept, ":kept"),
+                "ExpressionAttributeNames": names,
+            }
+        return send(row, operation, arguments)
+
+    return [(lock_requests, "_call", call)]

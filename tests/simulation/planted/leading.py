@@ -1,0 +1,48 @@
+"""Bugs of leaders: who leads for too long, or in the term of another one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pynamo_locking._jobs.campaign import Term
+from pynamo_locking._locks.held_entry import HeldEntry
+from tests.simulation.engine.faults import Fault
+from tests.simulation.plans import Plan
+from tests.simulation.planted.machinery import Patches, plants
+
+
+@plants(Plan("leaders", rounds=2), "Terms")
+def work_that_hangs_is_renewed() -> Patches:
+    """The heartbeat of a leader goes on while its work shows no progress."""
+    return [(HeldEntry, "may_be_renewed", HeldEntry.is_allowed)]
+
+
+@plants(Plan("leaders"), "Terms")
+def the_longest_term_is_forgotten() -> Patches:
+    """A leader leads for as long as its work goes on, whatever `max_hold` says."""
+    return [(HeldEntry, "ends_at", property(lambda self: math.inf, lambda self, value: None))]
+
+
+@plants(Plan("leaders", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 2}), "OneHolder", "NoEarlyEviction")
+def a_leader_beyond_its_lease() -> Patches:
+    """Who was not told of a loss believes to lead, also after its lease."""
+    return [(Term, "is_leader", property(lambda self: not self._wish and not self.reason))]
+
+
+@plants(Plan("leaders", parties=3, processes=3), "Terms")
+def one_term_for_all() -> Patches:
+    """Each leader names its term after the first ticket there was."""
+    init = Term.__init__
+
+    def begin(self: Any, lock: Any, tell: Any) -> None:
+        init(self, lock, tell)
+        self.ticket = lock._held.possession.since
+
+    return [(Term, "__init__", begin)]
+
+
+@plants(Plan("leaders", parties=3, processes=3), "Terms")
+def writes_that_name_no_term() -> Patches:
+    """A leader's transaction does not check that its term lasts."""
+    return [(Term, "check", lambda self, transaction: None)]

@@ -1,0 +1,112 @@
+"""Candidates for one leadership: some leaders resign, the work of some hangs, and some would lead for ever."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pynamo_locking import LockLost
+from pynamo_locking._io import runtime
+from tests.simulation.checkers.base import Violation
+from tests.simulation.history import Told
+from tests.simulation.models import NO_HINTS, Names, Note
+from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from pynamo_locking import Term
+    from tests.simulation.engine.scheduler import Process
+    from tests.simulation.history import History
+
+#: The longest term of leaders that do not resign, in seconds.
+LONGEST_S = 9.0
+
+
+class Led:
+    """A term, as the checkers see a lock."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._options, self._held = term._lock._options, term._lock._held
+        self.ticket = term.ticket
+        self.check = term.check
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the process believes to lead."""
+        return self._term.is_leader
+
+
+class Leaders(Workload):
+    """Each party is a candidate until its work as the leader is over, and writes beside in each term."""
+
+    name = "leaders"
+    items = ((Names, "leader"), (Note, "n"))
+    is_contended = True
+    trusts_clocks = False
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._candidates: list[Process] = []
+        self._terms: list[int] = []
+
+    def party(self, index: int, turn: int) -> None:
+        """Campaign, lead, and leave."""
+        process = runtime.current.process  # type: ignore[attr-defined]
+        is_over = runtime.current.event()
+        kind = (index + turn) % 3
+
+        def work(term: Term) -> None:
+            try:
+                self.lead(term, kind)
+            finally:
+                is_over.set()
+
+        self._candidates.append(process)
+        longest: dict[str, Any] = {"max_hold": LONGEST_S} if kind == 1 else {}
+        with Names.lead("leader", on_elected=work, settings=NO_HINTS, **longest):
+            is_over.wait()
+        self._candidates.remove(process)
+
+    def lead(self, term: Term, kind: int) -> None:
+        """Resign after a while, lead until the longest term is over, or hang; the last two while others wait."""
+        led: Any = Led(term)
+        row = place(Names, "leader")
+        self.history.granted(led, row)
+        if term.is_leader:
+            self.elected(term)
+        since = self.history.scheduler.now
+        with self.history.held(led, row):
+            self.write(led)
+            try:
+                for _ in range(2) if kind == 0 else iter(lambda: self.is_wanted(term), False):
+                    if kind != 2:
+                        term.progress()
+                    self.require_end(term, since, (math.inf, LONGEST_S, NO_HINTS.lease)[kind])
+                    runtime.current.sleep(2.5)
+            except LockLost:
+                pass
+            self.write(led)
+        term.resign()
+
+    def write(self, led: Any) -> None:
+        """Write in a term; DynamoDB refuses that once a later one has begun, whatever the leader believes."""
+        later = [ticket for ticket in self._terms if ticket > led.ticket]
+        if self.write_beside(led).told is Told.APPLIED and later:
+            self.history.scheduler.fail(Violation(f"Terms: written in term {led.ticket} after {later} had begun"))
+
+    def elected(self, term: Term) -> None:
+        """Note a term; each is later than those before it."""
+        if self._terms and term.ticket <= max(self._terms):
+            self.history.scheduler.fail(Violation(f"Terms: {term} began after {self._terms}"))
+        self._terms.append(term.ticket)
+
+    def require_end(self, term: Term, since: float, longest_s: float) -> None:
+        """Look whether a term lasts longer than it may, on a clock that may be slow."""
+        lasted_s = self.history.scheduler.now - since
+        if term.is_leader and lasted_s > longest_s * 1.05:
+            self.history.scheduler.fail(Violation(f"Terms: {term} lasts for {lasted_s:.1f} s"))
+
+    def is_wanted(self, term: Term) -> bool:
+        """Tell whether another candidate that lives has not led since that term."""
+        others = [each for each in self._candidates if each.is_alive]
+        return len(others) > 1 and max(self._terms, default=0) <= term.ticket

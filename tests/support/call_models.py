@@ -1,0 +1,16 @@
+"""A table of calls that may be made twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pynamo_locking import IdempotencyTable
+from tests.support.models import APART
+
+
+class Calls(IdempotencyTable):
+    """Each caller has an entry of its own, so that a thread stands for another process."""
+
+    class Meta:
+        table_name = "calls"
+        lock_settings = replace(APART, bell=False)

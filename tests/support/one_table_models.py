@@ -1,0 +1,196 @@
+"""A company's one table: orders, robots, shifts and entries of a book, and the rows of the package beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import (
+    IdempotencyTable,
+    IntervalMixin,
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    TransactionTable,
+    UniqueTable,
+    VersionAttribute,
+    VersionedMixin,
+)
+from tests.support.models import QUICK
+
+if TYPE_CHECKING:
+    from tests.engines.engine import Engine
+
+OTHERS: Final = 1000
+
+
+class Locks(NamedLock):
+    """Locks on names, and of the items."""
+
+    class Meta:
+        table_name = "app"
+        keys = ("pk", "sk")
+        prefix = "acme#ours#"
+        ttl_attribute = "ttl"
+        lock_settings = QUICK
+
+
+class Transactions(TransactionTable):
+    """Under the same prefix: the range key tells them apart."""
+
+    class Meta:
+        table_name = "app"
+        keys = ("pk", "sk")
+        prefix = "acme#ours#"
+        ttl_attribute = "ttl"
+
+
+class Uniques(UniqueTable):
+    """Unique values."""
+
+    class Meta:
+        table_name = "app"
+        keys = ("pk", "sk")
+        prefix = "acme#ours#"
+        ttl_attribute = "ttl"
+        transaction_table = Transactions
+
+
+class Calls(IdempotencyTable):
+    """Calls that may be made twice."""
+
+    class Meta:
+        table_name = "app"
+        keys = ("pk", "sk")
+        prefix = "acme#ours#"
+        ttl_attribute = "ttl"
+        lock_settings = QUICK
+
+
+class User(VersionedMixin, Model):
+    """Has an address that no other user has."""
+
+    class Meta:
+        table_name = "app"
+        unique = ("email",)
+        unique_table = Uniques
+        transaction_table = Transactions
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = UnicodeAttribute(range_key=True)
+    email = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+class Order(LockableModel):
+    """The lock in the item."""
+
+    class Meta:
+        table_name = "app"
+        lock_settings = QUICK
+        lock_table = Locks
+        transaction_table = Transactions
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = UnicodeAttribute(range_key=True)
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Robot(LockableModel):
+    """The lock in a row of its own."""
+
+    class Meta:
+        table_name = "app"
+        lock_settings = QUICK
+        lock_table = Locks
+        transaction_table = Transactions
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = UnicodeAttribute(range_key=True)
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+class Shift(IntervalMixin, LockableModel):
+    """Must not overlap within a hash key."""
+
+    class Meta:
+        table_name = "app"
+        lock_settings = QUICK
+        lock_table = Locks
+        transaction_table = Transactions
+        interval = ("sk", "until")
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = UnicodeAttribute(range_key=True)
+    until = UnicodeAttribute()
+    version = VersionAttribute()
+
+
+class Entry(LockableModel):
+    """A transaction that creates or deletes one counts in a row for those who query."""
+
+    class Meta:
+        table_name = "app"
+        lock_settings = QUICK
+        transaction_table = Transactions
+        guard_queries = True
+
+    pk = UnicodeAttribute(hash_key=True)
+    sk = UnicodeAttribute(range_key=True)
+    amount = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+MODELS: Final = (Locks, Transactions, Uniques, Calls, User, Order, Robot, Shift, Entry)
+
+
+def other(i: int) -> dict[str, Any]:
+    """An item of another program, with the attributes that rows of ours have as well."""
+    return {
+        "pk": {"S": f"acme#{('customer', 'our', 'lock')[i % 3]}#{i:04}"},
+        "sk": {"S": ("lock#", "transaction#", "profile#")[i % 3] + f"{i:04}"},
+        "name": {"S": f"n{i}"},
+        "id": {"S": f"t{i}"},
+        "state": {"S": ("pending", "committed", "aborted")[i % 3]},
+        "priority": {"S": f"{i:019}-t{i}"},
+        "content": {"M": {"items": {"L": []}}},
+        "ttl": {"N": "4102444800"},
+        "version": {"N": str(i)},
+        "lock": {"M": {"queue": {"M": {}}, "next": {"L": [{"N": "1"}]}}},
+    }
+
+
+def make(engine: Engine, others: int = OTHERS) -> str:
+    """Make the table with items of other programs in it, for all models here; return its name."""
+    table = engine.create_table(range_type="S")
+    for start in range(0, others, 25):
+        puts = [{"PutRequest": {"Item": other(i)}} for i in range(start, min(start + 25, others))]
+        assert not engine.client().batch_write_item(RequestItems={table: puts})["UnprocessedItems"]
+    engine.bind_to(table, *MODELS)
+    return table
+
+
+def raw(engine: Engine, table: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return all items as they are stored, by their keys."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    kwargs: dict[str, Any] = {"TableName": table, "ConsistentRead": True}
+    while True:
+        answer = engine.client().scan(**kwargs)
+        found |= {(item["pk"]["S"], item["sk"]["S"]): item for item in answer["Items"]}
+        if "LastEvaluatedKey" not in answer:
+            return found
+        kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
+def assert_others_are_as_they_were(engine: Engine, table: str, others: int = OTHERS) -> None:
+    """The items of other programs are byte for byte what they were."""
+    stored = raw(engine, table)
+    for i in range(others):
+        item = other(i)
+        assert stored[item["pk"]["S"], item["sk"]["S"]] == item

@@ -1,0 +1,49 @@
+"""`NamedLock.lead` as users write it. Never run, only type-checked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pynamodb.connection import Connection
+from pynamodb.expressions.condition import Condition
+from typing_extensions import assert_type
+
+from pynamo_locking import Campaign, NamedLock, Term, TransactWrite
+
+
+class Locks(NamedLock):
+    class Meta:  # pyright: ignore[reportIncompatibleVariableOverride]
+        table_name = "locks"
+
+
+def work(term: Term) -> None:
+    term.progress()
+    assert_type(term.condition(), Condition)
+    with TransactWrite(connection=Connection()) as transaction:
+        term.check(transaction)
+    assert_type(term.ended.wait(1), bool)
+    term.resign()
+
+
+def lead() -> tuple[int, str] | None:
+    with Locks.lead("scheduler", on_elected=work, on_lost=print, lease=30, max_hold=timedelta(hours=1)) as campaign:
+        assert_type(campaign, Campaign)
+        assert_type(campaign.is_leader, bool)
+        assert_type(campaign.term, "Term | None")
+        while term := campaign.elected(timeout=timedelta(seconds=1)):
+            assert_type(term.is_leader, bool)
+            return term.ticket, term.reason
+    campaign.start()
+    campaign.stop(wait=False)
+    return None
+
+
+async def alead() -> None:
+    async with Locks.lead("scheduler", heartbeat=True, owner="me") as campaign:
+        assert_type(campaign, Campaign)
+        assert_type(await campaign.aelected(), "Term | None")
+
+
+def refused() -> None:
+    Locks.lead("scheduler", heartbeat="work")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Locks.lead("scheduler", on_elected=lambda: None)  # type: ignore[arg-type, misc]  # pyright: ignore[reportArgumentType]
