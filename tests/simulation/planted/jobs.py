@@ -59,6 +59,7 @@ def period_not_looked_at_under_the_lock() -> Patches:
     """Whoever has waited for a run takes it for one that has failed."""
 
     def judge(once: Any) -> bool:
+        once._ours = once.lock._must_have_taken()
         once._began_ms = runtime.current.time_ms()
         return bool(once._run)
 
