@@ -129,13 +129,21 @@ def test_a_public_name_stands_in_the_reference(name: str) -> None:
     assert f"\n   {name}\n" in (DOCS / "reference" / "api.md").read_text()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.parent == DOCS], ids=name_of)
+def pages_of_the_site() -> list[Path]:
+    """All that a reader can open there, apart from the landing page and what the page of the API leads to."""
+    return [page for page in PAGES if page.is_relative_to(DOCS) and page.name != "index.md" and page.parent.name != "api"]
+
+
+@pytest.mark.parametrize("page", pages_of_the_site(), ids=name_of)
 def test_a_page_can_be_found(page: Path) -> None:
-    """The list of all pages in the README names it, which is also on the landing page, and so does the sidebar."""
+    """The list of all pages on the landing page names it, and so does the sidebar; or the page of internals has both."""
     path = page.relative_to(DOCS).with_suffix("").as_posix()
-    listed = (ROOT / "README.md").read_text().partition("<!-- all pages -->")[2]
-    assert f"(docs/{path}.md)" in listed
-    assert f"\n{path}\n" in (DOCS / "index.md").read_text()
+    _, _, listed = (DOCS / "index.md").read_text().partition("<!-- all pages -->")
+    listed, _, sidebar = listed.partition("<!-- end of all pages -->")
+    internals, _, below_internals = (DOCS / "internals.md").read_text().partition("```{toctree}")
+    found = [f"({path}.md)" in listed, f"({path}.md)" in internals]
+    assert found == [f"\n{path}\n" in sidebar, f"\n{path}\n" in below_internals]
+    assert sum(found) == 1
 
 
 def test_every_error_stands_in_the_table_of_errors() -> None:
