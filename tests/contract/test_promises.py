@@ -29,8 +29,8 @@ def in_threads(work: Callable[[int], T], threads: int = THREADS) -> list[T]:
         return list(pool.map(work, range(threads)))
 
 
-def add(table: Table, pk: str, condition: str | None = None, **values: Any) -> dict[str, Any]:
-    return {"Update": table.request(pk, update="ADD n :one", condition=condition, values={":one": 1, **values})}
+def add(table: Table, pk: str) -> dict[str, Any]:
+    return {"Update": table.request(pk, update="ADD n :one", values={":one": 1})}
 
 
 def refusal_of(request: Callable[[], object]) -> dict[str, Any] | None:
@@ -108,10 +108,12 @@ def test_transactions_and_single_writes_lose_no_update(concurrent_table: Table) 
     table.put("b", n=0)
 
     def increment(thread: int) -> bool:
-        values = {":seen": number(table.get("a"))}
+        seen = number(table.get("a"))
+        update, condition, values = "SET n = :new", "n = :seen", {":seen": seen, ":new": seen + 1}
         if thread % 2:
-            return write(table, add(table, "a", "n = :seen", **values), add(table, "b"))
-        return is_applied(lambda: table.update("ADD n :one", "n = :seen", "a", values={":one": 1, **values}))
+            change = table.request("a", update=update, condition=condition, values=values)
+            return write(table, {"Update": change}, add(table, "b"))
+        return is_applied(partial(table.update, update, condition, "a", values=values))
 
     done = in_threads(lambda thread: sum(increment(thread) for _ in range(TIMES)))
     assert number(table.get("a")) == sum(done)
