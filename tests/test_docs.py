@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
@@ -64,27 +68,52 @@ def test_the_examples_run(page: Path) -> None:
     assert examples
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.md, first screen", "docs/tutorial.md"])
-def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> None:
-    """These pages say that their code runs as it stands: in an empty directory, without AWS and what HTML hides."""
-    name, _, part = page.partition(", ")
-    text = (ROOT / name).read_text()
-    if part:
-        text, end, _ = text.partition("<!-- end of the first screen -->")
-        assert end
-    visible = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    blocks = re.findall(r"^```python\n(.*?)^```$", visible, re.MULTILINE | re.DOTALL)
-    script = tmp_path / "pasted.py"
-    script.write_text("\n".join(blocks))
+def visible_code(page: str) -> str:
+    """The Python blocks of a page, without what HTML hides."""
+    visible = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", visible, re.MULTILINE | re.DOTALL))
+
+
+@functools.cache
+def not_installed_with_the_package() -> list[str]:
+    """The modules here that an empty environment lacks after `pip install .`."""
+    found, wanted = set[str](), ["pynamo-locking"]
+    while wanted:
+        found.add(name := wanted.pop())
+        requirements = [Requirement(each) for each in importlib.metadata.requires(name) or ()]
+        names = [each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
+        wanted += {canonicalize_name(each) for each in names} - found
+    owners = importlib.metadata.packages_distributions().items()
+    return sorted(module for module, names in owners if not found & {canonicalize_name(each) for each in names})
+
+
+def run_alone(program: str, directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program from standard input with this package and what pip installs with it; elsewhere, and without AWS."""
+    missing = f"import sys; sys.modules.update(dict.fromkeys({not_installed_with_the_package()}))\n"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
-    environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
-    command = [sys.executable, str(script)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(directory)}
+    command = [sys.executable, "-I", *options, "-"]
+    text = missing + program
+    return subprocess.run(
+        command, input=text, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=100
     )
-    assert blocks
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> None:
+    """These pages say that their code runs as it stands, where nothing but the package was installed."""
+    done = run_alone(visible_code(page), tmp_path)
     assert done.returncode == 0, done.stderr
-    assert name != "README.md" or done.stdout.startswith("11\n90\n"), "what its comments say"
+    assert page != "README.md" or done.stdout == "90\n", "what its comment says"
+
+
+def test_the_first_example_has_fifteen_lines_and_can_be_typed_at_the_prompt(tmp_path: Path) -> None:
+    """The README's, also at the prompt of a Python older than 3.13, where an empty line ends a class."""
+    program = visible_code("README.md")
+    assert len([line for line in program.splitlines() if line]) <= 15
+    done = run_alone(f"{program}\n", tmp_path, "-i")
+    assert done.stdout.endswith("90\n"), done.stderr
+    assert "Error" not in done.stderr
 
 
 def test_nothing_is_installed_from_the_index() -> None:
@@ -129,13 +158,22 @@ def test_a_public_name_stands_in_the_reference(name: str) -> None:
     assert f"\n   {name}\n" in (DOCS / "reference" / "api.md").read_text()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.parent == DOCS], ids=name_of)
+def pages_of_the_site() -> list[Path]:
+    """All that a reader can open there, apart from the landing page and what the page of the API leads to."""
+    pages = [page for page in PAGES if page.is_relative_to(DOCS)]
+    return [page for page in pages if page.name != "index.md" and page.parent.name != "api"]
+
+
+@pytest.mark.parametrize("page", pages_of_the_site(), ids=name_of)
 def test_a_page_can_be_found(page: Path) -> None:
-    """The list of all pages in the README names it, which is also on the landing page, and so does the sidebar."""
+    """The list of all pages on the landing page names it, and the sidebar too; or the page of internals has both."""
     path = page.relative_to(DOCS).with_suffix("").as_posix()
-    listed = (ROOT / "README.md").read_text().partition("<!-- all pages -->")[2]
-    assert f"(docs/{path}.md)" in listed
-    assert f"\n{path}\n" in (DOCS / "index.md").read_text()
+    _, _, listed = (DOCS / "index.md").read_text().partition("<!-- all pages -->")
+    listed, _, sidebar = listed.partition("<!-- end of all pages -->")
+    internals, _, below_internals = (DOCS / "internals.md").read_text().partition("```{toctree}")
+    found = [f"({path}.md)" in listed, f"({path}.md)" in internals]
+    assert found == [f"\n{path}\n" in sidebar, f"\n{path}\n" in below_internals]
+    assert sum(found) == 1
 
 
 def test_every_error_stands_in_the_table_of_errors() -> None:
