@@ -37,8 +37,8 @@ class Run(Generic[M]):
     Attributes:
         lock: of the job. It is held if the run is ours: for `Lock.check`, `Lock.renew`, `Lock.lost` and `Lock.item`.
         answer: ``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
-            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the
-            lock for all of `wait`.
+            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: other parties were
+            ahead for all of `wait`, or until DynamoDB gave no answer any more, which `timeout` says then.
         last: the last successful run before this one; None if none is known, or the run is busy.
         period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
         timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
@@ -181,8 +181,8 @@ class Once(Generic[M]):
             )
 
     def _is_busy(self, error: BaseException) -> bool:
-        """Note that another party has the lock, if that is what an error says, and not that no answer came."""
-        if not isinstance(error, LockTimeout) or error.queue is None:
+        """Note that other parties were ahead when the queue was last seen, if an error says so."""
+        if not isinstance(error, LockTimeout) or error.queue is None or not error.queue.entries:
             return False
         self._run = self._make_run("busy", None)
         self._run.timeout = error
@@ -221,7 +221,7 @@ class Once(Generic[M]):
             )
         now_ms = runtime.current.time_ms()
         success = Success(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
-        holding.succeed(held, success, self._period.kept_s)
+        holding.succeed(held, success, self._period.kept_s(self.lock._options.settings.max_lease))
 
 
 def make_once(lock: Lock[M], period: Period) -> Once[M]:
