@@ -37,8 +37,8 @@ class Run(Generic[M]):
     Attributes:
         lock: of the job. It is held if the run is ours: for `Lock.check`, `Lock.renew`, `Lock.lost` and `Lock.item`.
         answer: ``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
-            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: other parties were
-            ahead for all of `wait`, or until DynamoDB gave no answer any more, which `timeout` says then.
+            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the
+            lock for all of `wait`.
         last: the last successful run before this one; None if none is known, or the run is busy.
         period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
         timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
@@ -181,8 +181,13 @@ class Once(Generic[M]):
             )
 
     def _is_busy(self, error: BaseException) -> bool:
-        """Note that other parties were ahead when the queue was last seen, if an error says so."""
-        if not isinstance(error, LockTimeout) or error.queue is None or not error.queue.entries:
+        """Note that other parties were ahead to the end of the wait, if an error says that.
+
+        After the last request had no answer, whether the job runs is unknown.
+        """
+        if not isinstance(error, LockTimeout) or error.cause is not None:
+            return False
+        if error.queue is None or not error.queue.entries:
             return False
         self._run = self._make_run("busy", None)
         self._run.timeout = error
