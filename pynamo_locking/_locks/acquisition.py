@@ -323,7 +323,7 @@ class Acquisition:
         return None
 
     def _see(self, state: LockState) -> None:
-        self._state = state
+        self._state, self._failure = state, None
         if self._caller is not None:
             self._caller.state = state
 
@@ -442,6 +442,8 @@ class Acquisition:
                 f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket}) for {first.held_for:.0f} s"
             )
             reason = f"{reason}; {held}" if reason else held
+            if self._failure is not None:
+                reason += f" when last seen, and DynamoDB has given no answer since: {self._failure}"
         reason = reason or f"no answer from DynamoDB: {self._failure}"
         if self._entry is None and self._full_at is not None:
             reason += "; the item is so close to DynamoDB's limit of 400 KB that no further entry of the queue fits"

@@ -39,7 +39,9 @@ def renew(held: HeldEntry) -> None:
         OutcomeUnknown: no answer.
     """
     try:
+        began = runtime.current.monotonic()
         held.renew()
+        held.progressed_at = max(began, held.progressed_at)
     except Unavailable as error:
         certain = f"{held.remaining:.1f} s of the lease are certain. Try again."
         raise _unanswered(held, "renewal", error, certain) from error

@@ -307,6 +307,9 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
     """Return a function that tells whether a request writes an item."""
     key, table = key_of(model, hash_key, range_key), model.Meta.table_name
     of_lock = getattr(model, "_lock_attribute", lambda: None)()
+    own = set[str]() if of_lock is None else {of_lock.attr_name}
+    if getattr(model, "_lock_creates_item", False):  # a row that is there for its lock, which says until when
+        own |= {lock_document.LEASE_ENDS, model._ttl_attribute().attr_name}  # type: ignore[attr-defined]
 
     def is_it(kwargs: dict[str, Any]) -> bool:
         if kwargs.get("TableName") != table:
@@ -320,7 +323,7 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
         # A request for the lock changes nothing else of the item. The mark of a transaction is in the lock as well.
         values = kwargs.get("ExpressionAttributeValues", {}).values()
         is_mark = any(lock_document.TX in value.get("M", ()) for value in values)
-        return is_mark or any(path[0] != of_lock.attr_name for path in update.paths)
+        return is_mark or any(path[0] not in own for path in update.paths)
 
     def is_write(operation: str, kwargs: dict[str, Any]) -> bool:
         if operation in ("PutItem", "UpdateItem", "DeleteItem"):
