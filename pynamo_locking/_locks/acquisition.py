@@ -13,7 +13,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
-from pynamo_locking._io import bell, event_stream, lock_document, lock_requests, runtime
+from pynamo_locking._io import answers, bell, event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.loops import TO_THREADS, Pause, walk
@@ -217,7 +217,7 @@ class Acquisition:
         """Send a request to enter; return the image it made, or the image that came with its refusal.
 
         From before the request until a refusal our entry may be there, also for an interrupt that arrives meanwhile. A
-        refusal that shows us in the queue was meant for a second copy.
+        refusal that shows us in the queue was meant for a second copy. A refusal for now leaves no doubt.
         """
         was_in_doubt, self._may_be_in = self._may_be_in, True
         cohorts.note_life(self._caller, runtime.current.monotonic())
@@ -229,6 +229,10 @@ class Acquisition:
             if self._row.state(refused.image).find(self._new.id) is None:
                 self._may_be_in = was_in_doubt
             return refused.image
+        except Unavailable as error:
+            if not answers.is_ambiguous(error.cause):
+                self._may_be_in = was_in_doubt
+            raise
         except ConfigurationError as error:
             if not is_about_size(error.cause):
                 raise
