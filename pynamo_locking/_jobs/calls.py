@@ -177,6 +177,8 @@ def check_terms(keep: Duration, final: Any, serializer: Any) -> float:
     is_tuple = isinstance(final, tuple)
     if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in final)):
         raise ConfigurationError(f"final must be a tuple of exception classes, not {final!r}.")
+    if len({kind.__name__ for kind in final}) < len(set(final)):
+        raise ConfigurationError(f"final has two exceptions of one name, by which a repeat knows them: {final!r}.")
     return kept
 
 

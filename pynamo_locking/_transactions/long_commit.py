@@ -60,7 +60,7 @@ class LongCommit:
         self._plan = plan
         self._options = options
         self._header_table = options.header_table
-        self._header = _new_header(options, is_early=bool(plan.validated))
+        self._header = new_header(options, is_early=bool(plan.validated))
         self._extra = extra
         self._done = 0
         self._beat = 0
@@ -327,7 +327,8 @@ def assemble(assembly: Assembly, i: int, member: Member) -> None:
         assembly.add_write(i, member.writer, member.final())
 
 
-def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+def new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+    """Return the header of a transaction before anything is known of its marks."""
     now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
     return Header(
         options.id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._core.sending import Next, Policy
@@ -128,7 +127,8 @@ def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
     connection, condition = item._get_connection(), clauses.both(expiry.still(type(item), image), guard)
     kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
     try:
-        connection.connection.dispatch("DeleteItem", kwargs)
-    except answers.BOTOCORE_EXCEPTIONS as error:
-        if answers.answer_of(error) is not Answer.REFUSED:  # else another writer was faster
-            raise
+        retries.ask(connection.connection, "DeleteItem", kwargs)
+    except retries.Refused:
+        pass  # another writer was faster
+    except retries.Unavailable as error:
+        raise error.cause from None
