@@ -29,7 +29,7 @@ _PACKAGES: Final = ("pynamo-locking", "pynamodb", "boto3", "botocore")
 
 @dataclass
 class Stage:
-    """What became of one stage. Units of refused requests are counted here: DynamoDB does not report them."""
+    """What became of one stage. `unreported` are units of requests without a report, by our count."""
 
     name: str
     about: str
@@ -40,7 +40,7 @@ class Stage:
     requests: int
     estimated: Units
     reported: Units
-    refused: float
+    unreported: float
 
 
 @dataclass
@@ -113,8 +113,8 @@ class Course:
             self._tell("removing the tables")
             report.removed = self.tables.remove()
         ledger = crew.ledger
-        report.used = {name: round(ledger.total(name), 1) for name in ("reads", "writes", "refused", "pending")}
-        used = Units(report.used["reads"], report.used["writes"] + report.used["refused"] + report.used["pending"])
+        report.used = {name: round(ledger.total(name), 1) for name in ("reads", "writes", "unreported", "pending")}
+        used = Units(report.used["reads"], report.used["writes"] + report.used["unreported"] + report.used["pending"])
         estimated = self._plan.estimates()
         costs = {"estimated": self._price.of(*estimated), "used": self._price.of(*used)}
         report.cost = {name: round(dollars, 6) for name, dollars in costs.items()}
@@ -132,7 +132,7 @@ class Course:
     def _stage(
         self, name: str, crew: Crew, functions: Mapping[str, Callable[[Crew], Found]], *, is_capped: bool
     ) -> Stage:
-        fields = ("reads", "writes", "refused", "requests")
+        fields = ("reads", "writes", "unreported", "requests")
         before, begun = [crew.ledger.total(each) for each in fields], time.monotonic()
         found, result = Found({}, []), NOT_RUN
         if not is_capped:
@@ -147,11 +147,11 @@ class Course:
                 found, result = Found({}, [str(error)]), FAILED
             crew.close()
             self._tell(f"{name}: {result}")
-        reads, writes, refused, requests = (
+        reads, writes, unreported, requests = (
             round(crew.ledger.total(each) - earlier, 1) for each, earlier in zip(fields, before, strict=True)
         )
         took = round(time.monotonic() - begun, 1)
         estimated, reported = self._plan.estimate(name), Units(reads, writes)
         return Stage(
-            name, STAGES[name], result, found.facts, found.problems, took, int(requests), estimated, reported, refused
+            name, STAGES[name], result, found.facts, found.problems, took, int(requests), estimated, reported, unreported
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 #: What is counted, for each process.
-FIELDS: Final = ("reads", "writes", "refused", "pending", "requests", "begun", "done", "holds", "wrong")
+FIELDS: Final = ("reads", "writes", "unreported", "pending", "requests", "begun", "done", "holds", "wrong")
 
 #: So many processes can be counted in one run.
 SLOTS: Final = 4096
@@ -70,7 +70,7 @@ class Ledger:
 
     def used(self) -> float:
         """Return what counts for the cap."""
-        return self.total("reads", "writes", "refused", "pending")
+        return self.total("reads", "writes", "unreported", "pending")
 
 
 class Meter:
@@ -124,7 +124,7 @@ class Meter:
         if reported is not None:
             units = _units(reported)
         else:  # DynamoDB does not say what a refused request has used
-            field, units = "refused", _refused(answer, operation, actions)
+            field, units = "unreported", _unreported(answer, operation, actions)
         with self._mutex:
             self._ledger.add(self._slot, field, units)
             self._ledger.add(self._slot, "pending", -bound)
@@ -144,7 +144,7 @@ def _units(reported: Any) -> float:
     return float(sum(table["CapacityUnits"] for table in each))
 
 
-def _refused(answer: dict[str, Any], operation: str, actions: int) -> float:
+def _unreported(answer: dict[str, Any], operation: str, actions: int) -> float:
     """Return what a request without a report has used: a unit for each item, two in a transaction.
 
     A refusal by a condition uses what the write would have used. An invalid request uses nothing.

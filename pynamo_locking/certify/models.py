@@ -76,7 +76,7 @@ def models_of(place: Place, lease: float) -> Models:
     def made(base: type[Any], kind: str, **more: Any) -> Any:
         return type(base.__name__, (base,), {"Meta": meta(kind, **more), "__module__": __name__})
 
-    settings = LockSettings(lease=lease, wait=120)
+    settings = LockSettings(lease=lease, wait=120, request_timeout=min(2.0, lease / 6.1))
     transactions = cast("type[TransactionTable]", made(TransactionTable, "transactions"))
     return Models(
         made(Row, "items", lock_settings=settings, transaction_table=transactions),

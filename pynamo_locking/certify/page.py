@@ -70,16 +70,16 @@ def _units(document: dict[str, Any]) -> list[str]:
     for stage in document["stages"]:
         estimated, reported = stage["estimated"], stage["reported"]
         figures = [(estimated[kind], reported[kind]) for kind in ("reads", "writes")]
-        rows.append((stage["name"], *(f"{each:,.0f}" for pair in figures for each in pair), stage["refused"]))
+        rows.append((stage["name"], *(f"{each:,.0f}" for pair in figures for each in pair), stage["unreported"]))
     used, price, cost = document["used"], document["price"], document["cost"]
     return [
         "",
         "## Units and cost",
         "",
-        *_table(("stage", "reads, estimated", "reads, reported", "writes, estimated", "writes, reported", "refused"), rows),
+        *_table(("stage", "reads, estimated", "reads, reported", "writes, estimated", "writes, reported", "unreported"), rows),
         "",
         f"DynamoDB reported {used['reads']:,.1f} read and {used['writes']:,.1f} write units. It does not report those of "
-        f"refused requests: {used['refused']:,.0f} by our count. At most {used['pending']:,.0f} more may be of requests "
+        f"refused requests, which are {used['unreported']:,.0f} by our count. At most {used['pending']:,.0f} more may be of requests "
         f"that were under way when their process was killed. The cap was {document['settings']['max_units']:,.0f}.",
         "",
         f"At US$ {price['read']} for a million reads and US$ {price['write']} for a million writes this is US$ "

@@ -94,8 +94,8 @@ class Plan:
 
     @property
     def lease(self) -> float:
-        """The lease of the processes that are killed, in seconds."""
-        return 3.0 if self.scale >= 1 else 1.0
+        """The lease of locks and transactions, in seconds: so long a killed process holds up the others."""
+        return 6.0 if self.scale >= 1 else 3.0
 
     @property
     def turns(self) -> int:
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def snapshots(self) -> int:
-        """How many snapshots of the bank are taken at least."""
+        """How many snapshots of the bank are taken."""
         return self._count(50, 5)
 
     @property

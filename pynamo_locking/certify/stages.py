@@ -68,7 +68,7 @@ def transactions(crew: Crew, moving: Work = work.transfer) -> Found:
     if found["sum"] != total:
         problems.append(f"the accounts have {found['sum']} together at the end, and not {total}")
     problems += [f"transaction {id_} was left: {why}" for id_, why in found["failed"].items()]
-    done_for = {"completed for killed processes": found["finished"], "aborted for them": found["aborted"]}
+    done_for = {"left, then finished": found["finished"], "left, then aborted": found["aborted"]}
     return Found({**facts, "snapshots": len(sums), "sum": total, **done_for}, problems)
 
 

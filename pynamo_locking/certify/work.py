@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking import (
     LockingError,
+    LockLost,
     OutcomeUnknown,
     Transaction,
     TransactWrite,
@@ -35,6 +36,12 @@ COUNTERS: Final = 3
 #: A transaction is completed when its lease has ended; in so many leases all are.
 _SWEEPS: Final = 10
 
+#: How long a counter is held before it is saved: long enough for a kill.
+_HOLD_S: Final = 0.002
+
+#: How often the reader of snapshots looks how far the others have come.
+_LOOK_S: Final = 0.005
+
 #: What each account has at first.
 BALANCE: Final = 100
 
@@ -50,7 +57,7 @@ class Job(NamedTuple):
 
     @property
     def models(self) -> Models:
-        """The models."""
+        """The models, with connections of their own."""
         return models_of(self.place, self.plan.lease)
 
     @property
@@ -62,9 +69,13 @@ class Job(NamedTuple):
         """Add to a number of this process."""
         self.ledger.add(self.slot, field, number)
 
-    def is_to_go_on(self, enough: int) -> bool:
-        """Tell whether the processes of this stage have done less than they should."""
-        return self.ledger.total("done", since=self.first) < enough
+    def of(self, field: str) -> float:
+        """Return a number of this process."""
+        return self.ledger.of(self.slot, field)
+
+    def has_come_to(self, turns: int) -> bool:
+        """Tell whether all processes of this stage together have done so much."""
+        return self.ledger.total("done", since=self.first) >= turns
 
 
 def contract(job: Job) -> dict[str, Any]:
@@ -118,20 +129,23 @@ def _change(job: Job, row: Row, amount: int) -> None:
 def count(job: Job) -> dict[str, Any]:
     """Increment counters under their locks, until all processes together have done enough."""
     row, chooser = job.models.row, job.chooser
-    while job.is_to_go_on(job.plan.turns):
+    while not job.has_come_to(job.plan.turns):
         key = _counter(chooser.randrange(COUNTERS))
-        with row.locked(key) as lock:
-            job.add("holds")
-            counter = lock.item
-            if lock.ticket <= counter.ticket:
-                job.add("wrong")
-            counter.ticket = lock.ticket
-            _change(job, counter, 1)
-            time.sleep(0.002)  # long enough for a kill
-            job.add("begun")
-            counter.save()
-            job.add("done")
-            job.add("holds", -1)
+        try:
+            with row.locked(key) as lock:
+                job.add("holds")
+                counter = lock.item
+                if lock.ticket <= counter.ticket:
+                    job.add("wrong")
+                counter.ticket = lock.ticket
+                _change(job, counter, 1)
+                time.sleep(_HOLD_S)
+                job.add("begun")
+                counter.save()
+                job.add("done")
+        except LockLost:  # a pause of this machine; DynamoDB has refused the save
+            job.add("begun", job.of("done") - job.of("begun"))
+        job.add("holds", -job.of("holds"))
     return {}
 
 
@@ -141,7 +155,8 @@ def counted(job: Job) -> dict[str, Any]:
 
 
 def _read(job: Job, keys: list[str]) -> dict[str, Any]:
-    rows = [job.models.row.get(key, consistent_read=True) for key in keys]
+    model = job.models.row
+    rows = [model.get(key, consistent_read=True) for key in keys]
     changes = dict[str, int]()
     for row in rows:
         for slot, number in row.changes.items():
@@ -241,9 +256,9 @@ def transfer(job: Job) -> dict[str, Any]:
             _change(job, account, amount)
             tx.save(account)
         for number in range(fillers):
-            tx.save(row(f"filler-{job.slot}-{job.ledger.of(job.slot, 'begun'):.0f}-{number}"))
+            tx.save(row(f"filler-{job.slot}-{job.of('begun'):.0f}-{number}"))
 
-    while job.is_to_go_on(job.plan.turns):
+    while not job.has_come_to(job.plan.turns):
         source, target = chooser.sample(range(ACCOUNTS), 2)
         job.add("begun")
         is_long = chooser.randrange(LONG_EVERY) == 0
@@ -255,17 +270,19 @@ def transfer(job: Job) -> dict[str, Any]:
 
 
 def snapshots(job: Job) -> dict[str, Any]:
-    """Read all accounts in snapshots until the transfers are done."""
-    row, sums = job.models.row, list[int]()
+    """Read all accounts in snapshots, while the transfers are made."""
+    row, plan = job.models.row, job.plan
     keys = [_account(number) for number in range(ACCOUNTS)]
 
     @transactional(attempts=1_000, read_only=True)
     def look(tx: Transaction) -> int:
         return sum(int(account.n) for account in tx.get_all(row, keys) if account is not None)
 
-    while job.is_to_go_on(job.plan.turns) or len(sums) < job.plan.snapshots:
+    sums = list[int]()
+    for number in range(plan.snapshots):
+        while not job.has_come_to(plan.turns * number // plan.snapshots):
+            time.sleep(_LOOK_S)
         sums.append(look())
-        time.sleep(0.02)
     return {"sums": sums}
 
 
@@ -289,10 +306,10 @@ def transferred(job: Job) -> dict[str, Any]:
 
 def contend(job: Job) -> dict[str, Any]:
     """Take turns at one lock until all processes together have had enough."""
-    turns = list[tuple[int, float, float, float]]()
-    while job.is_to_go_on(job.plan.contended):
+    locks, turns = job.models.locks, list[tuple[int, float, float, float]]()
+    while not job.has_come_to(job.plan.contended):
         asked = time.monotonic()
-        with job.models.locks.locked("wanted by all", lease=60) as lock:
+        with locks.locked("wanted by all", lease=60) as lock:
             granted = time.monotonic()
             turns.append((lock.ticket, asked, granted, time.monotonic()))
             job.add("done")
