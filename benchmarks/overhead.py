@@ -54,7 +54,7 @@ TEXT: Final = """
 python -m benchmarks.overhead --publish
 ```
 
-What a write takes of the program that makes it, in µs of processor time, beside PynamoDB's own calls for the same writes. That decides on a fast network. An item has some 200 bytes and five attributes; `Versioned` has a version, `Embedded` also a lock in the item. The engine, dynoxide, runs in a process of its own and does not count; botocore and the network's calls do. {turns} turns, all contenders in turns; a ratio is the median of single ratios.
+In µs, beside PynamoDB's own calls for the same writes. An item has some 200 bytes and five attributes; `Versioned` has a version, `Embedded` also a lock in the item. The engine, dynoxide, runs in another process. {turns} turns, all contenders in turns; a ratio is the median of single ratios.
 
 {table}
 """

@@ -177,7 +177,8 @@ def _fill(name: str) -> None:
 
 def as_markdown(samples: list[Sample]) -> str:
     """Return the table: one row for each case."""
-    lines = ["| who waits, since when | samples | least | median | longest, in leases |", "|---|---:|---:|---:|---:|"]
+    head = "| writer, and when it comes | samples | least | median | longest, in leases |"
+    lines = [head, "|---|---:|---:|---:|---:|"]
     for case in CASES:
         leases = sorted(sample.leases for sample in samples if sample.case == case)
         figures = (leases[0], statistics.median(leases), leases[-1])

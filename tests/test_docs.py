@@ -241,6 +241,7 @@ def missing_tests(cells: Iterable[str]) -> list[str]:
                 path = ROOT / "tests" / name
                 tree = ast.parse(path.read_text() if path.exists() else "")
                 names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+                names |= {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
             elif name not in names:
                 missing.append(f"{path}::{name}")
     return missing

@@ -121,7 +121,7 @@ def measure_combine(servers: Servers, options: argparse.Namespace) -> list[dict[
     with _bar("combine", total) as tick, slowed(servers["dynoxide"].url, options.ms) as url:
         for level in levels:
             done += contention.compare(url, options.ms, crew, level, course, tick)
-    _table("combine", "Changes that share a write", contention.as_markdown(done))
+    show("Changes that share a write", contention.as_markdown(done))
     return [each.as_dict() for each in done]
 
 

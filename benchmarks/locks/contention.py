@@ -280,71 +280,46 @@ def overtakings(done: list[tuple[float, float]], begun: list[float]) -> Iterator
 
 
 def as_markdown(races: list[Race]) -> str:
-    """Return one table for each level."""
+    """Return one table for each level, and one of the rush. What has no column is among the figures of the run."""
     levels = dict.fromkeys(each.threads for each in races)
-    return "\n\n".join(_level([each for each in races if each.threads == level]) for level in levels)
+    steady = [_steady([each for each in races if each.threads == level]) for level in levels]
+    return "\n\n".join([*steady, _rush(races, list(levels))])
 
 
-def _level(races: list[Race]) -> str:
+def _or_none(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:,.0f}"
+
+
+_REFUSED: Final = "refused by it"
+_COLUMNS: Final[dict[str, Callable[[Race], str]]] = {
+    "cycles/s": lambda race: f"{race.cycles_per_s:.1f}",
+    "beside plain updates": lambda race: f"{race.beside_plain:.2f}",
+    "beside edit()": lambda race: f"{race.ratio:.2f}",
+    "p50, ms": lambda race: milliseconds(race.wait_p50_ms),
+    "p99, ms": lambda race: milliseconds(race.wait_p99_ms),
+    "longest, ms": lambda race: milliseconds(race.wait_max_ms),
+    "overtaken": lambda race: f"{race.overtaken_mean:.1f}",
+    "tickets out of order": lambda race: _or_none(race.out_of_order),
+    "requests": lambda race: f"{race.requests:.1f}",
+    "write units": lambda race: f"{race.write_units:.1f}",
+    "cap of a partition, cycles/s": lambda race: _or_none(race.cap_per_s),
+    _REFUSED: lambda race: f"{race.refused:.1f}",
+    "lost updates": lambda race: str(race.lost),
+    "gave up": lambda race: str(sum(race.failed.values())),
+}
+
+
+def _steady(races: list[Race]) -> str:
     n = races[0].threads
-    who = f"{n} contender{'s' * (n > 1)}"
-    return f"{_steady(who, races)}\n\n{_rush(who, races)}"
+    is_limited = any(each.refused for each in races)
+    columns = {name: column for name, column in _COLUMNS.items() if is_limited or name != _REFUSED}
+    rows = [(each.contender, *(column(each) for column in columns.values())) for each in races]
+    return markdown((f"{n} contender{'s' * (n > 1)}, steady state", *columns), rows)
 
 
-def _steady(who: str, races: list[Race]) -> str:
-    head = (
-        f"{who}, steady state",
-        "cycles/s",
-        "beside plain updates",
-        "beside edit()",
-        "range",
-        "p50, ms",
-        "p95, ms",
-        "p99, ms",
-        "longest, ms",
-        "overtaken, mean",
-        "most",
-        "tickets out of order",
-        "requests",
-        "read units",
-        "write units",
-        "cap of a partition, cycles/s",
-        "refused by it",
-        "lost updates",
-        "gave up",
-    )
-    rows = [
-        (
-            each.contender,
-            f"{each.cycles_per_s:.1f}",
-            f"{each.beside_plain:.2f}",
-            f"{each.ratio:.2f}",
-            each.ratios,
-            *map(milliseconds, (each.wait_p50_ms, each.wait_p95_ms, each.wait_p99_ms, each.wait_max_ms)),
-            f"{each.overtaken_mean:.1f}",
-            str(each.overtaken_max),
-            "-" if each.out_of_order is None else str(each.out_of_order),
-            *(f"{figure:.1f}" for figure in (each.requests, each.read_units, each.write_units)),
-            "-" if each.cap_per_s is None else f"{each.cap_per_s:,.0f}",
-            f"{each.refused:.1f}",
-            str(each.lost),
-            str(sum(each.failed.values())),
-        )
-        for each in races
-    ]
-    return markdown(head, rows)
-
-
-def _rush(who: str, races: list[Race]) -> str:
-    head = (f"{who}, the rush", "seconds", "had a turn by then", "cycles/s", "write units")
-    rows = [
-        (
-            each.contender,
-            f"{each.rush_s:.1f}",
-            str(each.rush_served),
-            f"{each.rush_cycles_per_s:.1f}",
-            f"{each.rush_write_units:.1f}",
-        )
-        for each in races
-    ]
-    return markdown(head, rows)
+def _rush(races: list[Race], levels: list[int]) -> str:
+    """Return how long the rush was at each level, and how many had had a turn by then."""
+    head = ("the rush: seconds, and how many had a turn", *(f"{level} contenders" for level in levels))
+    told = {(each.contender, each.threads): f"{each.rush_s:.1f} s, {each.rush_served}" for each in races}
+    names = dict.fromkeys(each.contender for each in races)
+    return markdown(head, [(name, *(told.get((name, level), "-") for level in levels)) for name in names])

@@ -105,5 +105,9 @@ def _hold_for_ever(pipe: Connection, variant: Variant, place: Place) -> None:
 
 def as_markdown(done: list[Crash]) -> str:
     """Return the table."""
-    head = ("after a kill of the holder", "who waits already, in leases", f"who comes {LATE_S:g} s after its lease")
+    head = (
+        "after a kill of the holder",
+        "the caller that waits already, in leases",
+        f"the caller that comes {LATE_S:g} s after the lease",
+    )
     return markdown(head, [(each.contender, f"{each.waiting:.2f}", f"{each.late:.2f}") for each in done])

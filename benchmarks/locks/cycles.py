@@ -135,21 +135,9 @@ def dollars(each: Cycles) -> float:
 
 
 def times_as_markdown(done: list[Cycles]) -> str:
-    """Return a table for each distance."""
+    """Return the median of each contender at each distance, and beside it the ratio to the floor."""
     trips = dict.fromkeys(each.round_trip_ms for each in done)
-    return "\n\n".join(_distance([each for each in done if each.round_trip_ms == trip]) for trip in trips)
-
-
-def _distance(done: list[Cycles]) -> str:
-    trip = done[0].round_trip_ms
-    where = f"round trip {trip:g} ms" if trip else "no network"
-    rows = [
-        (
-            each.contender,
-            *map(milliseconds, (each.median_ms, each.p95_ms, each.p99_ms)),
-            f"{each.ratio:.2f}",
-            each.ratios,
-        )
-        for each in done
-    ]
-    return markdown((where, "median, ms", "p95, ms", "p99, ms", "ratio", "80 % of single ratios"), rows)
+    head = ("median, ms (ratio)", *(f"round trip {trip:g} ms" if trip else "no network" for trip in trips))
+    told = {(each.contender, each.round_trip_ms): f"{milliseconds(each.median_ms)} ({each.ratio:.2f})" for each in done}
+    names = dict.fromkeys(each.contender for each in done)
+    return markdown(head, [(name, *(told[name, trip] for trip in trips)) for name in names])

@@ -185,9 +185,7 @@ class Once(Generic[M]):
 
         After the last request had no answer, whether the job runs is unknown.
         """
-        if not isinstance(error, LockTimeout) or error.cause is not None:
-            return False
-        if error.queue is None or not error.queue.entries:
+        if not isinstance(error, LockTimeout) or error.queue is None or error.cause is not None:
             return False
         self._run = self._make_run("busy", None)
         self._run.timeout = error

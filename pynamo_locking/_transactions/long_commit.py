@@ -34,7 +34,14 @@ from pynamo_locking._transactions.validation import validate
 from pynamo_locking._writes.assembly import Assembly, note_applied
 from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking._writes.resolving import Question
-from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown, TransactionAborted, TransactionConflict, also
+from pynamo_locking.exceptions import (
+    CorruptRow,
+    OutcomeUnknown,
+    TransactionAborted,
+    TransactionConflict,
+    UnknownFormat,
+    also,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -237,7 +244,7 @@ class LongCommit:
         """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
         try:
             stored = header_requests.abort(self._header_table, self._header.id, "itself")
-        except (Unavailable, CorruptRow) as silence:
+        except (Unavailable, CorruptRow, UnknownFormat) as silence:
             if self._is_sent:
                 raise self._unknown(silence) from error
             logger.warning("transaction %s could not be aborted, and will expire: %s", self._header.id, silence)
@@ -256,7 +263,7 @@ class LongCommit:
             f"the transaction {self._header.id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
-    def _unknown(self, silence: Unavailable | CorruptRow) -> OutcomeUnknown:
+    def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self._header.id} may or may not have been committed: its header could not be read "
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",

@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -53,7 +54,7 @@ def _check(files: list[Path], *, strict: bool) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tests.campaign.run import campaign
+    from tests.campaign.run import Result, campaign
     from tests.engines.servers import Servers
 
     results: list[Result] = []
@@ -61,7 +62,10 @@ def _run(options: argparse.Namespace) -> int:
     try:
         for number, (engine, seconds) in enumerate(_rounds(options.minutes * 60, options.engines)):
             folder = options.folder / f"{options.seed}-{number}-{engine}"
-            result = campaign(engine, servers, folder, seconds, seed=options.seed + number, size=options.processes)
+            try:
+                result = campaign(engine, servers, folder, seconds, seed=options.seed + number, size=options.processes)
+            except Exception:  # noqa: BLE001 - told, and the others go on
+                result = Result(engine, errors=[traceback.format_exc()])
             results.append(result)
             _tell(result, folder, keep=options.keep)
     finally:
@@ -108,9 +112,10 @@ def table(results: list[Result]) -> str:
             f"  micro-operations done      {micro.total():,}: {_counts(micro)}\n"
             f"  requests                   {sum(result.requests for result in mine):,}\n"
             f"  faults                     {faults.total():,}: {_counts(faults)}\n"
-            f"  at work                    {seconds:,.0f} s, {operations.total() / seconds:,.0f} operations a second\n"
-            f"  checked in                 {checking:,.1f} s, {operations.total() / checking:,.0f} operations a second\n"
+            f"  at work                    {seconds:,.0f} s, {operations.total() / (seconds or 1):,.0f} operations a second\n"
+            f"  checked in                 {checking:,.1f} s, {operations.total() / (checking or 1):,.0f} operations a second\n"
             f"  anomalies                  {sum(len(report.anomalies) for report in reports)}\n"
+            f"  campaigns that broke       {sum(bool(result.errors) for result in mine)}\n"
         )
     return text
 

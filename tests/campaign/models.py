@@ -117,10 +117,11 @@ class Generations:
 
     Args:
         path: of a file.
+        new: make it. Nothing else may use it before.
     """
 
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        if new:
             path.write_bytes(bytes(SLOTS * _NUMBER.size))
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)

@@ -109,6 +109,7 @@ def campaign(
     weather = weather or Weather()
     folder.mkdir(parents=True, exist_ok=True)
     result = Result(name)
+    Generations(folder / "generations", new=True)
     with _engine(name, servers, folder, seed, weather.rate) as world:
         crew = Crew(folder, world.engine, memory=world.socket, seed=str(seed), size=size, bug=bug, only=list(only))
         with contextlib.closing(crew):

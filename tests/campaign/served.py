@@ -166,12 +166,15 @@ class MemoryServer:
         job = {"parent": os.getpid(), "path": str(path), "seed": seed}
         code = "from tests.campaign.served import main; main()"
         self._process = subprocess.Popen([sys.executable, "-c", code, json.dumps(job)], cwd=ROOT)
-        give_up = time.monotonic() + LIMIT_S
-        while not path.exists():
-            assert self._process.poll() is None, "the server in memory has ended"
-            assert time.monotonic() < give_up, "the server in memory does not begin"
-            time.sleep(0.01)
-        self._control = _Connection(str(path))
+        give_up = time.monotonic() + 3 * LIMIT_S
+        while True:
+            try:
+                self._control = _Connection(str(path))
+                return
+            except OSError:
+                assert self._process.poll() is None, "the server in memory has ended"
+                assert time.monotonic() < give_up, "the server in memory does not begin"
+                time.sleep(0.01)
 
     def spoil(self, rate: float) -> None:
         """Spoil this part of all requests from now on; what is late by now arrives."""

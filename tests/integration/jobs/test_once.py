@@ -327,19 +327,6 @@ def test_a_blip_that_is_over_is_not_told(clock, monkeypatch):
     assert run.timeout.cause is None
 
 
-def test_a_row_of_which_only_the_past_was_seen_is_not_busy(clock, monkeypatch):
-    """A queue that was empty when it was last seen says nothing of who runs the job now."""
-    run_once(period=timedelta(hours=1))
-    clock.jump(7200)
-    monkeypatch.setattr(lock_requests, "enter", silence)
-    with pytest.raises(LockTimeout):
-        run_once(period=timedelta(hours=1), wait=0)
-
-
-def silence(*arguments: Any, **options: Any) -> Any:
-    raise Unavailable(ConnectionError("no route"))
-
-
 def test_a_lost_lock_notes_nothing(clock):
     """The caller learns that its work may have been done twice."""
     with pytest.raises(LockLost, match="Stop writing"), once() as run:
